@@ -2,7 +2,7 @@
 
     clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
 
-A dataclass of settings inherits ``Checked``: whoever makes one (the command line, a TOML file, Python, a grid) gets a
+A dataclass of settings inherits ``Settings``: whoever makes one (the command line, a TOML file, Python, a grid) gets a
 ``ConfigError`` that names field, value and what is allowed. pydantic decides whether a value is of the annotation's
 kind: in Python strictly, in a table with what TOML and JSON write otherwise (``checked``). Numbers are finite in any
 case; a range on a table or a tuple is that of every number in it; choices are a ``Literal``.
@@ -79,7 +79,7 @@ RATE = Range(0.0, 1.0)
 """Learning rates. 0: nothing moves. Steps of Adam above 1 are no training of anything."""
 
 
-class Checked:
+class Settings:
     """Base class of dataclasses of settings."""
 
     __slots__ = ()

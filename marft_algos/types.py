@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.ranges import COUNT, Checked, Range
+from marft_algos.ranges import COUNT, Range, Settings
 from marft_envs.core.types import Episode, Fault, LayerRecord, TurnRecord
 
 FloatArray = NDArray[np.float32]
@@ -35,7 +35,7 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingParams(Checked):
+class SamplingParams(Settings):
     """How to sample. What is sampled from is what is scored: defaults leave the distribution whole."""
 
     max_new_tokens: Annotated[int, COUNT] = 64

@@ -36,7 +36,7 @@ from benchmarks.speed.envs import loop_microseconds
 from marft_envs.errors import MissingExtraError
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain, grading
-from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.tau import TauDomain
 from marft_envs.families.tools.tau.store import as_set
 from marft_envs.families.tools.types import ToolDomain, ToolProblem
@@ -209,7 +209,7 @@ def defective(domain: BfclDomain) -> int:
 
 def _refused(domain: BfclDomain, box: Toolbox, problem: ToolProblem) -> bool:
     world, errors = domain.open(problem), set[str]()
-    session = Session(box, lambda: world, {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
+    session = ToolSession(box, lambda: world, {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
     for turn, calls in enumerate(domain.oracle(problem)):
         session.turn, session.withheld = turn, problem.withheld[turn]
         errors |= {session.call("a", call).error for call in calls}

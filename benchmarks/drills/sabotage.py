@@ -20,7 +20,7 @@ from marft_algos.algorithms.marft import MARFT
 from marft_algos.batching import Batch
 from marft_algos.cluster import worker
 from marft_algos.cluster.rollouts import RayRollouts
-from marft_algos.cluster.worker import Packed, Worker
+from marft_algos.cluster.worker import HashedBytes, RayWorker
 from marft_algos.types import Trajectory
 
 GONE_S = 30.0
@@ -132,13 +132,13 @@ class DamagesEpisodes(Saboteur):
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Wants every group; asked by the worker, before it packs them."""
         if self.now():
-            of = Packed.of
+            of = HashedBytes.of
 
-            def damaged(data: bytes) -> Packed:
-                Packed.of = of  # type: ignore[method-assign]
+            def damaged(data: bytes) -> HashedBytes:
+                HashedBytes.of = of  # type: ignore[method-assign]
                 return _damaged(of(data))
 
-            worker.Packed.of = damaged  # type: ignore[method-assign]
+            worker.HashedBytes.of = damaged  # type: ignore[method-assign]
         return super().wanted(group)
 
 
@@ -148,13 +148,13 @@ class DamagesWeights(Saboteur):
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Wants every group; asked by the worker, after it has got them."""
         if self.now():
-            take = Worker.take
+            take = RayWorker.take
 
-            def damaged(self: Worker, policy: str, version: int, weights: Packed) -> None:
-                Worker.take = take  # type: ignore[method-assign]
+            def damaged(self: RayWorker, policy: str, version: int, weights: HashedBytes) -> None:
+                RayWorker.take = take  # type: ignore[method-assign]
                 take(self, policy, version, _damaged(weights))
 
-            Worker.take = damaged  # type: ignore[method-assign]
+            RayWorker.take = damaged  # type: ignore[method-assign]
         return super().wanted(group)
 
 
@@ -195,9 +195,11 @@ def _gone(ray: Any, ref: Any) -> None:
         time.sleep(0.1)
 
 
-def _damaged(packed: Packed) -> Packed:
+def _damaged(packed: HashedBytes) -> HashedBytes:
     middle = len(packed.data) // 2
-    return Packed(packed.data[:middle] + bytes([packed.data[middle] ^ 1]) + packed.data[middle + 1 :], packed.sha256)
+    return HashedBytes(
+        packed.data[:middle] + bytes([packed.data[middle] ^ 1]) + packed.data[middle + 1 :], packed.sha256
+    )
 
 
 def _leaves(node: Any) -> Iterator[Tensor]:

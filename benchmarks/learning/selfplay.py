@@ -50,7 +50,7 @@ from marft_algos.runs import checkpoint, intervals
 from marft_algos.training import evaluate, hosting, setup
 from marft_algos.training.resolve import resolve
 from marft_envs import FlexEnv
-from marft_envs.adapters.inward.codecs import Discrete, Grid
+from marft_envs.adapters.inward.codecs import BoardPlanes, Discrete
 from marft_envs.adapters.inward.foreign import ForeignTask
 
 GAME = "pettingzoo:tictactoe_v3"
@@ -90,7 +90,7 @@ def board() -> Discrete:
 
     With blanks between the squares the embedded model's tokenizer joins some of them to what follows.
     """
-    grid = Grid(3, 3, 9)
+    grid = BoardPlanes(3, 3, 9)
     return Discrete(9, start=1, show=lambda planes: "".join(grid.show(planes).split()))
 
 

@@ -22,7 +22,7 @@ from benchmarks.speed.envs import loop_microseconds
 from marft_envs.families.tools import make
 from marft_envs.families.tools.depot import Depot
 from marft_envs.families.tools.oracle import reply
-from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.types import ToolProblem
 
 DEPOT = Depot()
@@ -64,7 +64,7 @@ def rows(problems: Sequence[ToolProblem]) -> tuple[dict[str, float], float]:
         toolbox, done = Toolbox(DEPOT.tools.values()), 0
         holds = {"agent_0": frozenset(DEPOT.tools)}
         for problem in problems:
-            opened = Session(toolbox, lambda problem=problem: DEPOT.open(problem), holds, {}, 100, 4000)  # type: ignore[misc]
+            opened = ToolSession(toolbox, lambda problem=problem: DEPOT.open(problem), holds, {}, 100, 4000)  # type: ignore[misc]
             for call in oracle[problem.id]:
                 assert opened.call("agent_0", call).ok
                 done += 1

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from marft_algos.workbench.view.index import Filter, Index, Page
+from marft_algos.workbench.view.index import EpisodeIndex, Filter, Page
 
 SAID = "the sum of the first two is 16, and 16 times 9 is 144, so the answer is \\boxed{144}. "
 
@@ -49,7 +49,7 @@ def timed(name: str, work: Callable[[], Any]) -> Any:
     return done
 
 
-def searched(index: Index, wanted: Filter) -> int:
+def searched(index: EpisodeIndex, wanted: Filter) -> int:
     """Goes through all pages of a search; returns how many were found."""
     after: int | None = 0
     found = 0
@@ -69,7 +69,7 @@ def main() -> None:
         write(path, args.episodes, args.run)
         print(f"{args.episodes:,} episodes, {path.stat().st_size / 1e6:.0f} MB")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        index = Index(path)
+        index = EpisodeIndex(path)
         timed("index, once", lambda: index.refresh(3600))
         kept = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         timed("index again, nothing new", index.refresh)

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.runs import table
 from marft_algos.cluster.rollouts import RayRollouts
-from marft_algos.cluster.worker import Packed, Worker, pack
+from marft_algos.cluster.worker import HashedBytes, RayWorker, pack
 from marft_algos.config import presets, settings
 from marft_algos.rollout.chunks import Played, cut
 from marft_algos.runs.loggers import Display
@@ -91,12 +91,12 @@ def calls_and_adapters(ray: Any, repeats: int) -> dict[str, float]:
 
 def episodes(config: settings.TrainConfig) -> dict[str, float]:
     """Measures episodes as a worker sends them."""
-    worker = Worker(config, 32)
+    worker = RayWorker(config, 32)
     try:
         (chunk,) = cut(build(config).problems.train(config.seed, 0, 32), 32, 0)
         packed, _ = worker.play(chunk)
         played: Played = pickle.loads(packed.data)
-        there_and_back = lambda: pickle.loads(Packed.of(pickle.dumps(played)).checked("episodes"))  # noqa: E731
+        there_and_back = lambda: pickle.loads(HashedBytes.of(pickle.dumps(played)).checked("episodes"))  # noqa: E731
         spent = median(there_and_back, 20, time.process_time)
     finally:
         worker.close()

@@ -86,7 +86,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """What a run offers, known before a model is loaded; see ``setup.facts``."""
 
     offers: frozenset[Need]
@@ -145,7 +145,7 @@ class Algorithm:
         """Returns how often unwanted groups are replaced."""
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
-    def chain_of(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.Chain:
+    def chain_of(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.ReturnChain:
         """Returns each turn's successors, whose values bootstrap it, and what is paid before them, as ``chain`` says.
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
@@ -290,7 +290,7 @@ def fill_values(
             estimates.bootstraps[trajectory] = sum(beyond) / len(beyond)
 
 
-def check(algorithm: Algorithm, facts: Facts) -> None:
+def check(algorithm: Algorithm, facts: RunFacts) -> None:
     """Refuses a run that cannot work, before a model is loaded.
 
     Raises:

@@ -30,7 +30,7 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
-from marft_algos.credit import Chain
+from marft_algos.credit import ReturnChain
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -150,9 +150,9 @@ class PPO(Algorithm):
             estimates.advantages[step.turn][-1] *= F.truncate(step.beside, self.config.rho_bar)
         return _traced(steps, self.config) if steps else {}
 
-    def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[Step]:
+    def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[SuccessorStep]:
         """Fills returns, and advantages G − V as they are; returns V-trace's steps of the turns that are trained."""
-        taken: list[Step] = []
+        taken: list[SuccessorStep] = []
         for trajectory in trajectories:
             turns, chain = trajectory.transitions, self.chain_of(trajectory, estimates)
             if self.view == "own" and self.config.lambda_turn < 1.0:
@@ -176,7 +176,9 @@ class PPO(Algorithm):
             taken += [s for s in steps if has_loss(s.turn)]
         return taken
 
-    def _steps(self, trajectory: Trajectory, chain: Chain, lengths: Sequence[int], estimates: Estimates) -> list[Step]:
+    def _steps(
+        self, trajectory: Trajectory, chain: ReturnChain, lengths: Sequence[int], estimates: Estimates
+    ) -> list[SuccessorStep]:
         """Finds what leads from each turn to its successors, and how much likelier it has become."""
         turns = trajectory.transitions
         stale = [_drift(t, estimates) for t in turns]
@@ -186,7 +188,7 @@ class PPO(Algorithm):
             end = min((turns[j].layer for j in successors), default=len(trajectory.layers))
             others = [j for j, u in enumerate(turns) if j != k and t.layer <= u.layer < end]
             decisions = drifts[k] if len(drifts[k]) == n else np.full(n, drifts[k].sum() / n)
-            steps.append(Step(t, decisions, _total(drifts, others), _total(stale, others)))
+            steps.append(SuccessorStep(t, decisions, _total(drifts, others), _total(stale, others)))
         return steps
 
     def whiten(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
@@ -242,7 +244,7 @@ class PPO(Algorithm):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class SuccessorStep:
     """What leads from a turn to its successors, and how much likelier it is now than where it was sampled."""
 
     turn: Transition
@@ -286,7 +288,7 @@ def _alike(turns: Sequence[Transition], places: Mapping[Transition, tuple[str, i
     return bool(compared) and all(np.ptp(sums) <= max(1e-6 * max(map(abs, sums)), F.MIN_STD) for sums in compared)
 
 
-def _traced(steps: Sequence[Step], config: PPOConfig) -> dict[str, float]:
+def _traced(steps: Sequence[SuccessorStep], config: PPOConfig) -> dict[str, float]:
     """Returns means over turns: of V-trace's c of a decision, of the product of a turn's, and of others' weights."""
     traces = [step.truncated(config)[1] for step in steps]
     return {

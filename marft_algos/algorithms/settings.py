@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal
 
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, RATE, Checked, Range
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, RATE, Range, Settings
 from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class UpdateConfig(Checked):
+class UpdateConfig(Settings):
     """Settings of the update step that every algorithm shares."""
 
     one_step: ClassVar[bool] = False

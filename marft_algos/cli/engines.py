@@ -21,7 +21,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
-    from marft_algos.training.resumable import Evaluation
+    from marft_algos.training.resumable import ResumableEvaluation
     from marft_envs import FlexEnv
 
 _TAKEN = (*ENGINES_ONLY, "engines", "episodes", "env", "env_kwargs", "data", "models", "sampled", "out", "device")
@@ -50,7 +50,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     )
     make_env = setup.env_factory(config, setup.eval_kwargs(config))
     problems = _problems(config, setup.started(config.env, make_env))
-    evaluation = resumable.Evaluation(config, problems, options.samples, folder, env.unwrapped.team)
+    evaluation = resumable.ResumableEvaluation(config, problems, options.samples, folder, env.unwrapped.team)
     hosting.reach(spec)
     policies = setup.make_policies(spec) if spec.models else None
     renderer = Renderer({}, spec.agents) if policies is None else policies.renderer
@@ -184,7 +184,7 @@ def _problems(config: TrainConfig, env: FlexEnv) -> Any:
     return setup.eval_panel(config.eval_episodes if ids is None else len(ids), ids)
 
 
-def _announce(evaluation: Evaluation) -> None:
+def _announce(evaluation: ResumableEvaluation) -> None:
     config, done = evaluation.config, len(evaluation.finished())
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     say(f"{config.env}, {len(evaluation.problems)} problems, {evaluation.samples} samples each, {way}")
@@ -203,7 +203,7 @@ class _Progress:
             say(f"  {ended}/{total} episodes, infra {lost}", error=True)
 
 
-def _say(evaluation: Evaluation, content: Mapping[str, Any]) -> None:
+def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:
     def shown(name: str, interval: Mapping[str, Any]) -> str:
         return f"{name:<10} {interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}], n = {interval['n']}"
 

@@ -174,7 +174,7 @@ class Over(SystemExit):
     """Another rank has ended by an error that would come again, and has said so."""
 
 
-def joined(config: TrainConfig) -> ranks.Group:
+def joined(config: TrainConfig) -> ranks.RankGroup:
     """Returns the ranks that a launcher has started, or this process alone.
 
     Raises:
@@ -214,7 +214,7 @@ def ending_together(config: TrainConfig) -> Iterator[None]:
         raise
 
 
-def lessened(config: TrainConfig, group: ranks.Group) -> TrainConfig:
+def lessened(config: TrainConfig, group: ranks.RankGroup) -> TrainConfig:
     """Returns the settings with as little computed at once as ranks could that ran out of memory before.
 
     They are those of all ranks, and are written into the run's config.toml.
@@ -229,7 +229,7 @@ def lessened(config: TrainConfig, group: ranks.Group) -> TrainConfig:
     return dataclasses.replace(config, algorithm=dataclasses.replace(config.algorithm, micro_tokens=least))
 
 
-def settled(config: TrainConfig, run: RunFolder | None, group: ranks.Group) -> tuple[TrainConfig, RunFolder | None]:
+def settled(config: TrainConfig, run: RunFolder | None, group: ranks.RankGroup) -> tuple[TrainConfig, RunFolder | None]:
     """Returns the settings and the run that all ranks mean: one that they had begun when one of them died, too.
 
     Raises:

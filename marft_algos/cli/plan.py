@@ -20,8 +20,8 @@ from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
-    from marft_algos.training.layout import Layout
-    from marft_algos.training.plan import Plan, Planner
+    from marft_algos.training.layout import ProcessLayout
+    from marft_algos.training.plan import MemoryPlan, MemoryPlanner
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def run_plan(argv: list[str]) -> int:
     from marft_algos.training import setup
     from marft_algos.training.estimate import GB, shapes_of
     from marft_algos.training.layout import layouts
-    from marft_algos.training.plan import GPU, Planner
+    from marft_algos.training.plan import GPU, MemoryPlanner
     from marft_algos.training.resolve import make_algorithm, resolve
 
     candidates = layouts(options.gpus, options.ranks, options.workers, options.worker_gpus, options.per_node)
@@ -70,7 +70,7 @@ def run_plan(argv: list[str]) -> int:
         spec = resolve(config, env)
         make_algorithm(spec, setup.sampling(config))
         shapes = shapes_of(spec, GPU)
-        planner = Planner(spec, env, shapes, int(options.memory * GB), config.staleness)
+        planner = MemoryPlanner(spec, env, shapes, int(options.memory * GB), config.staleness)
         plan = planner.best(candidates, None if config.shard == "auto" else config.shard)
         say(f"{config.env} · {config.algo}, on {_counted(plan.layout)} of {options.memory:g} GB")
         say(_wire(planner, plan, options.bandwidth, names))
@@ -133,7 +133,7 @@ def local_model(name: str) -> str:
 # Tables ---------------------------------------------------------------------------------------------------
 
 
-def _wire(planner: Planner, plan: Plan, bandwidths: Sequence[float], names: Mapping[str, str]) -> str:
+def _wire(planner: MemoryPlanner, plan: MemoryPlan, bandwidths: Sequence[float], names: Mapping[str, str]) -> str:
     """Describes what crosses the wire."""
     from marft_algos.training.plan import episode_bytes, gathered_bytes, gradient_bytes, updates
 
@@ -174,7 +174,7 @@ def _wire(planner: Planner, plan: Plan, bandwidths: Sequence[float], names: Mapp
     return "\n".join(lines)
 
 
-def _memory(planner: Planner, plan: Plan, memory: float) -> str:
+def _memory(planner: MemoryPlanner, plan: MemoryPlan, memory: float) -> str:
     """Describes what fits, and who goes where."""
     from marft_algos.training.estimate import GB
     from marft_algos.training.fit import changes
@@ -210,7 +210,7 @@ def _kept(shard: str, ranks: int) -> str:
     return "whole" if shard == "whole" else f"sharded over {ranks} ranks"
 
 
-def _counted(layout: Layout) -> str:
+def _counted(layout: ProcessLayout) -> str:
     nodes = -(-layout.gpus // layout.per_node)
     cards = f"{layout.gpus} GPU{'s' * (layout.gpus > 1)}"
     return cards if nodes == 1 else f"{cards} in {nodes} nodes"

@@ -34,11 +34,11 @@ def run_replay(argv: list[str]) -> int:
     import pickle
 
     from marft_algos.cluster import kept
-    from marft_algos.cluster.worker import Worker
+    from marft_algos.cluster.worker import RayWorker
 
     chunk, weights = kept.read(options.folder)
     config = paths.of_run(RunFolder.open(options.folder.absolute().parents[1]))
-    with closing(Worker(config, len(chunk.panel))) as worker:
+    with closing(RayWorker(config, len(chunk.panel))) as worker:
         for policy, (version, packed) in weights.items():
             worker.take(policy, version, packed)
         say(f"playing {len(chunk.panel)} episodes of {config.env}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
-from marft_algos.ranks.alike import Facts, difference
+from marft_algos.ranks.alike import ProcessFacts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
 
 CPU_OF_A_WORKER = 1
@@ -174,7 +174,7 @@ def variables(config: TrainConfig) -> dict[str, str]:
     }
 
 
-def check_alike(worker: Facts, here: Facts) -> None:
+def check_alike(worker: ProcessFacts, here: ProcessFacts) -> None:
     """Refuses a worker that would not play as this process does.
 
     Raises:

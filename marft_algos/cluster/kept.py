@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from marft_algos import seeds
-from marft_algos.cluster.worker import Packed
+from marft_algos.cluster.worker import HashedBytes
 from marft_algos.rollout.chunks import Chunk
 from marft_algos.runs.disk import writing
 from marft_envs.errors import ConfigError
@@ -25,7 +25,7 @@ from marft_envs.errors import ConfigError
 FILE = "chunk.json"
 
 
-def keep(folder: Path, chunk: Chunk, weights: Mapping[str, tuple[int, Packed]]) -> Path:
+def keep(folder: Path, chunk: Chunk, weights: Mapping[str, tuple[int, HashedBytes]]) -> Path:
     """Writes a chunk down.
 
     Args:
@@ -51,7 +51,7 @@ def keep(folder: Path, chunk: Chunk, weights: Mapping[str, tuple[int, Packed]]) 
     return target
 
 
-def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, Packed]]]:
+def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, HashedBytes]]]:
     """Reads what ``keep`` wrote.
 
     Raises:
@@ -62,7 +62,7 @@ def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, Packed]]]:
         versions = table.pop("policies")
         chunk = TypeAdapter(Chunk).validate_python(table)
         weights = {
-            policy: (int(version), Packed.of((folder / f"{number}.safetensors").read_bytes()))
+            policy: (int(version), HashedBytes.of((folder / f"{number}.safetensors").read_bytes()))
             for number, (policy, version) in enumerate(versions.items())
         }
         if len(chunk.panel.seeds) != len(chunk.panel.options):

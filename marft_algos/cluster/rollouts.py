@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.cluster import connect, kept
-from marft_algos.cluster.worker import DamagedError, Packed, Worker, pack
+from marft_algos.cluster.worker import HashedBytes, RayWorker, TransferError, pack
 from marft_algos.config.arguments import typed
 from marft_algos.engines.base import EngineError
-from marft_algos.ranks.alike import Facts
+from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
@@ -44,7 +44,7 @@ class _Seat:
     actor: Any = None
     placed: bool = False
     """Whether the cluster has found it a place; until then a worker that may come later is waited for."""
-    facts: Facts | None = None
+    facts: ProcessFacts | None = None
     """None: it is not ready."""
     node: str = ""
     call: Any = None
@@ -60,7 +60,7 @@ class _Weights:
     """Of a policy, and where workers find them."""
 
     version: int
-    packed: Packed
+    packed: HashedBytes
     ref: Any = None
 
 
@@ -137,7 +137,7 @@ class RayRollouts:
 
     def _open(self) -> None:
         config, ranks = self._config, self._group.size
-        self._here = Facts.here()
+        self._here = ProcessFacts.here()
         self._ray, self._owned = connect.connect(config.workers + ranks)
         gpu = self._parts.policies.device.type == "cuda"
         count, of_one = connect.workers(config, connect.free(self._ray), gpu, ranks)
@@ -304,7 +304,7 @@ class RayRollouts:
                 for name, number in played.engine.items():
                     self._count(name, number)
                 self._count("time_played", seconds)
-        except (DamagedError, errors.ObjectLostError, errors.OwnerDiedError) as error:
+        except (TransferError, errors.ObjectLostError, errors.OwnerDiedError) as error:
             self._damages[chunk] += 1
             if self._damages[chunk] > self._config.retries:
                 raise EngineError(
@@ -346,7 +346,7 @@ class _Actor:
     def placed(self) -> None:
         """Answers as soon as it runs somewhere."""
 
-    def ready(self) -> tuple[Facts, str]:
+    def ready(self) -> tuple[ProcessFacts, str]:
         """Builds what is played with."""
         import os
 
@@ -354,10 +354,10 @@ class _Actor:
 
         config, chunk, of_one, most = self._settings
         os.environ[NODE] = str(connect.beside(ray, of_one, most))
-        self._worker = Worker(config, chunk)
+        self._worker = RayWorker(config, chunk)
         return self._worker.facts(), ray.get_runtime_context().get_node_id()
 
-    def play(self, chunk: Chunk, weights: Sequence[tuple[str, int, list[Any]]]) -> tuple[Packed, float]:
+    def play(self, chunk: Chunk, weights: Sequence[tuple[str, int, list[Any]]]) -> tuple[HashedBytes, float]:
         """Takes over what weights it lacks, and plays."""
         import ray
 

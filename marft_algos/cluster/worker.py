@@ -22,7 +22,7 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
-from marft_algos.ranks.alike import Facts
+from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.chunks import Chunk, Played
 from marft_algos.training.parts import build
@@ -32,19 +32,19 @@ from marft_algos.training.setup import make_env
 from marft_envs.errors import MarftError
 
 
-class DamagedError(MarftError, RuntimeError):
+class TransferError(MarftError, RuntimeError):
     """Something did not arrive as it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class HashedBytes:
     """Bytes, and what they have to hash to where they arrive."""
 
     data: bytes
     sha256: str
 
     @classmethod
-    def of(cls, data: bytes) -> Packed:
+    def of(cls, data: bytes) -> HashedBytes:
         """Packs bytes."""
         return cls(data, hashlib.sha256(data).hexdigest())
 
@@ -58,16 +58,16 @@ class Packed:
             DamagedError: They are not those that were packed.
         """
         if hashlib.sha256(self.data).hexdigest() != self.sha256:
-            raise DamagedError(f"{what} arrived damaged ({len(self.data)} bytes)")
+            raise TransferError(f"{what} arrived damaged ({len(self.data)} bytes)")
         return self.data
 
 
-def pack(tensors: Mapping[str, Tensor]) -> Packed:
+def pack(tensors: Mapping[str, Tensor]) -> HashedBytes:
     """Packs the tensors of a policy."""
-    return Packed.of(safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
+    return HashedBytes.of(safetensors.torch.save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}))
 
 
-class Worker:
+class RayWorker:
     """Plays chunks of a run.
 
     Args:
@@ -129,15 +129,15 @@ class Worker:
         # The GPUs are the server's: here are only adapters, and what they are saved from.
         return dataclasses.replace(config, engines=engines, device="cpu")
 
-    def facts(self) -> Facts:
+    def facts(self) -> ProcessFacts:
         """Returns who this is, once it can play."""
-        return Facts.here(str(self._parts.policies.device))
+        return ProcessFacts.here(str(self._parts.policies.device))
 
     def lacks(self, versions: Mapping[str, int]) -> list[str]:
         """Returns the policies that this worker has in other versions."""
         return [policy for policy, version in versions.items() if self._versions.get(policy) != version]
 
-    def take(self, policy: str, version: int, weights: Packed) -> None:
+    def take(self, policy: str, version: int, weights: HashedBytes) -> None:
         """Plays a policy with these weights from now on.
 
         Raises:
@@ -150,12 +150,12 @@ class Worker:
         self._publisher.publish([policy], version)
         self._versions[policy] = version
 
-    def play(self, chunk: Chunk) -> tuple[Packed, float]:
+    def play(self, chunk: Chunk) -> tuple[HashedBytes, float]:
         """Plays a chunk; returns what it came to, pickled, and the seconds that it took."""
         started = time.monotonic()
         played: Played = self._worker.play(chunk)
         played.engine = self._parts.engine.metrics()
-        return Packed.of(pickle.dumps(played)), time.monotonic() - started
+        return HashedBytes.of(pickle.dumps(played)), time.monotonic() - started
 
     def close(self) -> None:
         """Ends environments and engine."""

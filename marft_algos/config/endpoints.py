@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from marft_algos.config import keys
 from marft_algos.config.values import dumps
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Checked, Range, check, checked
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range, Settings, check, checked
 from marft_envs.errors import ConfigError, did_you_mean
 
 EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai", model = "…", url = "…"} or "native".'
@@ -38,7 +38,7 @@ _SET = ("model", "messages", "max_tokens", "max_completion_tokens", "temperature
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint(Checked):
+class Endpoint(Settings):
     """One table, checked; equal ones share an engine."""
 
     kind: Literal["native", "vllm", "openai"]

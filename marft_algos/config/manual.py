@@ -20,7 +20,7 @@ WIDTH = 60
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """What is shown of one command."""
 
     examples: tuple[tuple[str, str], ...]
@@ -177,14 +177,14 @@ $ fish > ~/.config/fish/completions/marft.fish  # fish reads it from there
 """Blocks: a command, its groups of options, and examples, each with what it is for."""
 
 
-def _read(table: str) -> dict[str, Entry]:
+def _read(table: str) -> dict[str, CommandEntry]:
     entries = {}
     for command, *lines in (block.splitlines() for block in table.replace("TRAIN", _TRAIN).split("\n\n")):
         examples = [line[1:].partition(" # ") for line in lines if line[0] == "$"]
         parts = [line.partition(": ") for line in lines if line[0] != "$"]
         groups = {title: tuple(names.split()) for title, _, names in parts}
         common = groups.pop("common", ())
-        entries[command] = Entry(tuple((words.strip(), note) for words, _, note in examples), common, groups)
+        entries[command] = CommandEntry(tuple((words.strip(), note) for words, _, note in examples), common, groups)
     return entries
 
 

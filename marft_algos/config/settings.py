@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from marft_algos import seeds
 from marft_algos.config import elsewhere, endpoints, trust, values
 from marft_algos.models import DATE
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Checked, Range, defaults, given, hints
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, Settings, defaults, given, hints
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _HELP = "All: marft train --help-all"
 
 
 @dataclass(frozen=True)
-class TrainConfig(Checked):
+class TrainConfig(Settings):
     """What a run is. Everything here is written to the run's ``config.toml``, from which it can be repeated."""
 
     preset: str = "default"

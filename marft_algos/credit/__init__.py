@@ -14,10 +14,10 @@ from marft_algos.credit.recorded import (
 )
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
-    Chain,
     Paid,
     Payments,
     Relation,
+    ReturnChain,
     Rule,
     Setting,
     agent_chain,
@@ -34,7 +34,6 @@ from marft_algos.credit.rewards import (
 )
 
 __all__ = [
-    "Chain",
     "Counterfactual",
     "Difference",
     "Improvement",
@@ -46,6 +45,7 @@ __all__ = [
     "Priced",
     "Rank",
     "Relation",
+    "ReturnChain",
     "Rule",
     "Setting",
     "Shapley",

@@ -39,7 +39,7 @@ class Branch:
     """Ends as soon as something is paid, or the round is over."""
 
 
-class Replayer(Protocol):
+class BranchReplayer(Protocol):
     """Plays branches; see :class:`marft_algos.rollout.replay.Replayer`."""
 
     seed: int

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from marft_algos.credit.branches import Keep, Replayer
-from marft_algos.credit.rewards import Chain, Paid, Relation, Rule
+from marft_algos.credit.branches import BranchReplayer, Keep
+from marft_algos.credit.rewards import Paid, Relation, ReturnChain, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Need, Trajectory
 from marft_envs.core.types import AgentSpec
@@ -82,7 +82,7 @@ class Priced(Rule):
         """Checks the arguments as the rule does."""
         self.rule.check(team)
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
         """Replays as the rule does."""
         return self.rule.replay(trajectories, replayer, iteration)
 
@@ -100,10 +100,10 @@ class Priced(Rule):
     def __call__(self, trajectory: Trajectory) -> Paid:
         """Returns what the rule pays, less what it cost."""
         paid = self.rule(trajectory)
-        rewards = paid.rewards if isinstance(paid, Chain) else paid.turns
+        rewards = paid.rewards if isinstance(paid, ReturnChain) else paid.turns
         for cost, price in self._now.items():
             rewards = [r - price * c for r, c in zip(rewards, costs_of(trajectory, cost), strict=True)]
-        return replace(paid, rewards=rewards) if isinstance(paid, Chain) else replace(paid, turns=rewards)
+        return replace(paid, rewards=rewards) if isinstance(paid, ReturnChain) else replace(paid, turns=rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the next iteration's prices, and what the rule keeps."""

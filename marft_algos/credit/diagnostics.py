@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from marft_algos.batching import has_loss
-from marft_algos.credit.branches import Branch, Replayer
+from marft_algos.credit.branches import Branch, BranchReplayer
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.recorded import outcome
 from marft_algos.credit.replayed import siblings
@@ -41,7 +41,7 @@ class Judged:
     """Variance of the outcome over replies at its state."""
 
 
-def judge(trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Judged]:
+def judge(trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Judged]:
     """Replays every trained turn of these episodes, at the weights that they were sampled with."""
     places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
     branches: list[Branch] = []

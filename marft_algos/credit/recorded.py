@@ -13,7 +13,7 @@ import numpy as np
 
 from marft_algos.credit.formulas import spearman
 from marft_algos.credit.rewards import Payments, Relation, Rule, broadcast, punctual, register, team_score
-from marft_algos.ranges import NOT_NEGATIVE, Checked
+from marft_algos.ranges import NOT_NEGATIVE, Settings
 from marft_algos.types import Trajectory
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
@@ -42,7 +42,7 @@ def last(trajectory: Trajectory) -> Payments:
 
 @register("local")
 @dataclass(frozen=True)
-class Local(Checked, Rule):
+class Local(Settings, Rule):
     """α·team + local: an agent's own rewards whole, the team's times α (AT-GRPO, arXiv 2510.11062)."""
 
     chains: ClassVar[frozenset[Relation]] = INDIVIDUAL

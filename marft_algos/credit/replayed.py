@@ -16,10 +16,10 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
-from marft_algos.credit.branches import Ablation, Branch, Keep, Replayer
+from marft_algos.credit.branches import Ablation, Branch, BranchReplayer, Keep
 from marft_algos.credit.recorded import outcome, team_outcome
-from marft_algos.credit.rewards import Chain, Relation, Rule, register
-from marft_algos.ranges import COUNT, Checked
+from marft_algos.credit.rewards import Relation, ReturnChain, Rule, register
+from marft_algos.ranges import COUNT, Settings
 from marft_algos.types import Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -31,18 +31,18 @@ class _Replayed(Rule):
     needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
     chains: ClassVar[frozenset[Relation]] = frozenset({"team", "agent"})
 
-    def __call__(self, trajectory: Trajectory) -> Chain:
+    def __call__(self, trajectory: Trajectory) -> ReturnChain:
         """Pays turns what the replays credited them with."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
                 "on collected episodes first, as the trainer does."
             )
-        return Chain.of_returns(trajectory.replayed)
+        return ReturnChain.of_returns(trajectory.replayed)
 
 
 def siblings(
-    trajectory: Trajectory, t: Transition, replayer: Replayer, samples: Sequence[int], sample: int = 0
+    trajectory: Trajectory, t: Transition, replayer: BranchReplayer, samples: Sequence[int], sample: int = 0
 ) -> list[Branch]:
     """Makes branches in which turn t is drawn anew and everything else is as it was, as far as it can be.
 
@@ -60,7 +60,7 @@ def siblings(
 
 @register("counterfactual")
 @dataclass(frozen=True)
-class Counterfactual(Checked, _Replayed):
+class Counterfactual(Settings, _Replayed):
     """R − mean of R over replies drawn in a turn's place, from the frozen state at that decision (C3, 2603.06859).
 
     Later agents answer anew what they are told. Trained turns only; others get 0.
@@ -70,7 +70,7 @@ class Counterfactual(Checked, _Replayed):
     samples: Annotated[int, COUNT] = 4
     """Replies drawn in place of each turn: each costs the rest of an episode."""
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
         """Plays the siblings of every trained turn."""
         places = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
         branches = [b for d, t in places for b in siblings(d, t, replayer, range(1, self.samples + 1))]
@@ -84,7 +84,7 @@ class Counterfactual(Checked, _Replayed):
 
 
 @dataclass(frozen=True)
-class _Game(Checked, _Replayed):
+class _Game(Settings, _Replayed):
     """Rules on the game v(S): what the team earns from the episode's start when only the agents in S play."""
 
     keep: ClassVar[Keep] = "start"
@@ -104,10 +104,10 @@ class _Game(Checked, _Replayed):
     def _shares(self, players: Sequence[str], value: formulas.Value, rng: np.random.Generator) -> dict[str, float]:
         raise NotImplementedError
 
-    def _draws(self, replayer: Replayer, iteration: int, trajectory: Trajectory) -> np.random.Generator:
+    def _draws(self, replayer: BranchReplayer, iteration: int, trajectory: Trajectory) -> np.random.Generator:
         return seeds.generator(seeds.coalitions(replayer.seed, iteration, trajectory.number))
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
         """Plays the coalitions of every episode. An episode of which one failed credits nobody."""
         jobs: list[tuple[Trajectory, list[str], list[frozenset[str]]]] = []
         branches: list[Branch] = []

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from marft_algos import functional as F
 from marft_algos import types
-from marft_algos.credit.branches import Keep, Replayer
+from marft_algos.credit.branches import BranchReplayer, Keep
 from marft_algos.types import Estimates, Need, Trajectory, Transition
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
@@ -51,7 +51,7 @@ class Payments:
 
 
 @dataclass(slots=True)
-class Chain:
+class ReturnChain:
     """Holds rewards between turns and their successors: what ``functional.chain`` runs over.
 
     A rule that pays whole returns, to which nothing paid later is added, returns a chain without successors.
@@ -67,7 +67,7 @@ class Chain:
     """Per transition: what each token of its reply is paid, [L]; None: nothing."""
 
     @classmethod
-    def of_returns(cls, returns: Sequence[float]) -> Chain:
+    def of_returns(cls, returns: Sequence[float]) -> ReturnChain:
         """Returns the chain of a rule that pays whole returns."""
         n = len(returns)
         return cls(list(returns), [()] * n, [0.0] * n, [None] * n)
@@ -84,7 +84,7 @@ class Chain:
         ]
 
 
-Paid = Payments | Chain
+Paid = Payments | ReturnChain
 """What a rule returns."""
 
 
@@ -109,7 +109,7 @@ class Rule:
     def check(self, team: Sequence[AgentSpec]) -> None:
         """Raises ``ConfigError`` if the arguments do not fit the team."""
 
-    def replay(self, trajectories: Sequence[Trajectory], replayer: Replayer, iteration: int) -> list[Trajectory]:
+    def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
         """Plays what the rule wants to know, at the weights that the episodes were sampled with. Nothing here.
 
         Returns:
@@ -207,7 +207,7 @@ def broadcast(trajectory: Trajectory) -> Payments:
 # Successor relations -------------------------------------------------------------------------------
 
 
-def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chain:
+def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> ReturnChain:
     """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
     What a turn's tokens are paid is paid token by token to the turn itself, and at the layer's end to those beside.
@@ -216,7 +216,7 @@ def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chai
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
     tokens = _of_tokens(trajectory, paid, estimates)
-    if isinstance(paid, Chain):
+    if isinstance(paid, ReturnChain):
         return replace(paid, tokens=tokens)
     names = {t.agent for t in trajectory.transitions}
     rewards = [0.0] * len(trajectory.transitions)
@@ -230,7 +230,7 @@ def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chai
             rewards[k] = reward + sum(_sum(tokens[j]) for j in layer.turns if j != k)
             successors[k] = tuple(following)
     beyond = estimates.bootstraps.get(trajectory, 0.0) if trajectory.truncated else 0.0
-    return Chain(rewards, successors, [beyond] * len(rewards), tokens)
+    return ReturnChain(rewards, successors, [beyond] * len(rewards), tokens)
 
 
 def team_score(trajectory: Trajectory, paid: Paid, estimates: Estimates | None = None) -> float:
@@ -243,7 +243,7 @@ def team_score(trajectory: Trajectory, paid: Paid, estimates: Estimates | None =
     return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
-def returns_to_go(trajectory: Trajectory, chain: Chain, gamma: float = 1.0) -> list[float]:
+def returns_to_go(trajectory: Trajectory, chain: ReturnChain, gamma: float = 1.0) -> list[float]:
     """Returns per turn what is paid from there to the end, discounted from successor to successor; no values."""
     n = len(trajectory.transitions)
     returns = F.chain([None] * n, [1] * n, chain.totals, chain.successors, F.Discounts(gamma_turn=gamma))[1]
@@ -264,18 +264,18 @@ def spread(
 def agent_score(trajectory: Trajectory, paid: Paid, agent: str, estimates: Estimates) -> float:
     """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
     tokens = _of_tokens(trajectory, paid, estimates)
-    rewards = paid.rewards if isinstance(paid, Chain) else paid.turns
+    rewards = paid.rewards if isinstance(paid, ReturnChain) else paid.turns
     score = sum(rewards[t.index] + _sum(tokens[t.index]) for t in trajectory.transitions if t.agent == agent)
-    if isinstance(paid, Chain):
+    if isinstance(paid, ReturnChain):
         return float(score)
     score += sum(_late(trajectory, late, agent) for late in paid.late)
     return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
 
 
-def agent_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Chain:
+def agent_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> ReturnChain:
     """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
     tokens = _of_tokens(trajectory, paid, estimates)
-    if isinstance(paid, Chain):
+    if isinstance(paid, ReturnChain):
         return replace(paid, tokens=tokens)
     turns = trajectory.transitions
     by_layer = list(paid.by_layer(len(trajectory.layers)))
@@ -287,7 +287,7 @@ def agent_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Cha
         rewards[t.index] = paid.turns[t.index] + sum(team + agents.get(t.agent, 0.0) for team, agents, _ in span)
         rewards[t.index] += sum(_late(trajectory, late, t.agent) for *_, late in span)
         successors[t.index] = (later.index,) if later else ()
-    return Chain(rewards, successors, [_bootstrap(trajectory, t.agent, estimates) for t in turns], tokens)
+    return ReturnChain(rewards, successors, [_bootstrap(trajectory, t.agent, estimates) for t in turns], tokens)
 
 
 def _late(trajectory: Trajectory, late: Mapping[int, float], agent: str) -> float:
@@ -347,7 +347,7 @@ def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> floa
     return 0.0 if apart else estimates.bootstraps.get(trajectory, 0.0)
 
 
-def check_own_view(trajectory: Trajectory, chain: Chain) -> None:
+def check_own_view(trajectory: Trajectory, chain: ReturnChain) -> None:
     """Checks that a successor's V is a sound bootstrap: its observation must hold the turn's input and action.
 
     Raises:

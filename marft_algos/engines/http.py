@@ -98,7 +98,7 @@ class _Secure(http.client.HTTPSConnection, _Plain):
     """The same; the handshake comes after the connection is watched."""
 
 
-class Server:
+class EngineServer:
     """One server.
 
     Args:

@@ -26,8 +26,8 @@ import tyro
 from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import EngineError
-from marft_algos.engines.http import Server
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, Checked, Range
+from marft_algos.engines.http import EngineServer
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, Range, Settings
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
@@ -36,7 +36,7 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 
 
 @dataclass(frozen=True)
-class ServerSettings(Checked):
+class ServerSettings(Settings):
     """A vLLM server as the engine ``vllm`` needs it."""
 
     model: Annotated[str, tyro.conf.Positional]
@@ -135,7 +135,7 @@ def serving(
         tied = [sys.executable, "-m", "marft_algos.engines.tied", os.path.abspath(settings.python)]
         process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
         try:
-            _wait(process, Server(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
+            _wait(process, EngineServer(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
             yield process
         finally:
             process.terminate()
@@ -187,7 +187,7 @@ def _allowed(rank: int) -> int:
     raise ConfigError(f"vLLM takes adapters of rank 512 at most; got {rank}. Lower lora_r.")
 
 
-def _wait(process: subprocess.Popen[bytes], server: Server, timeout: float, where: str) -> None:
+def _wait(process: subprocess.Popen[bytes], server: EngineServer, timeout: float, where: str) -> None:
     end = time.monotonic() + timeout
     while not server.healthy():
         if process.poll() is not None:

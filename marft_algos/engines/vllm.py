@@ -21,7 +21,7 @@ import numpy as np
 
 from marft_algos.config import keys
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, refusal, too_long, wrong_tokens
-from marft_algos.engines.http import NONSENSE, Server, ServerDown, ServerRefused, refuses_prompt
+from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerRefused, refuses_prompt
 from marft_algos.engines.usage import Meter
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
@@ -70,7 +70,7 @@ class VLLMEngine(EngineBase):
         self._policies, self._members = policies, list(members or policies.policies)
         self._retries, self._staleness, self._sleeps = retries, staleness, sleeps
         self._tag = uuid.uuid4().hex[:6]
-        self._servers = [Server(url, timeout, key or keys.of_server(url)) for url in urls]
+        self._servers = [EngineServer(url, timeout, key or keys.of_server(url)) for url in urls]
         self._loaded: dict[str, list[tuple[int, Path]]] = {}
         self._meter, self._notes = Meter(), Notes()
         self._probed = False
@@ -262,7 +262,7 @@ class VLLMEngine(EngineBase):
     def _name(self, policy: str, version: int) -> str:
         return f"{policy}@{version}-{self._tag}"
 
-    def _load(self, server: Server, policy: str, version: int, adapter: Path) -> None:
+    def _load(self, server: EngineServer, policy: str, version: int, adapter: Path) -> None:
         try:
             server.post("/v1/load_lora_adapter", {"lora_name": self._name(policy, version), "lora_path": str(adapter)})
         except ServerRefused as error:
@@ -314,7 +314,7 @@ class VLLMEngine(EngineBase):
         self._probed = True
 
 
-def describe(server: Server) -> tuple[str, int]:
+def describe(server: EngineServer) -> tuple[str, int]:
     """Returns the base model's name on a server, and its context in tokens.
 
     Raises:
@@ -331,7 +331,7 @@ def describe(server: Server) -> tuple[str, int]:
         ) from error
 
 
-def check_slots(server: Server, needed: int) -> None:
+def check_slots(server: EngineServer, needed: int) -> None:
     """Checks that a server holds every adapter that may be asked for at once; warns where it does not say.
 
     Raises:

@@ -35,7 +35,7 @@ from marft_algos.batching import (
 from marft_algos.functional import kl_k3, ratio
 from marft_algos.learner.heads import Heads
 from marft_algos.learner.numbers import Added, average, read, summed
-from marft_algos.learner.past import Past
+from marft_algos.learner.past import WeightHistory
 from marft_algos.learner.rates import per_policy, rate_factor
 from marft_algos.learner.steps import step
 from marft_algos.memory import Budget
@@ -115,7 +115,7 @@ class Learner:
         }
         self.heads = Heads(critics, self.config, seed, self.lanes) if critics and algorithm.view != "none" else None
         self.staleness = staleness
-        self.past = Past(policies, self.trainable, staleness)
+        self.past = WeightHistory(policies, self.trainable, staleness)
 
     def update(self, trajectories: Sequence[Trajectory], iteration: int) -> dict[str, float]:
         """Runs one iteration's update. What it finds out about the turns stands in ``estimates`` afterwards.

@@ -18,14 +18,14 @@ SAMPLE = 8
 Rescore = Callable[[Sequence[Transition]], Sequence[np.ndarray]]
 
 
-class Weights(Protocol):
+class WeightSource(Protocol):
     """What this needs of a set of policies."""
 
     def parameters(self, policy: str) -> Sequence[Tensor]:
         """Trainable tensors."""
 
 
-class Past:
+class WeightHistory:
     """Keeps the trained weights of the last versions in the host's memory.
 
     Args:
@@ -34,7 +34,7 @@ class Past:
         size: Versions to keep before the present one; 0: none.
     """
 
-    def __init__(self, policies: Weights, names: Sequence[str], size: int) -> None:
+    def __init__(self, policies: WeightSource, names: Sequence[str], size: int) -> None:
         self._policies, self._names, self._size = policies, names, size
         self._versions: dict[int, dict[str, list[Tensor]]] = {}
 

@@ -25,7 +25,7 @@ from marft_algos.models.loading import BaseModel, ModelSettings, load_base, pick
 from marft_algos.models.scoring import head_of, score, softcap_of
 from marft_algos.models.sharded import ShardedBase, check_shardable
 from marft_algos.models.weights import LoraSettings, Trunk, Weights, adapters, frozen_copy, full_weights
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 from marft_envs.errors import ConfigError, did_you_mean
 
 _TO_PLAY = (
@@ -80,7 +80,7 @@ class PolicySet:
         hosted: Mapping[str, str] | None = None,
         seed: int = 0,
         loaded: BaseModel | None = None,
-        shards: Group | None = None,
+        shards: RankGroup | None = None,
     ) -> PolicySet:
         """Loads the base models and puts fresh adapters on them.
 

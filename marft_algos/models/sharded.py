@@ -11,7 +11,7 @@ import torch
 from marft_algos.models.layers import layers_of, share
 from marft_algos.models.loading import BaseModel
 from marft_algos.models.weights import Trunk, Weights
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 from marft_algos.ranks.sharding import Shares
 from marft_envs.errors import ConfigError
 
@@ -31,7 +31,7 @@ class ShardedBase:
         ConfigError: Nobody knows which modules are the model's layers.
     """
 
-    def __init__(self, base: BaseModel, policies: Mapping[str, Weights], group: Group) -> None:
+    def __init__(self, base: BaseModel, policies: Mapping[str, Weights], group: RankGroup) -> None:
         self.base, self._group, self._policies = base, group, policies
         peft = next(iter(policies.values())).peft
         assert peft is not None

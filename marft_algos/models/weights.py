@@ -25,7 +25,7 @@ from marft_algos.models.layers import share
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base
 from marft_algos.models.scoring import head_of
 from marft_algos.models.switches import fused_passes
-from marft_algos.ranges import COUNT, Checked
+from marft_algos.ranges import COUNT, Settings
 from marft_envs.errors import ConfigError, did_you_mean
 
 Trunk = Callable[..., Any]
@@ -38,7 +38,7 @@ _FILE, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True)
-class LoraSettings(Checked):
+class LoraSettings(Settings):
     """Shape of every adapter. There is no dropout: it would move the first minibatch's ratio away from 1."""
 
     r: Annotated[int, COUNT] = 8

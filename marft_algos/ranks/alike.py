@@ -18,7 +18,7 @@ from typing import Any
 import marft_algos
 import marft_envs
 from marft_algos.lazy import torch
-from marft_algos.ranks.group import Group, lead
+from marft_algos.ranks.group import RankGroup, lead
 from marft_envs.errors import ConfigError, MarftError
 
 PATIENCE_S = 5.0
@@ -26,7 +26,7 @@ PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ProcessFacts:
     """Who a process is."""
 
     host: str
@@ -40,7 +40,7 @@ class Facts:
     device: str
 
     @classmethod
-    def here(cls, device: str = "cpu") -> Facts:
+    def here(cls, device: str = "cpu") -> ProcessFacts:
         """Returns those of this process."""
         versions = marft_algos.__version__, code(), torch.__version__, platform.python_version()
         return cls(socket.gethostname(), os.getpid(), *versions, device)
@@ -58,7 +58,7 @@ def code() -> str:
     return digest.hexdigest()[:12]
 
 
-def difference(theirs: Facts, ours: Facts) -> str:
+def difference(theirs: ProcessFacts, ours: ProcessFacts) -> str:
     """Returns what of two processes' programs differs, in words; empty: nothing that moves a number."""
     for what, one, other in (
         ("marft", theirs.version, ours.version),
@@ -70,13 +70,13 @@ def difference(theirs: Facts, ours: Facts) -> str:
     return ""
 
 
-def check_code(group: Group) -> None:
+def check_code(group: RankGroup) -> None:
     """Refuses ranks that run different programs.
 
     Raises:
         ConfigError: Two do, on every rank.
     """
-    facts = group.gather(Facts.here())
+    facts = group.gather(ProcessFacts.here())
     for rank, other in enumerate(facts[1:], 1):
         if differs := difference(other, facts[0]):
             raise ConfigError(
@@ -85,7 +85,7 @@ def check_code(group: Group) -> None:
             )
 
 
-def check_folder(group: Group, folder: str) -> None:
+def check_folder(group: RankGroup, folder: str) -> None:
     """Checks that what rank 0 writes is read by all.
 
     Args:
@@ -122,7 +122,7 @@ def check_folder(group: Group, folder: str) -> None:
             )
 
 
-def check_settings(group: Group, table: Mapping[str, Any]) -> None:
+def check_settings(group: RankGroup, table: Mapping[str, Any]) -> None:
     """Refuses ranks that were started with different settings.
 
     Raises:
@@ -144,7 +144,7 @@ class RanksDiffer(MarftError, RuntimeError):
     """Ranks that have to hold the same do not."""
 
 
-def check_state(group: Group, state: Any, where: str) -> None:
+def check_state(group: RankGroup, state: Any, where: str) -> None:
     """Checks that what is about to be saved is the same on all ranks, to the bit.
 
     Args:

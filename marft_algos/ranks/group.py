@@ -18,7 +18,7 @@ from marft_envs.errors import ConfigError
 T = TypeVar("T")
 
 
-class Group(Protocol):
+class RankGroup(Protocol):
     """Ranks that do the same at the same time; each call is made by all of them."""
 
     rank: int
@@ -145,7 +145,7 @@ class Ranks:
             self.seconds += time.monotonic() - started
 
 
-def lead(group: Group, work: Callable[[], T]) -> T:
+def lead(group: RankGroup, work: Callable[[], T]) -> T:
     """Does something on rank 0, and returns what it returned, or raises what it raised, on all of them."""
     done: tuple[T | None, Exception | None] = (None, None)
     if group.rank == 0:
@@ -185,6 +185,6 @@ def local_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched() else 1
 
 
-def join(timeout: float, device: torch.device) -> Group:
+def join(timeout: float, device: torch.device) -> RankGroup:
     """Returns the ranks that a launcher has started, or this process alone."""
     return Ranks(timeout, device) if launched() else Alone()

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from marft_algos.lazy import torch
 from marft_algos.memory import out_of_memory
-from marft_algos.ranks.group import Alone, Group, power_of_two
+from marft_algos.ranks.group import Alone, RankGroup, power_of_two
 from marft_envs.errors import ConfigError
 
 USUAL = 8
@@ -35,8 +35,8 @@ class Lanes:
         ConfigError: Another count.
     """
 
-    def __init__(self, group: Group | None = None, count: int = 1, sharded: bool = False) -> None:
-        self.group: Group = group or Alone()
+    def __init__(self, group: RankGroup | None = None, count: int = 1, sharded: bool = False) -> None:
+        self.group: RankGroup = group or Alone()
         self.count, self.sharded = count or usual(group), sharded
         check(self.count, self.group.size)
 
@@ -164,7 +164,7 @@ def check(count: int, ranks: int) -> None:
         )
 
 
-def usual(group: Group | None = None) -> int:
+def usual(group: RankGroup | None = None) -> int:
     """Returns how many lanes a run has that says nothing: one on one rank, else 8, or as many as there are ranks."""
     size = 1 if group is None else group.size
     return 1 if size == 1 else max(USUAL, size)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from marft_algos.lazy import torch
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,7 +34,7 @@ class Shares:
         model: nn.Module,
         layers: Sequence[nn.Module],
         whole: Collection[nn.Parameter],
-        group: Group,
+        group: RankGroup,
         device: torch.device,
     ) -> None:
         from torch.distributed.device_mesh import init_device_mesh

@@ -43,7 +43,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True)
-class Problems:
+class ProblemSplit:
     """Where a run's problems come from: a held-out panel, and what is left to train on."""
 
     held_out: Panel
@@ -79,7 +79,7 @@ class TaskError(StoppedError):
     """The code of a task raised on every episode, or on any where ``on_task_error`` is ``stop``."""
 
 
-class Limits(Protocol):
+class OutageLimits(Protocol):
     """Says how many episodes a run may lose."""
 
     @property
@@ -142,7 +142,7 @@ def _agent_reward(t: Trajectory, agent: str) -> float:
 
 def check(
     played: Sequence[Trajectory],
-    limits: Limits,
+    limits: OutageLimits,
     what: str,
     branches: int = 0,
     lost_branches: Sequence[Episode] = (),
@@ -183,7 +183,7 @@ def check_any(played: Sequence[Trajectory]) -> None:
         raise OutageError(f"All {len(played)} episodes failed ({blamed([t.episode for t in played])}).")
 
 
-def _check_share(lost: Sequence[Episode], of: int, limits: Limits, what: str) -> None:
+def _check_share(lost: Sequence[Episode], of: int, limits: OutageLimits, what: str) -> None:
     if lost and (len(lost) > limits.max_lost * of or len(lost) == of):
         raise OutageError(
             f"{len(lost)} of the {of} episodes of {what} were lost to outages ({blamed(lost)}). "

@@ -34,7 +34,7 @@ from marft_algos.models import finite
 from marft_algos.ranks import alike
 from marft_algos.runs import checksums
 from marft_algos.runs.disk import writing
-from marft_algos.runs.progress import Progress as Progress
+from marft_algos.runs.progress import RunProgress as RunProgress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 FORMAT = 1
@@ -111,7 +111,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
 
 def save(
     folder: Path,
-    progress: Progress,
+    progress: RunProgress,
     policies: PolicyFiles,
     names: Sequence[str],
     state: Mapping[str, Any],
@@ -187,7 +187,7 @@ def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) 
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def read_progress(path: Path) -> Progress:
+def read_progress(path: Path) -> RunProgress:
     """Reads where the run was.
 
     Raises:
@@ -199,7 +199,7 @@ def read_progress(path: Path) -> Progress:
         if described.pop("format") != FORMAT:
             raise ConfigError(f"The checkpoint {path} has another format than this version's ({FORMAT}).")
         described.pop("policies")
-        return Progress(**described)
+        return RunProgress(**described)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -16,7 +16,7 @@ NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class KindScore:
     """Problems of one kind, and the sums of their outcomes."""
 
     name: str
@@ -34,12 +34,12 @@ class Kind:
         return f"{self.name} {self.gain:+.3g} ({self.before:.3g} to {self.after:.3g} of {self.n})"
 
 
-def most(changed: Sequence[Kind]) -> str:
+def most(changed: Sequence[KindScore]) -> str:
     """Returns the kinds that changed most, in a line; nothing where none has changed."""
     return "; ".join(str(kind) for kind in changed[:NAMED] if kind.gain)
 
 
-def changes(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> list[Kind]:
+def changes(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> list[KindScore]:
     """Sums outcomes by kind over the problems that neither evaluation has lost, the largest change first.
 
     Returns:
@@ -51,5 +51,7 @@ def changes(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> list[K
         outcomes[old.task_id.rpartition("/")[0]].append((old.outcome, new.outcome))
     if not 1 < len(outcomes) <= len(pairs) / 2:
         return []
-    kinds = [Kind(name, len(both), *(sum(side) for side in zip(*both, strict=True))) for name, both in outcomes.items()]
+    kinds = [
+        KindScore(name, len(both), *(sum(side) for side in zip(*both, strict=True))) for name, both in outcomes.items()
+    ]
     return sorted(kinds, key=lambda kind: (-abs(kind.gain), kind.name))

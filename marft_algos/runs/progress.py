@@ -10,7 +10,7 @@ from marft_algos.config.settings import TrainConfig
 
 
 @dataclass(slots=True)
-class Progress:
+class RunProgress:
     """Where a run is."""
 
     iteration: int = 0

@@ -22,13 +22,13 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
-from marft_algos.ranks.group import Group, lead
+from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.chunks import Played, cut
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Variety, check, check_any, counts, permute_rewards, settle, summary, whole
 from marft_algos.runs import plain
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.types import Estimates, Trajectory
@@ -88,7 +88,7 @@ class RolloutQueue:
         group: The ranks.
     """
 
-    def __init__(self, parts: Parts, config: TrainConfig, backend: RolloutBackend, group: Group) -> None:
+    def __init__(self, parts: Parts, config: TrainConfig, backend: RolloutBackend, group: RankGroup) -> None:
         self._algorithm, self._problems, self._demonstrations = parts.algorithm, parts.problems, parts.demonstrations
         self._config, self._backend, self._group = config, backend, group
         self._variety = Variety(self._algorithm.group_size)
@@ -97,7 +97,7 @@ class RolloutQueue:
         self.waited = 0.0
         """Seconds for which :meth:`take` has waited."""
 
-    def fill(self, progress: Progress, version: int, on_progress: OnProgress) -> None:
+    def fill(self, progress: RunProgress, version: int, on_progress: OnProgress) -> None:
         """Plays the iterations that lack, in order, with the policies as they are; or lets others begin to.
 
         Args:
@@ -228,7 +228,7 @@ class RolloutQueue:
         drawn, metrics = lead(self._group, draw)
         return Collected(drawn, summary(drawn) | metrics)
 
-    def _lacks(self, progress: Progress) -> bool:
+    def _lacks(self, progress: RunProgress) -> bool:
         if not self._queue:
             return True
         played = replace(progress, iteration=progress.iteration + len(self._queue))
@@ -255,7 +255,7 @@ class RolloutQueue:
             )
         return rows
 
-    def load_state_dict(self, state: Sequence[Any], progress: Progress) -> None:
+    def load_state_dict(self, state: Sequence[Any], progress: RunProgress) -> None:
         """Restores ``state_dict``, unless some of it is too old for the run's present staleness: then all is replayed.
 
         Raises:

@@ -21,7 +21,7 @@ from marft_algos.runs import records as rows
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.advice import LongProblems, advice
 from marft_algos.training.parts import Parts
 from marft_algos.training.setup import EnvFactory, sampling
@@ -106,7 +106,7 @@ class Evaluator:
             if words:
                 display.note(words)
 
-    def evaluate(self, run: RunFolder, display: Display, progress: Progress) -> dict[str, float]:
+    def evaluate(self, run: RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
         """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
 
         def show(done: int, total: int, tokens: int) -> None:

@@ -8,7 +8,7 @@ from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint, check_one_process
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.engines.http import Server
+from marft_algos.engines.http import EngineServer
 from marft_algos.engines.ledger import Ledger, LedgerEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.native import NativeEngine
@@ -82,7 +82,7 @@ def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
         raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
     key = endpoint.key() if endpoint.key_env else None
     for url in endpoint.urls:
-        describe(Server(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
+        describe(EngineServer(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
 
 
 def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from marft_algos import terminal
-from marft_algos.ranks.group import Alone, Group
+from marft_algos.ranks.group import Alone, RankGroup
 
 SAME_S = 2.0
 """Seconds within which two signals to one of several ranks are one."""
@@ -35,7 +35,7 @@ class Interrupt:
         group: The ranks.
     """
 
-    def __init__(self, group: Group | None = None) -> None:
+    def __init__(self, group: RankGroup | None = None) -> None:
         self._group = group or Alone()
         self.whole = False
         """The interruption came where the state can be saved."""

@@ -10,7 +10,7 @@ from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ProcessLayout:
     """Counts the processes of a run; ranks take the first GPUs, workers the next ones, none across two nodes.
 
     Raises:
@@ -74,7 +74,7 @@ class Layout:
 
 def most_workers(gpus: int, ranks: int, worker_gpus: int = 1, per_node: int = 8) -> int:
     """Returns how many workers there is room for beside the ranks."""
-    return len(Layout(gpus, ranks, 0, worker_gpus, per_node)._worker_starts(gpus))
+    return len(ProcessLayout(gpus, ranks, 0, worker_gpus, per_node)._worker_starts(gpus))
 
 
 def largest_power(most: int) -> int:
@@ -109,7 +109,7 @@ def layouts(
     workers: int | None = None,
     worker_gpus: int | None = None,
     per_node: int = 8,
-) -> list[Layout]:
+) -> list[ProcessLayout]:
     """Lists the layouts to try, in this order.
 
     Without ``ranks``: all GPUs learn and play; half of them learn and the others play; as many learn as can while
@@ -117,21 +117,21 @@ def layouts(
     larger ones.
 
     Raises:
-        ConfigError: See ``Layout``.
+        ConfigError: See ``ProcessLayout``.
     """
     _check_counts(gpus, 1 if ranks is None else ranks, worker_gpus or 1, per_node)
     sizes = [1 << n for n in range(per_node.bit_length())] if worker_gpus is None else [worker_gpus]
-    chosen = [Layout(gpus, largest_power(gpus), 0, 1, per_node)] if ranks is None and not workers else []
+    chosen = [ProcessLayout(gpus, largest_power(gpus), 0, 1, per_node)] if ranks is None and not workers else []
     if ranks is not None and (workers == 0 or gpus == ranks):
-        chosen = [Layout(gpus, ranks, workers or 0, worker_gpus or 1, per_node)]
+        chosen = [ProcessLayout(gpus, ranks, workers or 0, worker_gpus or 1, per_node)]
     for size in sizes if workers != 0 else []:
         counts = [gpus // 2, gpus - size] if workers is None else [gpus - workers * size]
         for n in dict.fromkeys(largest_power(n) for n in counts if n > 0) if ranks is None else [ranks]:
             room = most_workers(gpus, n, size, per_node)
             if room >= (workers or 1):
-                chosen.append(Layout(gpus, n, workers or room, size, per_node))
+                chosen.append(ProcessLayout(gpus, n, workers or room, size, per_node))
     # Where nothing has room, the smallest layout says so.
-    return chosen or [Layout(gpus, ranks or 1, workers or 0, sizes[0], per_node)]
+    return chosen or [ProcessLayout(gpus, ranks or 1, workers or 0, sizes[0], per_node)]
 
 
 def ceil(n: int, parts: int) -> int:

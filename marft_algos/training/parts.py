@@ -15,9 +15,9 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
-from marft_algos.ranks.group import Alone, Group
+from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Problems
+from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.runs import paths, start
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
@@ -38,7 +38,7 @@ class Parts:
     """Makes environments to train in."""
     make_eval_env: EnvFactory
     """Makes environments of the held-out panel."""
-    problems: Problems
+    problems: ProblemSplit
     """The held-out panel, and what is left to train on."""
     algorithm: Algorithm
     policies: PolicySet
@@ -62,7 +62,7 @@ def build(
     model: tuple[Any, Any] | None = None,
     engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
     loggers: Sequence[Logger] = (),
-    group: Group | None = None,
+    group: RankGroup | None = None,
 ) -> Parts:
     """Builds what the settings say; every error in them is raised here, models loaded last.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import dataclasses
 
 from marft_algos.models.loading import pick_device
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 from marft_algos.terminal import say
 from marft_algos.training.estimate import GB, shapes_of
 from marft_algos.training.fit import fitted, share, tell
-from marft_algos.training.layout import Layout
-from marft_algos.training.plan import Planner, Shard
+from marft_algos.training.layout import ProcessLayout
+from marft_algos.training.plan import MemoryPlanner, Shard
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
 
 
-def placed(spec: RunSpec, env: FlexEnv, group: Group, *, loaded: bool = False) -> tuple[RunSpec, Shard]:
+def placed(spec: RunSpec, env: FlexEnv, group: RankGroup, *, loaded: bool = False) -> tuple[RunSpec, Shard]:
     """Fits a run into the memory of its ranks: the base whole if it can be, with smaller pieces if need be.
 
     Args:
@@ -44,7 +44,7 @@ def placed(spec: RunSpec, env: FlexEnv, group: Group, *, loaded: bool = False) -
         return spec, "whole"
     room = min(group.gather(share(pick_device(config.device))))
     planner = planner_of(spec, env, room)
-    layout = Layout(group.size, group.size, per_node=group.size)
+    layout = ProcessLayout(group.size, group.size, per_node=group.size)
     plan = planner.best([layout], None if config.shard == "auto" else config.shard)
     plan.rank.check(room)
     if plan.config != config:
@@ -55,7 +55,7 @@ def placed(spec: RunSpec, env: FlexEnv, group: Group, *, loaded: bool = False) -
     return dataclasses.replace(spec, config=plan.config), plan.shard
 
 
-def planner_of(spec: RunSpec, env: FlexEnv, room: int) -> Planner:
+def planner_of(spec: RunSpec, env: FlexEnv, room: int) -> MemoryPlanner:
     """Returns what estimates a rank on this machine's devices, of so many bytes."""
     device = pick_device(spec.config.device)
-    return Planner(spec, env, shapes_of(spec, device), room, device=device)
+    return MemoryPlanner(spec, env, shapes_of(spec, device), room, device=device)

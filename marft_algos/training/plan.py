@@ -30,7 +30,7 @@ from marft_algos.training.estimate import (
     rollout_items,
 )
 from marft_algos.training.fit import shrunk
-from marft_algos.training.layout import Layout, ceil, most_workers
+from marft_algos.training.layout import ProcessLayout, ceil, most_workers
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -105,10 +105,10 @@ def episode_bytes(turns: int, prompt: int, reply: int, vocabulary: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """Says what every process holds under one layout."""
 
-    layout: Layout
+    layout: ProcessLayout
     shard: Shard
     config: TrainConfig
     """The settings, with smaller pieces where a rank would not fit."""
@@ -121,7 +121,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Planner:
+class MemoryPlanner:
     """Estimates ranks and workers of one run."""
 
     spec: RunSpec
@@ -133,14 +133,14 @@ class Planner:
     """Versions that an episode may be old: so many more adapters stay on a worker."""
     device: torch.device = GPU
 
-    def shards(self, layout: Layout) -> list[Shard]:
+    def shards(self, layout: ProcessLayout) -> list[Shard]:
         """Lists how the base can be kept under a layout: a share of it trains nothing itself."""
         config = self.spec.config
         known = all(shape.blocks for shape in self.shapes.values())
         shared = layout.ranks > 1 and known and not config.full_finetune and config.quantize == "none"
         return ["whole", "base"] if shared else ["whole"]
 
-    def rank(self, layout: Layout, shard: Shard, config: TrainConfig | None = None) -> Estimate:
+    def rank(self, layout: ProcessLayout, shard: Shard, config: TrainConfig | None = None) -> Estimate:
         """Estimates one rank."""
         spec = self.spec if config is None else dataclasses.replace(self.spec, config=config)
         shapes = self.shapes
@@ -164,7 +164,7 @@ class Planner:
             )
         return dataclasses.replace(alone, held=tuple(held), phases=phases)
 
-    def worker(self, layout: Layout) -> Estimate:
+    def worker(self, layout: ProcessLayout) -> Estimate:
         """Estimates one GPU of one worker."""
         config, gpus = self.spec.config, layout.worker_gpus
         alone = estimate(self.spec, self.env, device=self.device, shapes=self.shapes, processes=layout.workers)
@@ -181,14 +181,14 @@ class Planner:
         decoding = tuple(dataclasses.replace(part, bytes=ceil(part.bytes, gpus)) for part in parts)
         return Estimate(self.device, held, {"rollout": decoding}, work)
 
-    def plan(self, layout: Layout, shard: Shard) -> Plan:
+    def plan(self, layout: ProcessLayout, shard: Shard) -> MemoryPlan:
         """Plans one layout; where a rank does not fit, with smaller pieces, as a run would take them."""
         config, rank = self.spec.config, self.rank(layout, shard)
         if rank.peak > self.room and config.fit_memory:
             config, rank = shrunk(config, rank, self.room, lambda c: self.rank(layout, shard, c))
-        return Plan(layout, shard, config, rank, self.worker(layout) if layout.workers else None)
+        return MemoryPlan(layout, shard, config, rank, self.worker(layout) if layout.workers else None)
 
-    def best(self, layouts: Sequence[Layout], shard: Shard | None = None) -> Plan:
+    def best(self, layouts: Sequence[ProcessLayout], shard: Shard | None = None) -> MemoryPlan:
         """Returns the first layout that fits, the base whole if it can be; where none does, what exceeds least.
 
         Raises:
@@ -200,14 +200,14 @@ class Planner:
                 "A base is sharded over two ranks or more, its layers known, not quantised and not trained itself."
                 " Type: --shard whole, or --ranks 2"
             )
-        plans: list[Plan] = []
+        plans: list[MemoryPlan] = []
         for layout, each in pairs:
             plans.append(self.plan(layout, each))
             if plans[-1].excess(self.room) <= 0:
                 return plans[-1]
         return min(plans, key=lambda plan: plan.excess(self.room))
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: MemoryPlan) -> None:
         """Refuses a plan that does not fit.
 
         Raises:
@@ -222,7 +222,7 @@ class Planner:
                 ways = [*self._more_ranks(plan, name), f"cards of {process.peak / GB:.3g} GB (--memory)"]
                 raise ConfigError(f"A {name} does not fit. {error} What would hold it: {', or '.join(ways)}.") from None
 
-    def _more_ranks(self, plan: Plan, name: str) -> Iterator[str]:
+    def _more_ranks(self, plan: MemoryPlan, name: str) -> Iterator[str]:
         """Proposes the least number of ranks over which the sharded base fits."""
         layout = plan.layout
         ranks = max(layout.ranks, 2)
@@ -230,13 +230,13 @@ class Planner:
             workers, gpus = layout.workers or 1, max(ranks, layout.gpus)
             while most_workers(gpus, ranks, layout.worker_gpus, layout.per_node) < workers:
                 gpus = (gpus // layout.per_node + 1) * layout.per_node
-            wider = Layout(gpus, ranks, workers, layout.worker_gpus, layout.per_node)
+            wider = ProcessLayout(gpus, ranks, workers, layout.worker_gpus, layout.per_node)
             if "base" in self.shards(wider) and self.plan(wider, "base").rank.peak <= self.room:
                 yield f"--gpus {wider.gpus} --ranks {ranks} --workers {workers}, the base sharded"
                 return
             ranks *= 2
 
-    def plays(self, layout: Layout) -> bool:
+    def plays(self, layout: ProcessLayout) -> bool:
         """Returns whether ranks decode: nobody else does, and not all policies are played by servers."""
         native = any(self.spec.endpoints[policy].kind == "native" for policy in self.spec.local)
         return native and not layout.workers

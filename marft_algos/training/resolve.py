@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marft_algos.algorithms import base as algorithms
-from marft_algos.algorithms.base import Algorithm, Facts, Need
+from marft_algos.algorithms.base import Algorithm, Need, RunFacts
 from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint
@@ -42,7 +42,7 @@ class RunSpec:
     """Policy with weights here, past states among them -> name of its base model."""
     past: Mapping[str, str]
     """Past state of a pool -> the policy that it is a state of."""
-    facts: Facts
+    facts: RunFacts
     """What the run offers to an algorithm."""
 
     @property
@@ -112,7 +112,7 @@ def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint], traini
             raise ConfigError(f"Policy '{policy}' is hosted and has no weights here. Take it out of '{setting}'.")
 
 
-def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoints: Mapping[str, Endpoint]) -> Facts:
+def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoints: Mapping[str, Endpoint]) -> RunFacts:
     offers: set[Need] = {"groups", "critic", "team_state"}
     if not config.permute_rewards and _forks(env):  # branches would tell what the permutation hides
         offers.add("branches")
@@ -123,7 +123,7 @@ def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoin
     offers.add("shared" if len(endpoints) == 1 else "blocks")
     if env.unwrapped.dependency.is_static:
         offers.add("static")
-    return Facts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team, config.staleness)
+    return RunFacts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team, config.staleness)
 
 
 def _forks(env: FlexEnv) -> bool:

@@ -50,7 +50,7 @@ _OF_ENGINE = ("timeout", "retries", "concurrency", "key_env", "price_in", "price
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class ResumableEvaluation:
     """What is evaluated, and where its records lie."""
 
     config: TrainConfig
@@ -141,7 +141,7 @@ class Evaluation:
 
 
 def play(
-    evaluation: Evaluation,
+    evaluation: ResumableEvaluation,
     make_env: EnvFactory,
     renderer: Renderer,
     engine: RolloutEngine,
@@ -191,7 +191,7 @@ def play(
     return played
 
 
-def results(evaluation: Evaluation, played: Sequence[Trajectory], ledger: Ledger) -> dict[str, Any]:
+def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledger: Ledger) -> dict[str, Any]:
     """Returns scores with intervals, what was lost, and what it cost; writes them, too.
 
     ``average`` is the mean over problems of the mean of their samples (avg@k); ``pass`` holds pass@j for powers of two
@@ -230,7 +230,7 @@ def passed(rates: Sequence[Sequence[float]], k: int) -> Interval:
     return intervals.mean([pass_at_k(len(s), int(sum(s)), k) for s in rates if len(s) >= k])
 
 
-def _rates(evaluation: Evaluation, played: Sequence[Trajectory]) -> list[list[float]]:
+def _rates(evaluation: ResumableEvaluation, played: Sequence[Trajectory]) -> list[list[float]]:
     rates: list[list[float]] = [[] for _ in range(len(evaluation.problems))]
     for t in whole(played):
         rates[t.number // evaluation.samples].append(outcome(t.success, t.score))

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 from marft_algos.rollout.panel import StoppedError
 from marft_algos.runs import loggers
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.interrupt import Interrupt, Interrupted
 
 
-class Session:
+class TrainingSession:
     """Holds one run of the loop: where it writes, who watches, and what ends it.
 
     Args:
@@ -25,7 +25,9 @@ class Session:
         group: The ranks.
     """
 
-    def __init__(self, run: RunFolder, display: loggers.Display, sinks: Sequence[loggers.Logger], group: Group) -> None:
+    def __init__(
+        self, run: RunFolder, display: loggers.Display, sinks: Sequence[loggers.Logger], group: RankGroup
+    ) -> None:
         self.run, self.display, self.interrupt = run, display, Interrupt(group)
         self._sinks, self._cpu = sinks, time.process_time()
 
@@ -47,7 +49,7 @@ class Session:
                 save()
                 raise type(error)(f"{error} Mend it, and go on: marft train --resume {self.run.root}") from error
 
-    def log(self, metrics: dict[str, Any], progress: Progress, started: float) -> None:
+    def log(self, metrics: dict[str, Any], progress: RunProgress, started: float) -> None:
         """Writes and shows a line of metrics, with the time since ``started`` and in all."""
         spent = time.monotonic() - started
         progress.seconds += spent

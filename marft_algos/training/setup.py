@@ -20,9 +20,9 @@ from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
 from marft_algos.models.policy import LoraSettings, PolicySet
-from marft_algos.ranks.group import Group
+from marft_algos.ranks.group import RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import OutageError, Panel, Problems, TaskError
+from marft_algos.rollout.panel import OutageError, Panel, ProblemSplit, TaskError
 from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs import checkpoint, checksums, start
 from marft_algos.training.resolve import RunSpec
@@ -97,7 +97,7 @@ def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
     return kwargs | config.eval_kwargs
 
 
-def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
+def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSplit:
     """Decides the held-out panel.
 
     A finite task with splits gives ids without replacement; if they are also training problems (one file for both),
@@ -108,15 +108,15 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
     """
     listing = optional(eval_env.unwrapped.task, "eval_panel")
     if listing is None:
-        return Problems(eval_panel(config.eval_episodes, None), None)
+        return ProblemSplit(eval_panel(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
     training = env.unwrapped.task.eval_panel(None)
     if set(training).isdisjoint(ids):
         imitates = algorithms.get(config.algo).imitates  # nobody else reads it, and long lists take a moment
         reserved = frozenset(listing(None)) - set(training) if imitates else frozenset()
-        return Problems(eval_panel(len(ids), ids), None, apart=True, reserved=reserved)
+        return ProblemSplit(eval_panel(len(ids), ids), None, apart=True, reserved=reserved)
     if not accepts(config.env, "split"):
-        return Problems(eval_panel(len(ids), ids), None)
+        return ProblemSplit(eval_panel(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
     remaining = tuple(sorted(set(training) - set(ids)))
     if not remaining:
@@ -124,7 +124,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> Problems:
             f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
-    return Problems(eval_panel(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
+    return ProblemSplit(eval_panel(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
@@ -145,7 +145,7 @@ def model_settings(config: TrainConfig) -> ModelSettings:
     )
 
 
-def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: Group | None = None) -> PolicySet:
+def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGroup | None = None) -> PolicySet:
     """Loads the models and puts the adapters on.
 
     Args:
@@ -237,7 +237,7 @@ def take_values(spec: RunSpec, critics: Critics | None) -> None:
 
 
 def demonstrations(
-    config: TrainConfig, make_env: EnvFactory, renderer: Renderer, problems: Problems
+    config: TrainConfig, make_env: EnvFactory, renderer: Renderer, problems: ProblemSplit
 ) -> Demonstrations | None:
     """Opens the demonstrations that an algorithm imitates, if it imitates any.
 
@@ -251,7 +251,9 @@ def demonstrations(
     return kind(source, make_env, renderer, config.max_new_tokens, config.seed, problems.reserved)
 
 
-def check_spoken(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv, renderer: Renderer, problems: Problems) -> None:
+def check_spoken(
+    config: TrainConfig, env: FlexEnv, eval_env: FlexEnv, renderer: Renderer, problems: ProblemSplit
+) -> None:
     """Checks how the policies are spoken to, before their weights are loaded: room for prompts, and form of calls.
 
     Raises:

@@ -9,12 +9,12 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks.alike import check_state
-from marft_algos.ranks.group import Group, lead, restarts
+from marft_algos.ranks.group import RankGroup, lead, restarts
 from marft_algos.runs import checkpoint
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.onlooker import Onlooker
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.terminal import say
 from marft_algos.training import setup
 from marft_algos.training.collect import RolloutQueue
@@ -40,7 +40,7 @@ class RunState:
         learner: Learner,
         critics: Critics | None,
         queue: RolloutQueue,
-        group: Group,
+        group: RankGroup,
     ) -> None:
         self._spec, self._config, self._policies = parts.spec, config, parts.policies
         self._learner, self._critics, self._queue, self._group = learner, critics, queue, group
@@ -61,7 +61,7 @@ class RunState:
         """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""
         return lead(self._group, lambda: bool(checkpoint.steps(run.checkpoints)))
 
-    def load(self, run: RunFolder) -> Progress:
+    def load(self, run: RunFolder) -> RunProgress:
         """Takes over the last whole checkpoint; a damaged one is renamed.
 
         Raises:
@@ -81,7 +81,7 @@ class RunState:
         self._policies.version = progress.version
         return progress
 
-    def save(self, run: RunFolder, progress: Progress, again: bool = False) -> None:
+    def save(self, run: RunFolder, progress: RunProgress, again: bool = False) -> None:
         """Writes a checkpoint; all ranks have to hold what it writes.
 
         Raises:

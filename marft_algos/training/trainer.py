@@ -11,18 +11,18 @@ from rich.console import Console
 
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
-from marft_algos.ranks.group import Group, restarts
+from marft_algos.ranks.group import RankGroup, restarts
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.panel import StoppedError
 from marft_algos.runs import loggers, records, report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training import rollouts
 from marft_algos.training.collect import Collected, RolloutQueue, due
 from marft_algos.training.evaluate import Evaluator
 from marft_algos.training.parts import Parts
-from marft_algos.training.session import Session
+from marft_algos.training.session import TrainingSession
 from marft_algos.training.state import RunState
 
 
@@ -34,7 +34,7 @@ class Trainer:
         group: The ranks that train together; every one of them makes the same calls.
     """
 
-    def __init__(self, parts: Parts, group: Group | None = None) -> None:
+    def __init__(self, parts: Parts, group: RankGroup | None = None) -> None:
         self.config = config = parts.config
         self.lanes = Lanes(group, config.lanes, parts.policies.sharded)
         self.group = self.lanes.group
@@ -48,7 +48,7 @@ class Trainer:
         self._queue = RolloutQueue(parts, config, self.rollouts, self.group)
         self._evaluator = Evaluator(parts, self._queue.held_out, self.group.rank == 0)
         self.state = RunState(parts, config, self.learner, self.critics, self._queue, self.group)
-        self.progress = Progress()
+        self.progress = RunProgress()
         self._others = self.group.seconds
 
     def start(self) -> RunFolder:
@@ -83,7 +83,7 @@ class Trainer:
         if self.group.rank == 0:
             sinks += [loggers.make(name, run, self.progress.iteration) for name in self.config.loggers]
             sinks += self.parts.loggers
-        session = Session(run, display, sinks, self.group)
+        session = TrainingSession(run, display, sinks, self.group)
         try:
             with session.guarded(lambda: self._save(run) if self.state.begun(run) else None):
                 self.rollouts.lost = run.lost
@@ -97,7 +97,7 @@ class Trainer:
             self._queue.close()
             session.close()
 
-    def _run(self, session: Session) -> None:
+    def _run(self, session: TrainingSession) -> None:
         """Evaluates what has not been, and goes through the iterations."""
 
         def show(done: int, total: int, tokens: int) -> None:
@@ -119,7 +119,7 @@ class Trainer:
 
     # One iteration ---------------------------------------------------------------------------------
 
-    def _learn(self, session: Session, collected: Collected, started: float) -> None:
+    def _learn(self, session: TrainingSession, collected: Collected, started: float) -> None:
         """Updates, publishes, records, evaluates and saves."""
         config, iteration, metrics = self.config, self.progress.iteration, collected.metrics
         before = time.monotonic()
@@ -168,7 +168,7 @@ class Trainer:
         self._queue.waited, self._others, self.state.silent = 0.0, self.group.seconds, 0.0
         return known
 
-    def _catch_up(self, session: Session) -> None:
+    def _catch_up(self, session: TrainingSession) -> None:
         """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""
         started = time.monotonic()
         with session.interrupt.allowed():

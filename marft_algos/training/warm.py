@@ -11,7 +11,7 @@ from typing import Any
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
-from marft_algos.ranks.group import Alone, Group, lead
+from marft_algos.ranks.group import Alone, RankGroup, lead
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
@@ -22,7 +22,7 @@ from marft_algos.training.trainer import Trainer, train_and_report
 from marft_envs.errors import ConfigError
 
 
-def warmed(config: TrainConfig, command: str = "", group: Group | None = None, name: str = "") -> TrainConfig:
+def warmed(config: TrainConfig, command: str = "", group: RankGroup | None = None, name: str = "") -> TrainConfig:
     """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
 
     It is there already if a run of that name was broken off: then it is finished, or taken as it is.

@@ -39,7 +39,7 @@ from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraEr
 from marft_envs.powers import TrustError, refusal
 from marft_envs.records import otel_parts as parts
 from marft_envs.records import trajectory
-from marft_envs.records.otel_parts import Source, run_sources
+from marft_envs.records.otel_parts import ModelSource, run_sources
 from marft_envs.registry import importable
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def spans(
     content: bool = False,
     start_ns: int | None = None,
     env: FlexEnv | None = None,
-    sources: Mapping[str, Source] | None = None,
+    sources: Mapping[str, ModelSource] | None = None,
 ) -> list[ReadableSpan]:
     """Returns the spans of a finished episode, parents first.
 
@@ -93,7 +93,7 @@ def export(
     content: bool = False,
     start_ns: int | None = None,
     env: FlexEnv | None = None,
-    sources: Mapping[str, Source] | None = None,
+    sources: Mapping[str, ModelSource] | None = None,
 ) -> int:
     """Hands the spans of episodes to an exporter.
 
@@ -154,7 +154,7 @@ class _Trace:
         content: bool,
         start_ns: int,
         env: FlexEnv | None,
-        sources: Mapping[str, Source],
+        sources: Mapping[str, ModelSource],
     ) -> None:
         try:
             from opentelemetry import trace
@@ -313,7 +313,7 @@ class _Trace:
     def driven(self, turn: TurnRecord) -> dict[str, Any]:
         """Returns what a trainer has noted of the generation, and what is known of the policy's source."""
         extras = turn.extras or {}
-        source = self.sources.get(str(extras.get("policy", "")), self.sources.get("", Source()))
+        source = self.sources.get(str(extras.get("policy", "")), self.sources.get("", ModelSource()))
         known = {
             "gen_ai.provider.name": extras.get("provider", source.provider),
             "gen_ai.request.model": extras.get("model", source.model) or None,

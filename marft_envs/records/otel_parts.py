@@ -14,7 +14,7 @@ PROVIDER = "marft"
 """Who generated a reply of which nothing else is known: this project's own engines, or a script."""
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Names the model and the server that a policy's replies come from."""
 
     provider: str = PROVIDER
@@ -23,7 +23,7 @@ class Source(NamedTuple):
     """``gen_ai.request.model``; "" where it is not known."""
 
 
-def run_sources(run: str | Path) -> dict[str, Source]:
+def run_sources(run: str | Path) -> dict[str, ModelSource]:
     """Returns what a run's ``config.toml`` says of its models: policy -> source, "" for all that it does not name.
 
     Raises:
@@ -45,12 +45,12 @@ def run_sources(run: str | Path) -> dict[str, Source]:
     }
 
 
-def _source(engine: Any, model: str) -> Source:
+def _source(engine: Any, model: str) -> ModelSource:
     kind = engine.get("kind") if isinstance(engine, dict) else ""
     if kind == "openai":
-        return Source("openai", str(engine.get("model", "")))
+        return ModelSource("openai", str(engine.get("model", "")))
     name = Path(model).name if Path(model).is_absolute() else model
-    return Source("vllm" if kind == "vllm" else PROVIDER, name)
+    return ModelSource("vllm" if kind == "vllm" else PROVIDER, name)
 
 
 def text(content: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.sandbox import layers, remote, supervise
 from marft_envs.sandbox.look import Look
 from marft_envs.sandbox.types import Call, CallResult, Limits, SandboxError, SandboxUnavailable, StdioResult
-from marft_envs.sandbox.worker import Lost, StartFailure, Worker
+from marft_envs.sandbox.worker import Lost, SandboxWorker, StartFailure
 from marft_envs.workers.pool import ProcessPool
 
 UNSAFE_VARIABLE = "MARFT_UNSAFE_SANDBOX"
@@ -20,7 +20,7 @@ _Result = TypeVar("_Result")
 _PARTS = frozenset({"namespaces", "landlock", "seccomp", "bubblewrap"})
 
 
-class Sandbox(ProcessPool[Worker]):
+class Sandbox(ProcessPool[SandboxWorker]):
     """Runs programs under limits, each in a process of its own that can reach nothing.
 
     Safe to share between threads: at most ``workers`` runs go on at once, further callers wait. Workers start
@@ -81,7 +81,7 @@ class Sandbox(ProcessPool[Worker]):
             self.layer = layers.choose(layer)
             parts = layers.mechanisms(self.layer)
             self.guarantees = layers.guarantees(parts)
-        super().__init__("sandbox", partial(Worker, parts), workers, express=True)
+        super().__init__("sandbox", partial(SandboxWorker, parts), workers, express=True)
 
     def run_calls(
         self,
@@ -157,7 +157,7 @@ class Sandbox(ProcessPool[Worker]):
         except self.spoilt_by as error:
             raise SandboxError(f"the sandbox ({self.layer}) failed to start: {error}") from error
 
-    def _look(self, action: Callable[[Worker, Look], _Result]) -> _Result:
+    def _look(self, action: Callable[[SandboxWorker, Look], _Result]) -> _Result:
         for attempt in (1, 2):
             try:
                 return self._run(lambda worker, ticket: action(worker, Look(ticket, self._turns)))

@@ -213,7 +213,7 @@ def _calls(rows: Any) -> list[Call]:
 class _Handler(http.server.BaseHTTPRequestHandler):
     """Answers one request; the server holds the sandbox and the token."""
 
-    server: Server
+    server: SandboxServer
     timeout = 60
 
     def do_POST(self) -> None:
@@ -274,7 +274,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Nothing: what a request holds is nobody's business."""
 
 
-class Server(http.server.ThreadingHTTPServer):
+class SandboxServer(http.server.ThreadingHTTPServer):
     """The service. ``url`` is what a client takes, token included.
 
     Args:
@@ -355,7 +355,7 @@ def serve(sandbox: Sandbox, host: str, port: int, token_file: Path | None) -> No
     token = token_file.read_text(encoding="utf-8").strip() if token_file else None
     if token == "":
         raise ConfigError("the token file is empty; write a long random word into it")
-    with Server(sandbox, host, port, token) as server:
+    with SandboxServer(sandbox, host, port, token) as server:
         shown = f"http://TOKEN@{host}:{server.server_address[1]}" if token_file else server.url
         print(f"{sandbox.layer}, {sandbox.workers} workers: {shown}", flush=True)
         try:

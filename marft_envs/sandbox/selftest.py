@@ -15,7 +15,7 @@ from marft_envs.sandbox import syscalls
 from marft_envs.sandbox.look import Look
 from marft_envs.sandbox.supervise import run_calls
 from marft_envs.sandbox.types import Call, CallResult, Limits
-from marft_envs.sandbox.worker import Lost, StartFailure, Worker
+from marft_envs.sandbox.worker import Lost, SandboxWorker, StartFailure
 
 _MEMORY_MB = 256
 
@@ -201,7 +201,7 @@ def failures(parts: frozenset[str]) -> Iterator[Failure]:
 
 def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
     limits = Limits(cpu_s=5.0, wall_s=20.0, total_s=60.0, memory_mb=_MEMORY_MB)
-    worker = Worker(parts)
+    worker = SandboxWorker(parts)
     try:
         program = {"source": PROGRAM, "entry_point": "attack", "setup": "", "prelude": ""}
         results = run_calls(worker, Look(), program, calls, limits)

@@ -52,7 +52,7 @@ class Child:
     """
 
     def __init__(
-        self, worker: host.Worker, look: Look, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()
+        self, worker: host.SandboxWorker, look: Look, limits: Limits, deadline: float, stdio: tuple[int, ...] = ()
     ) -> None:
         self.worker, self.look, self.limits, self.deadline = worker, look, limits, deadline
         self.hello, theirs = host.channel(socket.SOCK_STREAM)
@@ -242,7 +242,7 @@ def _request(call: Call) -> dict[str, Any]:
 
 
 def run_calls(
-    worker: host.Worker, look: Look, program: Mapping[str, str], calls: Sequence[Call], limits: Limits
+    worker: host.SandboxWorker, look: Look, program: Mapping[str, str], calls: Sequence[Call], limits: Limits
 ) -> list[CallResult]:
     """Runs a program's calls, each under its own limits; a child that dies is replaced by a fresh one.
 
@@ -274,7 +274,9 @@ def run_calls(
     return results
 
 
-def run_stdio(worker: host.Worker, look: Look, program: Mapping[str, str], stdin: bytes, limits: Limits) -> StdioResult:
+def run_stdio(
+    worker: host.SandboxWorker, look: Look, program: Mapping[str, str], stdin: bytes, limits: Limits
+) -> StdioResult:
     """Runs a program once on standard input."""
     inner: list[io.FileIO] = []
     outer: list[io.FileIO] = []

@@ -144,7 +144,7 @@ def _shared_libraries() -> list[str]:
     return fixed + [str(path) for path in Path(lib).glob("libpython*")] if os.path.isdir(lib) else fixed
 
 
-class Worker(Process):
+class SandboxWorker(Process):
     """One worker process. Used by one thread at a time.
 
     Args:

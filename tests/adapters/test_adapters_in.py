@@ -19,7 +19,7 @@ from helpers import strangers
 from marft_envs import ConfigError, FlexEnv, MissingExtraError, check_env
 from marft_envs.adapters import optional
 from marft_envs.adapters.inward import aec, compliance, gym_text, parallel
-from marft_envs.adapters.inward.codecs import Discrete, Grid, chosen
+from marft_envs.adapters.inward.codecs import BoardPlanes, Discrete, chosen
 from marft_envs.adapters.inward.game import OPPONENTS
 from marft_envs.core.dependency import Independent
 from marft_envs.testing import invariants
@@ -118,10 +118,10 @@ def test_a_board_is_drawn_from_its_agents_side() -> None:
     planes = np.zeros((3, 3, 2), np.int8)
     planes[0, 0, 0] = planes[1, 1, 1] = 1
     seen = {"observation": planes, "action_mask": np.array([0, 1, 1, 1, 0, 1, 1, 1, 1], np.int8)}
-    cells = Grid(3, 3, 9)
+    cells = BoardPlanes(3, 3, 9)
     assert cells.show(seen) == "x 2 3\n4 o 6\n7 8 9"
     assert list(cells.moves(seen["action_mask"])) == ["2", "3", "4", "6", "7", "8", "9"]
-    assert Grid(3, 3, 3).show(seen) == "x . .\n. o .\n. . .\n1 2 3"
+    assert BoardPlanes(3, 3, 3).show(seen) == "x . .\n. o .\n. . .\n1 2 3"
 
 
 # PettingZoo's own games -------------------------------------------------------------------------------

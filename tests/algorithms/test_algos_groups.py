@@ -19,7 +19,7 @@ from helpers.teams import Tabular, episode, put, random_team, say
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms import base as algorithm
-from marft_algos.algorithms.base import Algorithm, Facts, check
+from marft_algos.algorithms.base import Algorithm, RunFacts, check
 from marft_algos.algorithms.dapo import DAPO, DAPOConfig
 from marft_algos.algorithms.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algorithms.dr_mas import DrMAS, DrMASConfig
@@ -218,7 +218,7 @@ def test_magrpo_compares_episodes_of_unequal_length_with_those_that_got_as_far()
     assert advantages_of(data[:1], estimates) == pytest.approx([-1.0, -1.0])
     assert advantages_of(data[2:], estimates) == pytest.approx([1.0, 1.0, 0.5, 0.5])
     with pytest.raises(ConfigError, match=r"magrpo needs a static schedule.*dependency=chain"):
-        check(MAGRPO(), Facts(frozenset({"groups"}), 8))
+        check(MAGRPO(), RunFacts(frozenset({"groups"}), 8))
 
 
 def test_marshal_centres_sums_to_go_and_normalises_player_by_player() -> None:

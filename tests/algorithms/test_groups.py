@@ -18,7 +18,7 @@ from helpers.tiny import save_tiny
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, Facts, GroupConfig, UpdateConfig, check
+from marft_algos.algorithms.base import Algorithm, GroupConfig, RunFacts, UpdateConfig, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
@@ -222,7 +222,7 @@ def test_the_update_weighs_by_the_gap_between_learner_and_sampler() -> None:
 
     gap(team_data())
     with pytest.raises(ConfigError, match="old_logprobs='learner'"):
-        check(REINFORCE(REINFORCEConfig(tis_cap=2.0)), Facts(frozenset(), 8))
+        check(REINFORCE(REINFORCEConfig(tis_cap=2.0)), RunFacts(frozenset(), 8))
 
 
 def test_demonstrations_weigh_one_whatever_the_cap() -> None:
@@ -287,17 +287,17 @@ OFFERS = frozenset({"groups", "unshared", "static"})
 
 
 def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
-    check(Picky(), Facts(OFFERS, 16))
+    check(Picky(), RunFacts(OFFERS, 16))
     with pytest.raises(ConfigError, match=r"picky needs a policy for each agent.*--policies own"):
-        check(Picky(), Facts(OFFERS - {"unshared"}, 16))
+        check(Picky(), RunFacts(OFFERS - {"unshared"}, 16))
     with pytest.raises(ConfigError, match="picky needs a static schedule"):
-        check(Picky(), Facts(OFFERS - {"static"}, 16))
+        check(Picky(), RunFacts(OFFERS - {"static"}, 16))
     with pytest.raises(ConfigError, match="--episodes-per-iteration 16"):
-        check(Picky(), Facts(OFFERS, 20))
+        check(Picky(), RunFacts(OFFERS, 20))
     with pytest.raises(ConfigError, match="expected at least 2"):
-        check(Picky(GroupConfig(group_size=1)), Facts(OFFERS, 16))
+        check(Picky(GroupConfig(group_size=1)), RunFacts(OFFERS, 16))
     with pytest.raises(ConfigError, match="refills is -1; expected 0 or more"):
-        check(Picky(GroupConfig(refills=-1)), Facts(OFFERS, 16))
+        check(Picky(GroupConfig(refills=-1)), RunFacts(OFFERS, 16))
     assert Algorithm(UpdateConfig()).group_size == 1
     assert set(algorithm.NEEDS) == set(get_args(algorithm.Need)), "every need says what it is, and what to type"
 
@@ -396,7 +396,7 @@ def test_a_run_with_groups_and_refills_resumes_to_the_same_numbers(model: Path, 
 
 
 def test_panels_repeat_each_start_in_a_row_and_refills_are_fresh() -> None:
-    problems = setup.Problems(setup.eval_panel(2, None), ("x", "y", "z"))
+    problems = setup.ProblemSplit(setup.eval_panel(2, None), ("x", "y", "z"))
     panel = problems.train(1, 5, 3)
     repeated = panel.repeated(4)
     assert repeated.seeds == [s for s in panel.seeds for _ in range(4)]

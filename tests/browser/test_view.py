@@ -11,7 +11,7 @@ import pytest
 
 from browser import driver
 from helpers.viewed import HOSTILE, episode, metrics, write_lines, write_run
-from marft_algos.workbench.view.server import Server
+from marft_algos.workbench.view.server import ViewServer
 from marft_algos.workbench.view.sources import open_sources
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     sources = open_sources([str(folder / name) for name in ("first", "second", "many.jsonl")])
-    with Server(sources) as server:
+    with ViewServer(sources) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.address
         server.shutdown()
@@ -154,7 +154,7 @@ def test_the_keyboard_is_enough(visit: driver.Visit, address: str) -> None:
 
 def test_a_run_that_trains_is_followed(visit: driver.Visit, tmp_path: Path) -> None:
     root = write_run(tmp_path / "live")
-    with Server(open_sources([str(root)])) as server:
+    with ViewServer(open_sources([str(root)])) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         visit.open(server.address)
         visit.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

@@ -323,10 +323,10 @@ def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) 
         assert main(command(fake, "--episodes", "2")) == 1 and "is no record of a reply" in capsys.readouterr().err
 
 
-def evaluation(**changes: Any) -> resumable.Evaluation:
+def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
     table = {"env": ENV, "models": "embedded", **changes}
     panel = Panel([3, 4], [{}, {}])
-    return resumable.Evaluation(configs.build(table), panel, 1, Path("out"), marft_envs.make(ENV).team)
+    return resumable.ResumableEvaluation(configs.build(table), panel, 1, Path("out"), marft_envs.make(ENV).team)
 
 
 @pytest.mark.parametrize(

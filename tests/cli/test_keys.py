@@ -151,7 +151,7 @@ def test_variable_and_host_are_shown_once_before_the_first_request(
 def test_no_redirect_is_followed(status: int, other: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", SECRET)
     with Raw(status, b"", {"Location": other.url + "/v1/there"}) as raw:
-        server = http.Server(raw.url, 5.0, SECRET)
+        server = http.EngineServer(raw.url, 5.0, SECRET)
         for ask in (lambda: server.get("/v1/models"), lambda: server.post("/v1/completions", {})):
             with pytest.raises(http.ServerRefused, match="redirects are not followed"):
                 ask()
@@ -180,7 +180,7 @@ def test_an_answer_that_cannot_be_read_is_a_recorded_failure(body: bytes) -> Non
         with pytest.raises(ConfigError, match="No vLLM server answers"):
             VLLMEngine(_Team(), [raw.url])  # type: ignore[arg-type]
         try:
-            http.Server(raw.url, 5.0).post("/v1/completions", {})
+            http.EngineServer(raw.url, 5.0).post("/v1/completions", {})
         except MarftError as error:
             assert raw.url in str(error)
 
@@ -205,7 +205,7 @@ def test_an_endless_answer_is_cut(zipped: bool, monkeypatch: pytest.MonkeyPatch)
     with Raw(200, gzip.compress(body) if zipped else body, headers) as raw:
         if not zipped:  # our own client asks for no compression, and undoes none
             with pytest.raises(http.ServerDown, match="more than 1 MiB"):
-                http.Server(raw.url, 5.0).get("/")
+                http.EngineServer(raw.url, 5.0).get("/")
         engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR and "more than 1 MiB came" in reply.error
@@ -216,7 +216,7 @@ def test_an_answer_that_drips_ends_at_the_timeout() -> None:
     with Raw(200, b"x" * 1000, drip=0.05) as raw:
         started = time.monotonic()
         with pytest.raises(http.ServerDown, match="in time"):
-            http.Server(raw.url, 0.5).get("/")
+            http.EngineServer(raw.url, 0.5).get("/")
         engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0&timeout=0.5")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR
@@ -253,7 +253,7 @@ def test_a_header_that_drips_ends_at_the_timeout(piece: bytes, client: str) -> N
         url, started = f"http://127.0.0.1:{listening.getsockname()[1]}", time.monotonic()
         if client == "own":
             with pytest.raises(http.ServerDown, match="in time"):
-                http.Server(url, 0.4).get("/")
+                http.EngineServer(url, 0.4).get("/")
         else:
             engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{url}?retries=1&timeout=0.4")))
             (reply,) = engine.generate([REQUEST], SamplingParams(4))
@@ -300,8 +300,8 @@ def test_the_launcher_gives_its_server_a_key_that_runs_here_find(
         assert (found is None) if own else (found is not None and len(found) >= 32)
         key = SECRET if own else found
         with pytest.raises(http.ServerRefused, match="no key"):
-            http.Server(settings.url, 5.0).get("/v1/models")
-        assert http.Server(settings.url, 5.0, key).get("/v1/models") == "fine"
+            http.EngineServer(settings.url, 5.0).get("/v1/models")
+        assert http.EngineServer(settings.url, 5.0, key).get("/v1/models") == "fine"
         if not own:
             files = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
             assert [path.stat().st_mode & 0o077 for path in files] == [0], "nobody else can read it"

@@ -131,8 +131,8 @@ def test_a_folder_that_machines_do_not_share_is_an_error_with_both_places(
 
 
 def test_ranks_of_other_code_or_settings_are_errors_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = alike.Facts.here()
-    monkeypatch.setattr(alike.Facts, "here", lambda: facts)
+    facts = alike.ProcessFacts.here()
+    monkeypatch.setattr(alike.ProcessFacts, "here", lambda: facts)
     together(2, alike.check_code)
     ranks_facts = [dataclasses.replace(facts, host="a"), dataclasses.replace(facts, host="b", code="0123456789ab")]
     monkeypatch.setattr(ThreadRank, "gather", lambda self, x: ranks_facts)

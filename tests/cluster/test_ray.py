@@ -29,8 +29,8 @@ from marft_envs import ConfigError
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from marft_algos.cluster import connect, kept, rollouts  # noqa: E402
 from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
-from marft_algos.cluster.worker import Packed  # noqa: E402
-from marft_algos.ranks.alike import Facts  # noqa: E402
+from marft_algos.cluster.worker import HashedBytes  # noqa: E402
+from marft_algos.ranks.alike import ProcessFacts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ENV = "helpers.cluster_targets:make_slow_letters"
@@ -145,15 +145,15 @@ def test_what_arrives_damaged_is_played_again(
     here: RunFolder, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
-    checked = Packed.checked
+    checked = HashedBytes.checked
 
-    def once(self: Packed, what: str) -> bytes:
+    def once(self: HashedBytes, what: str) -> bytes:
         if what.startswith("chunk 1 ") and not broken:
             broken.append(what)
-            return checked(Packed(self.data[:-1] + b"?", self.sha256), what)
+            return checked(HashedBytes(self.data[:-1] + b"?", self.sha256), what)
         return checked(self, what)
 
-    monkeypatch.setattr(Packed, "checked", once)
+    monkeypatch.setattr(HashedBytes, "checked", once)
     run = train(made(model, tmp_path, **RAY))
     assert len(broken) == 1 and files(run) == files(here)
 
@@ -162,12 +162,12 @@ def test_what_arrives_damaged_is_played_again(
 def test_what_arrives_damaged_every_time_is_an_error_and_no_outage(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    checked = Packed.checked
+    checked = HashedBytes.checked
 
-    def damaged(self: Packed, what: str) -> bytes:
-        return checked(Packed(self.data[:-1] + b"?", self.sha256) if what.startswith("chunk 1 ") else self, what)
+    def damaged(self: HashedBytes, what: str) -> bytes:
+        return checked(HashedBytes(self.data[:-1] + b"?", self.sha256) if what.startswith("chunk 1 ") else self, what)
 
-    monkeypatch.setattr(Packed, "checked", damaged)
+    monkeypatch.setattr(HashedBytes, "checked", damaged)
     with pytest.raises(EngineError, match=r"chunk 1 .*arrived damaged.*for the 3\. time, and --retries is 2"):
         train(made(model, tmp_path, **RAY, retries=2))
 
@@ -267,9 +267,9 @@ def test_a_node_that_has_just_come_is_waited_for_and_a_cluster_that_is_full_is_n
 
 
 def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = Facts.here()
-    other = Facts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
-    monkeypatch.setattr(rollouts.Facts, "here", lambda device="cpu": other)
+    facts = ProcessFacts.here()
+    other = ProcessFacts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
+    monkeypatch.setattr(rollouts.ProcessFacts, "here", lambda device="cpu": other)
     with pytest.raises(ConfigError, match=r"runs source files with the digest .*0123456789ab\. Expected the same"):
         Trainer(build(made(model, tmp_path, **RAY)))
 

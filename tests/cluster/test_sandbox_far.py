@@ -10,7 +10,7 @@ import pytest
 
 from helpers.runs import settings
 from helpers.tiny import save_tiny
-from marft_algos.cluster.worker import Worker
+from marft_algos.cluster.worker import RayWorker
 from marft_algos.training.parts import build
 from marft_envs.sandbox import Sandbox, remote
 from marft_envs.sandbox.types import SandboxUnavailable
@@ -18,8 +18,8 @@ from marft_envs.workers.pool import NODE
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[remote.Server]:
-    with Sandbox(workers=1) as local, remote.Server(local) as server:
+def service() -> Iterator[remote.SandboxServer]:
+    with Sandbox(workers=1) as local, remote.SandboxServer(local) as server:
         server.start()
         yield server
         server.shutdown()
@@ -27,7 +27,7 @@ def service() -> Iterator[remote.Server]:
 
 @pytest.mark.parametrize("who", ["worker", "rank"])
 def test_programs_of_a_team_run_where_the_setting_says(
-    who: str, service: remote.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    who: str, service: remote.SandboxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = {"sandbox": "remote", "url": service.url, "levels": [0], "limit": 4}
     model = save_tiny(tmp_path / "tiny")
@@ -42,7 +42,7 @@ def test_programs_of_a_team_run_where_the_setting_says(
     monkeypatch.setattr(service.RequestHandlerClass, "_do", watched)
     monkeypatch.setenv(NODE, "2")
     if who == "worker":
-        worker = Worker(config, 4)
+        worker = RayWorker(config, 4)
         env = worker._parts.make_env()
     else:
         env = build(settings(model, tmp_path, env="code-solo-v0", policies="own", env_kwargs=far)).make_env()
@@ -62,4 +62,4 @@ def test_a_service_that_is_not_there_is_found_before_anything_is_played(tmp_path
     far = {"sandbox": "remote", "url": "http://token@127.0.0.1:9", "levels": [0]}
     config = settings(save_tiny(tmp_path / "tiny"), tmp_path, env="code-solo-v0", policies="own", env_kwargs=far)
     with pytest.raises(SandboxUnavailable, match=r"127\.0\.0\.1:9"):
-        Worker(config, 4)
+        RayWorker(config, 4)

@@ -20,7 +20,7 @@ import torch
 from helpers import vllm_stand_in
 from helpers.runs import settings
 from helpers.tiny import save_tiny
-from marft_algos.cluster.worker import Worker, pack
+from marft_algos.cluster.worker import RayWorker, pack
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.rollout.chunks import Played, cut
@@ -51,7 +51,7 @@ def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(
     (chunk,) = cut(panel, 4, 0)
     played: list[Played] = []
     for served in (True, False):
-        worker = Worker(config if served else dataclasses.replace(config, worker_vllm=""), 4)
+        worker = RayWorker(config if served else dataclasses.replace(config, worker_vllm=""), 4)
         try:
             for policy in learner.policies.policies:
                 worker.take(policy, 3, pack(learner.policies.weights(policy).tensors))
@@ -105,13 +105,13 @@ def test_what_cannot_be_served_is_found_first(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=words):
             made(tmp_path, **changes)
     with pytest.raises(ConfigError, match="There is no interpreter"):
-        Worker(made(tmp_path), 4)
+        RayWorker(made(tmp_path), 4)
     broken = tmp_path / "venv" / "bin" / "python"
     broken.parent.mkdir(parents=True)
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
     with pytest.raises(EngineError, match="ended with status 3"):
-        Worker(made(tmp_path), 4)
+        RayWorker(made(tmp_path), 4)
 
 
 def test_a_file_that_names_it_starts_nothing_unasked() -> None:

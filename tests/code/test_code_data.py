@@ -21,7 +21,7 @@ from marft_envs.errors import DataError, MissingExtraError
 from marft_envs.families.code import data, hub
 from marft_envs.families.code.hub import HUB, last_tally, rows_to_problems
 from marft_envs.families.code.hub_rows import MAX_STDIO_TESTS, MAX_TEST, Refused, unpack
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.schema import content_key, split_tests
 
 ROW: dict[str, Any] = {
@@ -30,11 +30,11 @@ ROW: dict[str, Any] = {
 }  # fmt: skip
 
 
-def every_test(problem: Problem) -> list[Test]:
+def every_test(problem: CodeProblem) -> list[Test]:
     return [*problem.public, *problem.hidden]
 
 
-def pairs(problem: Problem) -> set[tuple[str, str]]:
+def pairs(problem: CodeProblem) -> set[tuple[str, str]]:
     return {(test.input, test.expected) for test in every_test(problem)}
 
 
@@ -153,7 +153,7 @@ def test_a_row_in_the_unified_schema_becomes_a_problem(tmp_path: Path) -> None:
         "memory_limit_mb": 64,
            "checker": "print(1)", "canonical_solution": "print(sum(map(int, input().split())))"}  # fmt: skip
     (problem,) = data.load(write(tmp_path / "own.jsonl", [row]))
-    assert problem == Problem(
+    assert problem == CodeProblem(
         id="own/1", mode="stdio", prompt="Add.", public=(Test("stdio", "1 2\n", "3\n"),),
         hidden=(Test("stdio", "2 2\n", "4.0\n", "approx", 0.1),), solution=row["canonical_solution"],
             checker="print(1)",

@@ -20,7 +20,7 @@ from marft_algos.types import Estimates, GenerationRequest, Trajectory, Transiti
 from marft_envs import FlexEnv
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.families.code import VERDICTS, CodeTask, Problem, make
+from marft_envs.families.code import VERDICTS, CodeProblem, CodeTask, make
 from marft_envs.families.code.data import ProblemSet
 from marft_envs.families.code.feedback import shown
 from marft_envs.families.code.teams import TEAMS
@@ -34,7 +34,7 @@ def code(program: str) -> str:
     return f"```python\n{program}\n```"
 
 
-def build(team: str, *problems: Problem, sandbox: Any = None, **settings: Any) -> FlexEnv:
+def build(team: str, *problems: CodeProblem, sandbox: Any = None, **settings: Any) -> FlexEnv:
     """The team of that name on problems of the test's own, with a scripted sandbox."""
     env = make(team, sandbox=sandbox or FakeSandbox(SCRIPT), levels=[0], limit=1, **settings)
     env.task.problems = ProblemSet(problems or (ADD,), "test")
@@ -219,7 +219,7 @@ def test_feedback_says_once_what_is_the_same_of_every_test() -> None:
     env.step(code(CRASH))
     seen = told(env, "reflector_0")
     assert seen.count("-> runtime_error") == 2 and seen.count("ZeroDivisionError") == 1
-    problem = Problem("p", "stdio", "Print.", stdio(("1 2\n", "3\n")), stdio(("2", "3")))
+    problem = CodeProblem("p", "stdio", "Print.", stdio(("1 2\n", "3\n")), stdio(("2", "3")))
     env = build("reflect", problem, sandbox=FakeSandbox({"program": lambda stdin: "4\n5\n"}))
     env.reset(seed=0)
     env.step(code("program"))
@@ -402,7 +402,7 @@ def test_what_a_function_says_is_harmless_when_shown(does: Callable[..., Any]) -
 def test_what_a_program_prints_is_harmless_when_shown(field: str) -> None:
     said = EVIL.encode("utf-8", "surrogatepass")
     results = {"stdout": StdioResult("ok", said), "stderr": StdioResult("runtime_error", b"", EVIL)}
-    problem = Problem("p", "stdio", "Print.", stdio(("1", "2")), stdio(("2", "3")))
+    problem = CodeProblem("p", "stdio", "Print.", stdio(("1", "2")), stdio(("2", "3")))
     _expect_harmless(build("reflect", problem, sandbox=FakeSandbox({"program": lambda stdin: results[field]})))
 
 
@@ -444,7 +444,7 @@ def test_what_a_program_says_is_cut() -> None:
 CANARIES = ("EXPECTED-CANARY", "INPUT-CANARY", "MESSAGE-CANARY", "CHECKER-CANARY", "SOLUTION-CANARY")
 
 
-def _secretive(kind: str) -> Problem:
+def _secretive(kind: str) -> CodeProblem:
     """Problems whose hidden parts are marked."""
     tests: Any = calls if kind == "function" else stdio
     quote = repr if kind == "function" else str
@@ -453,7 +453,7 @@ def _secretive(kind: str) -> Problem:
         for i in range(3)
     ]
     public = ("['a']", "'b'") if kind == "function" else ("a", "b")
-    return Problem(
+    return CodeProblem(
         f"secret/{kind}", kind, "Say it.", tests(public), tests(*hidden), entry_point="f" if kind == "function" else "",  # type: ignore[arg-type]
         solution="SOLUTION-CANARY", checker="CHECKER-CANARY" if kind == "checked" else "",
     )  # fmt: skip

@@ -18,7 +18,7 @@ from marft_envs.families.code.data import rows_to_problems
 from marft_envs.families.code.expressions import _CLEAN
 from marft_envs.families.code.hub import last_tally
 from marft_envs.families.code.judge import Judge
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.setup_code import read_setup
 from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError
 from marft_envs.sandbox.types import KILLED
@@ -228,7 +228,7 @@ def test_what_can_be_taken_apart_is_evaluated_as_a_whole(
         name for name in ("add", "keep", "total", "count", "height", "first", "Stack") if f" {name}" in program
     )
     test = Test("expr", text, expected)
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point=entry, setup=setup, solution=program)
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point=entry, setup=setup, solution=program)
     (result,) = Judge(sandbox, Limits()).run(problem, program, [test])
     assert result.verdict == "passed", result
 
@@ -319,7 +319,7 @@ def apart(n):
     return out
 """
     test = Test("expr", "apart(3)", "[4]")
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point="near", setup=setup)
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="near", setup=setup)
     assert Judge(sandbox, Limits()).run(problem, NEAR, [test])[0].verdict == "passed"
 
 
@@ -337,7 +337,7 @@ def test_what_cannot_be_taken_apart_in_a_hub_set_is_left_out_counted_and_named(
 
 def test_a_row_built_in_python_that_cannot_be_taken_apart_is_an_error_that_names_the_problem(sandbox: Sandbox) -> None:
     test = Test("expr", "f(1) == Pair(1, 2)", "True")
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f")
     with pytest.raises(DataError, match="own/1"):
         Judge(sandbox, Limits()).run(problem, "def f(x): return x", [test])
 
@@ -364,7 +364,7 @@ def test_what_a_program_gives_to_the_rest_is_a_verdict_on_the_program(
 ) -> None:
     program = f"deep = []\nfor _ in range(99): deep = [deep]\ndef f(x): return {value}"
     test = Test("expr", text, "[]")
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f")
     assert Judge(sandbox, Limits(cpu_s=2.0, wall_s=6.0)).run(problem, program, [test])[0].verdict == verdict
 
 
@@ -378,7 +378,7 @@ def f(n):
     return iter([0]) if asked and 1 in asked[0].co_consts else {then}
 """
     test = Test("expr", "list(f(3))", "[0, 1, 2]")
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f")
     assert Judge(sandbox, Limits()).run(problem, program, [test])[0].verdict in ("wrong_answer", "runtime_error")
 
 
@@ -407,7 +407,7 @@ def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandb
         ("f(x)", "x = int('y')"),
     ):
         test = Test("expr", text, "1")
-        problem = Problem("own/1", "function", "x", (), (test,), entry_point="f", setup=setup)
+        problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f", setup=setup)
         with pytest.raises(DataError, match=r"own/1.*before the program is called"):
             Judge(sandbox, Limits()).run(problem, "def f(x): return 1", [test])
 
@@ -428,7 +428,7 @@ def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
 ) -> None:
     """The clean child runs no program, so nothing that ends it is an agent's, and the clock's end is no datum's."""
     test = Test("expr", "f(1) + 1", "2")
-    problem = Problem("own/1", "function", "x", (), (test,), entry_point="f")
+    problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f")
     fake = FakeSandbox({_CLEAN: lambda text: said})
     with pytest.raises(whose, match=r"own/1.*before the program (is|was) called") as caught:
         Judge(fake, Limits()).run(problem, "def f(x): return 1", [test])  # type: ignore[arg-type]
@@ -438,14 +438,14 @@ def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
 def test_set_up_code_that_takes_too_long_is_the_datas_and_one_that_waits_an_outage(sandbox: Sandbox) -> None:
     for line, whose in (("while True: pass", DataError), ("import time\ntime.sleep(60)", SandboxError)):
         test = Test("expr", "f(1) + 1", "2")
-        problem = Problem("own/1", "function", "x", (), (test,), entry_point="f", setup=line)
+        problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f", setup=line)
         with pytest.raises(whose, match="own/1"):
             Judge(sandbox, Limits(cpu_s=0.3, wall_s=1.5)).run(problem, "def f(x): return 1", [test])
 
 
 def test_tests_that_are_too_slow_together_are_the_datas_fault() -> None:
     tests = [Test("expr", f"f({n}) + 1", "2") for n in range(12)]
-    problem = Problem("own/1", "function", "x", (), tuple(tests), entry_point="f")
+    problem = CodeProblem("own/1", "function", "x", (), tuple(tests), entry_point="f")
     spent = iter([CallResult("ok", ("call", 0, [], {}), cpu_s=1.9)] * 11 + [CallResult("timeout", message="over")])
     fake = FakeSandbox({_CLEAN: lambda text: next(spent)})
     with pytest.raises(DataError, match="own/1"):

@@ -17,13 +17,13 @@ from marft_envs.core.faults import outage
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code.checkers import output_agrees, value_agrees
 from marft_envs.families.code.judge import Judge, Report, TestResult, written
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.rewards import pass_at_k, score
 from marft_envs.families.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
 from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
 
 LIMITS = Limits()
-SUM = Problem("sum/0", "stdio", "Print the sum.", stdio(("1 2", "3")), stdio(("70 7", "77"), ("-5 5", "0")))
+SUM = CodeProblem("sum/0", "stdio", "Print the sum.", stdio(("1 2", "3")), stdio(("70 7", "77"), ("-5 5", "0")))
 
 
 def verdicts(does: Any, test: Test) -> str:
@@ -252,7 +252,7 @@ print(1 if n % 2 == 0 else 0)
 """
 
 
-def own(checker: str) -> Problem:
+def own(checker: str) -> CodeProblem:
     return dataclasses.replace(SUM, hidden=stdio(("7", "2")), checker=checker, solution="print(2)")
 
 

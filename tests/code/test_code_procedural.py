@@ -14,7 +14,7 @@ import pytest
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code import data, procedural
 from marft_envs.families.code.judge import Judge
-from marft_envs.families.code.problem import Problem
+from marft_envs.families.code.problem import CodeProblem
 from marft_envs.families.code.procedural import cells, enumerate_level0, from_id, mutants, panel, split_of
 from marft_envs.families.code.procedural.base import CELLS
 from marft_envs.sandbox import Limits, Sandbox, SandboxUnavailable
@@ -32,7 +32,7 @@ def judge() -> Iterator[Judge]:
         yield Judge(sandbox, Limits())
 
 
-def hidden_share(judge: Judge, problem: Problem, program: str) -> float:
+def hidden_share(judge: Judge, problem: CodeProblem, program: str) -> float:
     results = judge.run(problem, program, problem.hidden)
     return sum(result.verdict == "passed" for result in results) / len(results)
 
@@ -138,7 +138,7 @@ def test_level_0_splits_are_disjoint_and_balanced_over_families() -> None:
 
 
 def test_level_0_tests_settle_what_the_words_leave_open() -> None:
-    by_prompt: dict[str, list[Problem]] = {}
+    by_prompt: dict[str, list[CodeProblem]] = {}
     for problem in enumerate_level0():
         by_prompt.setdefault(problem.prompt, []).append(problem)
     shared = [problems for problems in by_prompt.values() if len(problems) > 1]

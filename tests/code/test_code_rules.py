@@ -11,7 +11,7 @@ import pytest
 from marft_envs.families.code.checkers import output_agrees, value_agrees
 from marft_envs.families.code.hub import rows_to_problems
 from marft_envs.families.code.judge import Judge
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox import Limits, Sandbox, layers
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
@@ -20,7 +20,7 @@ SUM = {"input": "[1, 2]", "output": "[3, 2]"}
 ECHO = {"input": "1\n", "output": "3\n"}
 
 
-def livecodebench(case: dict[str, str], name: str = "") -> Problem:
+def livecodebench(case: dict[str, str], name: str = "") -> CodeProblem:
     kind = "functional" if name else "stdin"
     tests = json.dumps([case | {"testtype": kind}])
     row = {"question_content": "Q", "public_test_cases": tests, "private_test_cases": tests, "difficulty": "easy",
@@ -30,7 +30,7 @@ def livecodebench(case: dict[str, str], name: str = "") -> Problem:
     return problem
 
 
-def apps(set_name: str, stdin: Any, value: Any, name: str = "", starter: str = "") -> Problem:
+def apps(set_name: str, stdin: Any, value: Any, name: str = "", starter: str = "") -> CodeProblem:
     cases = {"inputs": [stdin], "outputs": [value]} | ({"fn_name": name} if name else {})
     row = {"question": "Q", "input_output": json.dumps(cases), "solutions": "[]", "difficulty": "interview",
            "starter_code": starter}  # fmt: skip
@@ -44,7 +44,7 @@ def sandbox() -> Iterator[Sandbox]:
         yield best
 
 
-def verdict(sandbox: Sandbox, problem: Problem, program: str) -> str:
+def verdict(sandbox: Sandbox, problem: CodeProblem, program: str) -> str:
     return Judge(sandbox, Limits()).run(problem, program, problem.hidden)[0].verdict
 
 
@@ -175,7 +175,7 @@ def test_long_integers_have_the_time_of_any_program(sandbox: Sandbox) -> None:
     assert sandbox.run_stdio("print(10 ** 10_000_000)", "", limits=quick).status == "timeout"
     values = "def f(n): return int('9' * n)"
     (result,) = Judge(sandbox, Limits()).run(
-        Problem("a", "function", "", (), (Test("call", "[5000]", "1"),), entry_point="f"), values,
+        CodeProblem("a", "function", "", (), (Test("call", "[5000]", "1"),), entry_point="f"), values,
         [Test("call", "[5000]", "1")],
     )  # fmt: skip
     assert result.verdict == "wrong_answer" and "too long to write" in result.got

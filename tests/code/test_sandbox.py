@@ -517,7 +517,7 @@ def test_a_worker_that_dies_is_replaced_and_the_run_repeated() -> None:
 
 def test_a_sandbox_that_fails_twice_says_so_and_gives_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     with Sandbox() as made:
-        monkeypatch.setattr(pool.Worker, "start", lambda *_: (_ for _ in ()).throw(pool.Lost("no worker")))
+        monkeypatch.setattr(pool.SandboxWorker, "start", lambda *_: (_ for _ in ()).throw(pool.Lost("no worker")))
         with pytest.raises(SandboxError, match="no worker"):
             one(made, "def f(): return 1")
         monkeypatch.undo()

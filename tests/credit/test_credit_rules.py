@@ -11,7 +11,7 @@ import pytest
 
 from helpers.teams import Tabular, episode, put
 from marft_algos import credit
-from marft_algos.algorithms.base import Facts, check
+from marft_algos.algorithms.base import RunFacts, check
 from marft_algos.algorithms.happo import HAPPO, HAPPOConfig
 from marft_algos.algorithms.ippo import IPPO, IPPOConfig
 from marft_algos.algorithms.magrpo import MAGRPO, MAGRPOConfig
@@ -127,7 +127,7 @@ def test_settled_credit_is_a_whole_return_on_every_chain() -> None:
 
 @pytest.mark.parametrize("rule", ["difference", "local", "margin", "rank", {"rule": "improvement", "critics": ["b"]}])
 def test_rules_that_tell_agents_apart_need_agent_chains(rule: str | dict[str, object]) -> None:
-    facts = Facts(EVERYTHING, 8, TEAM)
+    facts = RunFacts(EVERYTHING, 8, TEAM)
     check(IPPO(IPPOConfig(credit=rule)), facts)
     check(SPIRAL(SPIRALConfig(credit=rule)), facts)
     check(REINFORCE(REINFORCEConfig(credit=rule, chain="agent")), facts)
@@ -142,11 +142,11 @@ def test_rules_that_tell_agents_apart_need_agent_chains(rule: str | dict[str, ob
 
 @pytest.mark.parametrize("rule", ["counterfactual", "leave_one_out", "shapley"])
 def test_rules_that_replay_need_an_environment_that_can_be_copied(rule: str) -> None:
-    facts = Facts(EVERYTHING, 8, TEAM)
+    facts = RunFacts(EVERYTHING, 8, TEAM)
     for made in (MARFT(MARFTConfig(credit=rule)), IPPO(IPPOConfig(credit=rule)), MAGRPO(MAGRPOConfig(credit=rule))):
         check(made, facts)
     with pytest.raises(ConfigError, match=f"credit rule '{rule}' needs several replies at one state"):
-        check(MARFT(MARFTConfig(credit=rule)), Facts(EVERYTHING - {"branches"}, 8, TEAM))
+        check(MARFT(MARFTConfig(credit=rule)), RunFacts(EVERYTHING - {"branches"}, 8, TEAM))
     for other in (HAPPO(HAPPOConfig(credit=rule)), SPIRAL(SPIRALConfig(credit=rule))):
         with pytest.raises(ConfigError, match="works along agent and team chains"):
             check(other, facts)
@@ -154,9 +154,9 @@ def test_rules_that_replay_need_an_environment_that_can_be_copied(rule: str) -> 
 
 def test_playing_absent_agents_as_they_started_needs_their_weights() -> None:
     made = MARFT(MARFTConfig(credit={"rule": "shapley", "absence": "start", "costs": {"calls": 0.1}}))
-    check(made, Facts(EVERYTHING, 8, TEAM))
+    check(made, RunFacts(EVERYTHING, 8, TEAM))
     with pytest.raises(ConfigError, match="weights that the run started from"):
-        check(made, Facts(EVERYTHING - {"start"}, 8, TEAM))
+        check(made, RunFacts(EVERYTHING - {"start"}, 8, TEAM))
 
 
 @pytest.mark.parametrize(

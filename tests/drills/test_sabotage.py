@@ -13,7 +13,7 @@ import torch
 from benchmarks.drills import sabotage
 from benchmarks.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.algorithms.marft import MARFT
-from marft_algos.cluster.worker import DamagedError, Packed
+from marft_algos.cluster.worker import HashedBytes, TransferError
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def test_episodes_are_damaged_once(folder: Path) -> None:
     for _ in range(4):
         saboteur.wanted([])
         try:
-            arrived.append(Packed.of(b"episodes").checked("they") == b"episodes")
-        except DamagedError:
+            arrived.append(HashedBytes.of(b"episodes").checked("they") == b"episodes")
+        except TransferError:
             arrived.append(False)
     assert arrived == [True, False, True, True]
 

@@ -13,7 +13,7 @@ import pytest
 from helpers.fake_servers import Answer, Fake, chat
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.base import wrong_tokens
-from marft_algos.engines.http import Server, ServerDown, ServerRefused
+from marft_algos.engines.http import EngineServer, ServerDown, ServerRefused
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
@@ -294,7 +294,7 @@ def test_a_key_that_an_error_repeats_is_masked(
             assert error.__suppress_context__, "no traceback shows what it came of"
             said = str(error)
     with pytest.raises((ServerDown, ServerRefused)) as caught:
-        Server(fake.url, 5.0, KEY).get("/v1/models")
+        EngineServer(fake.url, 5.0, KEY).get("/v1/models")
     for words in (said, str(caught.value)):
         assert "bad key ***" in words and len(words) < 1000
     assert KEY not in said + str(caught.value) + capsys.readouterr().err

@@ -16,7 +16,7 @@ from helpers.fake_servers import FakeVLLM
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.conformance import EngineCheckError, check_engine
-from marft_algos.engines.http import Server
+from marft_algos.engines.http import EngineServer
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import head_of
@@ -160,7 +160,7 @@ def test_a_real_vllm_server_conforms() -> None:
         pytest.skip("no server: set MARFT_TEST_VLLM=URL and MARFT_TEST_VLLM_MODEL=FOLDER (docs/engines.md)")
     policies = PolicySet.build(folder, AGENTS, device="cpu")
     base = policies.base(policies.policies[0])
-    base.chat.context = min(base.chat.context, describe(Server(url, 30.0))[1])  # as --context does in a run
+    base.chat.context = min(base.chat.context, describe(EngineServer(url, 30.0))[1])  # as --context does in a run
     engine = VLLMEngine(policies, [url])
     check_engine(engine, policies, tokens=64)
     engine.close()

@@ -216,14 +216,14 @@ class Sandboxed:
     def verdicts(self, source: str, stdio: bool) -> list[str]:
         """The verdicts of the ten tests."""
         from marft_envs.families.code.judge import Judge
-        from marft_envs.families.code.problem import Problem, Test
+        from marft_envs.families.code.problem import CodeProblem, Test
 
         if stdio:  # one process a test: two of them show what ten would
             tests = tuple(Test("stdio", f"{a} {b}\n", str(want)) for a, b, want in CALLS[:2])
         else:
             tests = tuple(Test("call", str([a, b]), str(want)) for a, b, want in CALLS)
         mode = "stdio" if stdio else "function"
-        problem = Problem("attack", mode, "", (), tests, entry_point="" if stdio else "add")
+        problem = CodeProblem("attack", mode, "", (), tests, entry_point="" if stdio else "add")
         judge = Judge(self.recorder, self.limits)  # type: ignore[arg-type]
         return [result.verdict for result in judge.run(problem, source, tests)]
 

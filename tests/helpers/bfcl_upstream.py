@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.families.tools.bfcl.data import Task
+from marft_envs.families.tools.bfcl.data import BFCLTask
 from marft_envs.families.tools.types import ToolCall
 
 VARIABLE = "MARFT_TEST_BFCL"
@@ -34,7 +34,7 @@ def text(call: ToolCall) -> str:
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
 
 
-def accepts(task: Task, turns: Turns) -> bool:
+def accepts(task: BFCLTask, turns: Turns) -> bool:
     """Returns the verdict of upstream's checker; the package must be loaded already."""
     module = "bfcl_eval.eval_checker.multi_turn_eval"
     checker, utils = (importlib.import_module(f"{module}.multi_turn_{name}") for name in ("checker", "utils"))

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox.types import Call, CallResult, Limits, StdioResult
 
 Does = Callable[..., Any]
@@ -107,7 +107,7 @@ def zero(a: int, b: int) -> int:
 
 SCRIPT: dict[str, Does] = {GOLD: plus, WRONG: minus, ZERO: zero, CRASH: crash}
 
-ADD = Problem(
+ADD = CodeProblem(
     id="add/0",
     mode="function",
     prompt="Add two numbers.",

@@ -62,7 +62,7 @@ def scored(data: list[Trajectory], policies: PolicySet) -> list[Trajectory]:
     return data
 
 
-def build(model: str, group: ranks.Group, shard: str, **changes: Any) -> PolicySet:
+def build(model: str, group: ranks.RankGroup, shard: str, **changes: Any) -> PolicySet:
     team = {name: name for name in TEAM}
     shards = group if shard == "base" else None
     lora = LoraSettings(targets=("q_proj", "down_proj"))
@@ -70,7 +70,7 @@ def build(model: str, group: ranks.Group, shard: str, **changes: Any) -> PolicyS
 
 
 def train(
-    name: str, model: str, group: ranks.Group, shard: str, lanes: int, *, checkpointing: bool = False, **more: Any
+    name: str, model: str, group: ranks.RankGroup, shard: str, lanes: int, *, checkpointing: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Three updates: of many rows; of two episodes, so that most ranks have none; and one that stops by its KL."""
     kind = algorithm.get(name)
@@ -94,7 +94,7 @@ def train(
     return {"calls": passes, "stops": stops, "stopped": stopped, "state": state}
 
 
-def played(model: str, group: ranks.Group, shard: str) -> dict[str, Any]:
+def played(model: str, group: ranks.RankGroup, shard: str) -> dict[str, Any]:
     """What an engine says awake and asleep, and how many numbers this rank holds then."""
     policies = build(model, group, shard)
     for policy in TEAM[:2]:
@@ -135,7 +135,9 @@ def main(out: str, model: str, shard: str, lanes: str, *names: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     count()
-    group: ranks.Group = ranks.join(120.0, torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else ranks.Alone()
+    group: ranks.RankGroup = (
+        ranks.join(120.0, torch.device("cpu")) if int(os.environ["WORLD_SIZE"]) > 1 else ranks.Alone()
+    )
     found: dict[str, Any] = {"played": played(model, group, shard)}
     for name in names:
         kind, _, option = name.partition("+")

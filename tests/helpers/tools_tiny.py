@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from marft_envs.families.tools import FunctionDomain, Grade, ToolCall, ToolError, ToolProblem, marked
+from marft_envs.families.tools import FunctionDomain, StateGrade, ToolCall, ToolError, ToolProblem, marked
 
 
 @dataclass
@@ -69,7 +69,7 @@ def wanted(calls: list[list[ToolCall]]) -> Desk:
     return desk
 
 
-def grade(state: Desk, problem: ToolProblem) -> Grade:
+def grade(state: Desk, problem: ToolProblem) -> StateGrade:
     """Progress: share of the wanted changes that are there, 0 if anything else was changed."""
     gold = wanted(problem.secret["calls"])
     parts = [(state.counters.get(name, -1), gold.counters[name], 0) for name in gold.counters]
@@ -79,7 +79,7 @@ def grade(state: Desk, problem: ToolProblem) -> Grade:
     hit = sum(now == want for now, want, _ in needed)
     done = not stray and hit == len(needed) and state.notes == gold.notes
     share = hit / len(needed) if needed else 1.0
-    return Grade(done, 1.0 if done else 0.0 if stray else min(share, 0.99), {"stray": stray})
+    return StateGrade(done, 1.0 if done else 0.0 if stray else min(share, 0.99), {"stray": stray})
 
 
 def problem(id: str, says: str | tuple[str, ...], *turns: list[ToolCall], **more: Any) -> ToolProblem:

@@ -15,7 +15,7 @@ import pytest
 import marft_envs
 from marft_envs.families.math import procedural
 from marft_envs.families.math.grader import CORRECT, RESTATED, WRONG, grade, grade_answer
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.procedural.base import CELLS
 
 SAMPLE = 12
@@ -24,25 +24,25 @@ MATH = re.compile(r"\$([^$]+)\$")
 NUMBER = re.compile(r"-?\d+")
 
 
-def numbers(problem: Problem) -> list[str]:
+def numbers(problem: MathProblem) -> list[str]:
     return [f"({number})" for number in NUMBER.findall(" ".join(MATH.findall(problem.problem)))]
 
 
-def spans(problem: Problem) -> list[str]:
+def spans(problem: MathProblem) -> list[str]:
     return MATH.findall(problem.problem)
 
 
-def swapped(problem: Problem) -> str:
+def swapped(problem: MathProblem) -> str:
     """The other order of a sum's two terms."""
     first, sign, second = re.fullmatch(r"(.+?\^\\circ)([+-])(.+)", spans(problem)[0]).groups()  # type: ignore[union-attr]
     return f"{sign}{second}+{first}"
 
 
-def points(problem: Problem) -> tuple[str, ...]:
+def points(problem: MathProblem) -> tuple[str, ...]:
     return tuple(numbers(problem)[:4])
 
 
-NAMED: dict[tuple[str, int], Callable[[Problem], str]] = {
+NAMED: dict[tuple[str, int], Callable[[MathProblem], str]] = {
     ("counting", 1): lambda p: "\\binom{{{1}}}{{{0}}}".format(*numbers(p)),
     ("counting", 2): lambda p: "\\binom{{{1}}}{{{0}}}\\binom{{{3}}}{{{2}}}".format(*numbers(p)),
     ("gcd_lcm", 1): lambda p: "\\gcd({},{})".format(*numbers(p)),

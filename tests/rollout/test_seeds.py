@@ -120,7 +120,7 @@ def test_published_streams_draw_what_they_always_drew() -> None:
     same(seeds.exchanged(), 0)
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
-    assert setup.Problems(setup.Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
+    assert setup.ProblemSplit(setup.Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
     assert setup.eval_panel(3, None).seeds == [1798679648, 561807780, 234731698]
     with seeds.initial_weights(3):
         drawn = torch.rand(2).tolist()

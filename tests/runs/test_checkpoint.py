@@ -166,7 +166,7 @@ def test_keep_decides_which_checkpoints_stay(model: Path, tmp_path: Path) -> Non
     trainer = Trainer(build(settings(model, tmp_path)))
     for keep, best, expected in (("all", 2, [1, 2, 3]), ("best", 2, [2, 3]), ("last", 2, [3])):
         for step in (1, 2, 3):
-            progress = checkpoint.Progress(iteration=step, best_iteration=best)
+            progress = checkpoint.RunProgress(iteration=step, best_iteration=best)
             checkpoint.save(folder, progress, trainer.policies, ["solver_0"], {})
         checkpoint.prune(folder, keep, best)  # type: ignore[arg-type]
         assert checkpoint.steps(folder) == expected
@@ -183,7 +183,7 @@ def test_random_states_are_restored(model: Path, tmp_path: Path) -> None:
     import numpy as np
 
     trainer = Trainer(build(settings(model, tmp_path)))
-    path = checkpoint.save(tmp_path / "c", checkpoint.Progress(), trainer.policies, [], {"learner": {}})
+    path = checkpoint.save(tmp_path / "c", checkpoint.RunProgress(), trainer.policies, [], {"learner": {}})
     draws = [(torch.rand(2).tolist(), random.random(), np.random.rand(2).tolist())]
     checkpoint.load_state(path)
     draws.append((torch.rand(2).tolist(), random.random(), np.random.rand(2).tolist()))

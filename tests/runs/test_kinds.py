@@ -26,7 +26,11 @@ def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not
     before = records({"set/a/1": [1, 0, 0], "set/b/1": [1, 1], "set/c/1": [0, 0.5]}, lost="set/c/1/0")
     after = records({"set/a/1": [1, 1, 1], "set/b/1": [0, 1], "set/c/1": [1, 1]})
     found = kinds.changes(before, after)
-    assert found == [kinds.Kind("set/a/1", 3, 1, 3), kinds.Kind("set/b/1", 2, 2, 1), kinds.Kind("set/c/1", 1, 0.5, 1)]
+    assert found == [
+        kinds.KindScore("set/a/1", 3, 1, 3),
+        kinds.KindScore("set/b/1", 2, 2, 1),
+        kinds.KindScore("set/c/1", 1, 0.5, 1),
+    ]
     assert [str(kind) for kind in found] == [
         "set/a/1 +2 (1 to 3 of 3)",
         "set/b/1 -1 (2 to 1 of 2)",
@@ -35,7 +39,7 @@ def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not
 
 
 def test_kinds_that_did_not_change_are_not_named() -> None:
-    changed = [kinds.Kind("a/1", 3, 1, 3), kinds.Kind("b/1", 2, 1, 1), kinds.Kind("c/1", 2, 0, 0)]
+    changed = [kinds.KindScore("a/1", 3, 1, 3), kinds.KindScore("b/1", 2, 1, 1), kinds.KindScore("c/1", 2, 0, 0)]
     assert kinds.most(changed) == "a/1 +2 (1 to 3 of 3)" and kinds.most(changed[1:]) == kinds.most([]) == ""
 
 
@@ -62,6 +66,8 @@ def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
     page = report.render(run)
     assert f"<tr><td>areas</td><td>{half}</td><td>0</td><td>{half}</td><td>+{half}</td></tr>" in page
     assert "&lt;b&gt;sums" in page and "<b>sums" not in page
-    monkeypatch.setattr(kinds, "changes", lambda before, after: [kinds.Kind("letters", len(before), 1, len(after))])
+    monkeypatch.setattr(
+        kinds, "changes", lambda before, after: [kinds.KindScore("letters", len(before), 1, len(after))]
+    )
     assert main(["eval", str(run.root)]) == 0
     assert f"kinds        letters +{half * 2 - 1}" in capsys.readouterr().out

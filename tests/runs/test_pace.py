@@ -19,7 +19,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import disk
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.pace import brief
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 
 
 def line(iteration: int, **more: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_the_live_panel_has_the_pace_where_there_is_more_than_one_process() -> N
 
 def test_time_left_and_place_follow_the_budget_where_it_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = TrainConfig(iterations=1_000_000, token_budget=1000, latency_budget=400)
-    progress, console = Progress(), Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
+    progress, console = RunProgress(), Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
     clock = iter([0.0, 30.0, 30.0])
     monkeypatch.setattr("marft_algos.runs.loggers.time.monotonic", lambda: next(clock))
     display = Display(limits.iterations, 0, "relay", console, lambda: progress.share(limits))

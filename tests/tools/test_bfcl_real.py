@@ -17,7 +17,7 @@ from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import SKIPPED, BfclDomain, grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, READS
 from marft_envs.families.tools.bfcl.world import BfclWorld, fingerprint
-from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers.tools_ordering import Scripted, cut
@@ -77,7 +77,7 @@ def test_ground_truths_pass_through_the_router_team_and_upstreams_checker(domain
 def test_the_tasks_left_out_are_defective(domain: BfclDomain) -> None:
     box = Toolbox(domain.tools.values())
     for problem in domain.defective():
-        session = Session(box, lambda p=problem: domain.open(p), {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
+        session = ToolSession(box, lambda p=problem: domain.open(p), {"a": frozenset(domain.tools)}, {}, 1000, 10**6)
         errors = []
         for turn, calls in enumerate(domain.oracle(problem)):
             session.turn, session.withheld = turn, problem.withheld[turn]

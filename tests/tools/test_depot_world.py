@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from marft_envs.families.tools.depot import Depot
 from marft_envs.families.tools.schema import validate
-from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.types import ToolCall, ToolError
 
 DEPOT = Depot()
@@ -197,7 +197,7 @@ def test_calls_of_any_kind_never_crash_the_world_or_change_it_unasked(seed):
     holds = {role: tools for role, tools in DEPOT.specialists.items()}
     changed = refused = 0
     for _ in range(10):
-        session = Session(Toolbox(TOOLS.values()), lambda: DEPOT.open(PROBLEM), holds, {}, 10**6, 10**6)
+        session = ToolSession(Toolbox(TOOLS.values()), lambda: DEPOT.open(PROBLEM), holds, {}, 10**6, 10**6)
         for _ in range(200):
             agent, call = rng.choice([*holds]), _any_call(rng)
             before = session.world.state_hash()

@@ -14,7 +14,7 @@ from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.types import Episode
-from marft_envs.families.tools import TEAMS, Grade, ToolError, make, oracle, scoring
+from marft_envs.families.tools import TEAMS, StateGrade, ToolError, make, oracle, scoring
 from marft_envs.families.tools.parse import written
 from marft_envs.families.tools.scoring import Tally
 from marft_envs.records import trajectory
@@ -461,11 +461,11 @@ def test_penalties_have_the_documented_values() -> None:
     tally.trace = [("", True), *[("a", False), ("b", False)] * 3, ("a", True), ("b", False)]
     assert scoring.penalties(tally, 6) == {"steps": 0.25, "errors": 0.2, "duplicates": 0.5, "loops": 0.75}
     assert scoring.penalties(Tally(), 6) == dict.fromkeys(("steps", "errors", "duplicates", "loops"), 0.0)
-    full, terms = scoring.score("composite", Grade(True, 1.0), tally, 6)
+    full, terms = scoring.score("composite", StateGrade(True, 1.0), tally, 6)
     assert full == pytest.approx(1.3 - 0.025 - 0.02 - 0.025 - 0.0375) and terms["completion"] == 1.0
-    failed, _ = scoring.score(CompositeReward(), Grade(False, 0.01), tally, 6)
+    failed, _ = scoring.score(CompositeReward(), StateGrade(False, 0.01), tally, 6)
     assert failed == pytest.approx(0.3 * 0.01 * 0.1)
-    idle, _ = scoring.score(CompositeReward(), Grade(False, 0.0), tally, 6)
+    idle, _ = scoring.score(CompositeReward(), StateGrade(False, 0.0), tally, 6)
     assert idle == pytest.approx(-0.1075)
 
 

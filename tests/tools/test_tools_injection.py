@@ -236,10 +236,10 @@ def test_domains_without_injections_have_no_such_metric() -> None:
 
 
 def test_own_domains_say_so_in_their_grade() -> None:
-    from marft_envs.families.tools import Grade
+    from marft_envs.families.tools import StateGrade
 
-    def grade(state: Any, problem: ToolProblem) -> Grade:
-        return Grade(False, 0.0, {"injected": state.counters["a"] > 0})
+    def grade(state: Any, problem: ToolProblem) -> StateGrade:
+        return StateGrade(False, 0.0, {"injected": state.counters["a"] > 0})
 
     env = make("solo", tiny(grade=grade))
     shares: Mapping[str, float] = {}

@@ -13,7 +13,7 @@ import pytest
 
 from marft_envs import check_env
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
-from marft_envs.families.tools import Grade, ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools import StateGrade, ToolCall, ToolProblem, make, oracle
 from marft_envs.families.tools.parse import written
 from tests.helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 
@@ -211,7 +211,7 @@ def test_a_strangers_server_that_dies_or_hangs_is_started_again():
     env.task.live.world._connection.close()  # the server goes between two calls
     env.step(call("finish"))
     assert env.episode.stop_reason == "task" and not env.episode.success
-    assert domain.grade(ADDED, env.task.live.world) == Grade(False, 0.0, {"server_lost": True})
+    assert domain.grade(ADDED, env.task.live.world) == StateGrade(False, 0.0, {"server_lost": True})
     env.close()
     domain.close()
 
@@ -277,7 +277,7 @@ def test_an_episode_whose_server_is_lost_before_its_grade_counts_nowhere():
 def test_grading_by_a_function_over_results_and_the_server():
     def grade(world, problem):
         said = [past.value for past in world.history if past.ok and past.call.name == "total"]
-        return Grade(False, 0.5) if said and world.ask("total", {}) == said[-1] else 0.0
+        return StateGrade(False, 0.5) if said and world.ask("total", {}) == said[-1] else 0.0
 
     domain = odd(problems={"train": [ADDED]}, grade=grade, shared=True, tools=["add", "total"], read_only=["add"])
     assert set(domain.tools) == {"add", "total"} and domain.tools["add"].read_only

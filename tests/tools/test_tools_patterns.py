@@ -14,7 +14,7 @@ from marft_envs.core.faults import fault_of, outage
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import patterns
 from marft_envs.families.tools.schema import Tool, closed, validate
-from marft_envs.families.tools.session import Session, Toolbox
+from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.validation import UNDECIDED, compiled
 from marft_envs.workers.untrusted import (
     WorkerCrashed,
@@ -65,7 +65,7 @@ def test_a_pattern_that_cannot_be_decided_is_the_tools_doing(where: str, caplog:
         read_only=True,
     )
     opened = partial(tiny().open, PROBLEMS[0])
-    s = Session(Toolbox([find]), opened, {"a_0": frozenset({"find"})}, {}, max_calls=10, max_result_chars=1000)
+    s = ToolSession(Toolbox([find]), opened, {"a_0": frozenset({"find"})}, {}, max_calls=10, max_result_chars=1000)
     text = "a" * 60 + "!"
     for _ in range(2):
         result = s.call("a_0", call("find", x=text if where == "pattern" else {text: 1}))

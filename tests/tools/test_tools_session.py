@@ -17,7 +17,7 @@ from marft_envs import ConfigError
 from marft_envs.families.tools import ToolCall, ToolError, marked, tool
 from marft_envs.families.tools.parse import parse, written
 from marft_envs.families.tools.schema import closed
-from marft_envs.families.tools.session import Session, Toolbox, shown
+from marft_envs.families.tools.session import Toolbox, ToolSession, shown
 from marft_envs.families.tools.types import Tool, World
 
 HOLDS = {
@@ -28,9 +28,9 @@ HOLDS = {
 
 def session(
     domain: Any = None, holds: Any = None, budgets: Any = None, max_calls: int = 10**6, chars: int = 1000, **more: Any
-) -> Session:
+) -> ToolSession:
     domain = domain or tiny()
-    return Session(
+    return ToolSession(
         Toolbox(domain.tools.values()),
         partial(domain.open, PROBLEMS[0]),
         holds or HOLDS,
@@ -203,9 +203,9 @@ class Odd:
     def close(self) -> None: ...
 
 
-def _odd(answer: Any) -> Session:
+def _odd(answer: Any) -> ToolSession:
     box = Toolbox([Tool("f", "", closed({}), timeout_s=0.05)])
-    return Session(box, lambda: Odd(answer), {"a_0": frozenset({"f"})}, {}, 10, 100)
+    return ToolSession(box, lambda: Odd(answer), {"a_0": frozenset({"f"})}, {}, 10, 100)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, float("nan"), b"x", {"a": object()}])

@@ -10,7 +10,7 @@ import pytest
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
 from marft_envs import ConfigError, Layered, Router, check_env
 from marft_envs.core.types import AgentSpec
-from marft_envs.families.tools import TEAMS, FunctionDomain, Grade, Team, ToolProblem, make, oracle
+from marft_envs.families.tools import TEAMS, FunctionDomain, StateGrade, Team, ToolProblem, make, oracle
 from marft_envs.families.tools.parse import parse, written
 from marft_envs.records import experts
 
@@ -97,9 +97,9 @@ def test_talk_among_the_members_of_a_team_is_idling_as_before() -> None:
 # What the user is told ----------------------------------------------------------------------------------
 
 
-def informed(state: Desk, problem: ToolProblem, told: tuple[str, ...]) -> Grade:
+def informed(state: Desk, problem: ToolProblem, told: tuple[str, ...]) -> StateGrade:
     done = any("seven" in text for text in told)
-    return Grade(done, float(done), {"told": list(told)})
+    return StateGrade(done, float(done), {"told": list(told)})
 
 
 ASKED = [

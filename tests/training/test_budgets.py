@@ -7,18 +7,18 @@ from pathlib import Path
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 
 
 def test_a_run_is_done_when_all_budgets_are_used_up() -> None:
     budgets = TrainConfig(iterations=9, token_budget=100, processed_budget=1000, latency_budget=50)
-    progress = Progress()
+    progress = RunProgress()
     progress.spend({"tokens": 60, "tokens_played": 100, "tokens_processed": 300, "latency_played": 50})
     assert progress.reached(budgets) == 2 and not progress.done(budgets)
     progress.spend({"tokens": 60, "tokens_processed": 700})  # demonstrations: nobody has sampled them
     assert (progress.tokens, progress.processed, progress.latency) == (160, 1000, 50)
     assert progress.done(budgets)
-    assert Progress(iteration=9).done(budgets) and not Progress(iteration=8).done(TrainConfig(iterations=9))
+    assert RunProgress(iteration=9).done(budgets) and not RunProgress(iteration=8).done(TrainConfig(iterations=9))
 
 
 def test_a_run_is_evaluated_where_it_reaches_each_budget_and_ends_at_the_last(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def rows(path: Path, n: int) -> Path:
     return path
 
 
-def problems(model: Path, tmp_path: Path, **changes: object) -> setup.Problems:
+def problems(model: Path, tmp_path: Path, **changes: object) -> setup.ProblemSplit:
     made = settings(model, tmp_path, env="math-dual-v0", **changes)
     return setup.problems(made, *(setup.make_env(made, x) for x in (made.env_kwargs, setup.eval_kwargs(made))))
 

@@ -56,7 +56,7 @@ def peaks(made: TrainConfig) -> tuple[int, int]:
     env = setup.make_env(made, made.env_kwargs)
     spec = resolve(made, env)
     it = placement.planner_of(spec, env, 0)
-    both = [it.plan(placement.Layout(2, 2, per_node=2), shard).rank.peak for shard in ("whole", "base")]
+    both = [it.plan(placement.ProcessLayout(2, 2, per_node=2), shard).rank.peak for shard in ("whole", "base")]
     return both[0], both[1]
 
 

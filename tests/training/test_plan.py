@@ -24,11 +24,11 @@ from marft_algos.ranks.lanes import USUAL
 from marft_algos.rollout.collector import Collector
 from marft_algos.training import setup
 from marft_algos.training.estimate import GB, Shape, shapes_of
-from marft_algos.training.layout import Layout, layouts, most_workers
+from marft_algos.training.layout import ProcessLayout, layouts, most_workers
 from marft_algos.training.parts import build
 from marft_algos.training.plan import (
     GPU,
-    Planner,
+    MemoryPlanner,
     episode_bytes,
     gathered_bytes,
     gradient_bytes,
@@ -59,10 +59,10 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TrainConfig
     return make
 
 
-def planner(made: TrainConfig, room: int = ROOM, **more: Any) -> Planner:
+def planner(made: TrainConfig, room: int = ROOM, **more: Any) -> MemoryPlanner:
     env = setup.make_env(made, made.env_kwargs)
     spec = resolve(made, env)
-    return Planner(spec, env, shapes_of(spec, GPU), room, **more)
+    return MemoryPlanner(spec, env, shapes_of(spec, GPU), room, **more)
 
 
 def shape_of(made: TrainConfig) -> Shape:
@@ -204,7 +204,7 @@ def test_what_a_rank_of_eight_holds_of_known_models(
 
 def test_ranks_share_episodes_and_hold_adapters_whole(large: Callable[..., TrainConfig]) -> None:
     it = planner(large("7B", episodes_per_iteration=64, eval_episodes=64))
-    alone, four = (it.rank(Layout(8, n), "whole") for n in (1, 4))
+    alone, four = (it.rank(ProcessLayout(8, n), "whole") for n in (1, 4))
     sizes = [{item.what: item.bytes for item in est.held} for est in (alone, four)]
     assert sizes[0].keys() == sizes[1].keys()
     assert sizes[0]["adapters, and Adam"] == sizes[1]["adapters, and Adam"] == 18 * 2 * 80_740_352
@@ -219,12 +219,12 @@ def test_ranks_share_episodes_and_hold_adapters_whole(large: Callable[..., Train
 
 def test_what_leaves_the_playing_to_workers_does_not_decode(large: Callable[..., TrainConfig]) -> None:
     it = planner(large("7B"))
-    assert "rollout" in it.rank(Layout(8, 4), "whole").phases
-    assert "rollout" not in it.rank(Layout(8, 4, 4), "whole").phases
-    assert list(it.worker(Layout(8, 4, 4)).phases) == ["rollout"]
-    one, two = (it.worker(Layout(8, 4, 2, n)) for n in (1, 2))
+    assert "rollout" in it.rank(ProcessLayout(8, 4), "whole").phases
+    assert "rollout" not in it.rank(ProcessLayout(8, 4, 4), "whole").phases
+    assert list(it.worker(ProcessLayout(8, 4, 4)).phases) == ["rollout"]
+    one, two = (it.worker(ProcessLayout(8, 4, 2, n)) for n in (1, 2))
     assert two.held[0].bytes * 2 == one.held[0].bytes == 2 * 7_615_616_512
-    fresh, stale = (planner(large("7B"), staleness=k).worker(Layout(8, 4, 4)).held[1].bytes for k in (0, 2))
+    fresh, stale = (planner(large("7B"), staleness=k).worker(ProcessLayout(8, 4, 4)).held[1].bytes for k in (0, 2))
     assert stale == 2 * fresh == 4 * 2 * 2 * 80_740_352, "versions, policies, bytes"
 
 
@@ -251,27 +251,29 @@ def test_a_plan_that_does_not_fit_says_what_would(large: Callable[..., TrainConf
     assert advice is not None
     gpus, ranks, workers = map(int, advice.groups())
     room = it.room
-    assert it.plan(Layout(gpus, ranks, workers, plan.layout.worker_gpus), "base").rank.peak <= room
-    assert it.plan(Layout(gpus, ranks // 2, workers, plan.layout.worker_gpus), "base").rank.peak > room, "the least"
+    assert it.plan(ProcessLayout(gpus, ranks, workers, plan.layout.worker_gpus), "base").rank.peak <= room
+    assert it.plan(ProcessLayout(gpus, ranks // 2, workers, plan.layout.worker_gpus), "base").rank.peak > room, (
+        "the least"
+    )
     assert re.search(r"cards of [\d.]+ GB \(--memory\)", str(refused.value))
 
 
 @pytest.mark.parametrize("changes", [{"quantize": "nf4"}, {"full_finetune": True}])
 def test_only_a_frozen_unquantised_base_is_sharded(changes: dict[str, Any], large: Callable[..., TrainConfig]) -> None:
     it = planner(large("7B", **changes))
-    assert it.shards(Layout(8, 4, 4)) == ["whole"]
+    assert it.shards(ProcessLayout(8, 4, 4)) == ["whole"]
     with pytest.raises(ConfigError, match="Type: --shard whole"):
         it.best(layouts(8), "base")
     plain = planner(large("7B"))
-    assert plain.shards(Layout(8, 4, 4)) == ["whole", "base"]
-    assert plain.shards(Layout(8, 8)) == ["whole", "base"] and plain.shards(Layout(8, 1, 4)) == ["whole"]
+    assert plain.shards(ProcessLayout(8, 4, 4)) == ["whole", "base"]
+    assert plain.shards(ProcessLayout(8, 8)) == ["whole", "base"] and plain.shards(ProcessLayout(8, 1, 4)) == ["whole"]
 
 
 def test_ranks_that_play_gather_the_layers_for_it(large: Callable[..., TrainConfig]) -> None:
     it = planner(large("7B"))
-    plays, learns = it.rank(Layout(8, 4), "base"), it.rank(Layout(8, 4, 4), "base")
+    plays, learns = it.rank(ProcessLayout(8, 4), "base"), it.rank(ProcessLayout(8, 4, 4), "base")
     assert plays.phases["rollout"][0].bytes == shape_of(large("7B")).blocks
-    assert plays.phases["rollout"][1:] == it.rank(Layout(8, 4), "whole").phases["rollout"]
+    assert plays.phases["rollout"][1:] == it.rank(ProcessLayout(8, 4), "whole").phases["rollout"]
     assert plays.held == learns.held and "rollout" not in learns.phases
 
 
@@ -305,23 +307,23 @@ def test_processes_have_gpus_of_their_own_and_workers_one_node() -> None:
 
 
 def test_the_table_of_places_counts_every_gpu_once() -> None:
-    text = Layout(16, 4, 2, 4).table()
+    text = ProcessLayout(16, 4, 2, 4).table()
     assert text.splitlines() == [
         "  node 0  GPUs 0-3   ranks 0-3",
         "  node 0  GPUs 4-7   worker 0",
         "  node 1  GPUs 0-3   worker 1",
         "  node 1  4 of its GPUs are idle",
     ]
-    assert Layout(6, 4).table().splitlines()[-1] == "  node 0  2 of its GPUs are idle"
+    assert ProcessLayout(6, 4).table().splitlines()[-1] == "  node 0  2 of its GPUs are idle"
 
 
 def test_layouts_follow_what_was_asked_for() -> None:
-    assert layouts(8, 8) == [Layout(8, 8)]
-    assert layouts(8, 2, None, 1) == [Layout(8, 2, 6)], "those that are left play"
-    assert layouts(8, 2, 0) == [Layout(8, 2)]
-    assert layouts(8, None, 3, 2) == [Layout(8, 2, 3, 2)]
-    assert layouts(1) == [Layout(1, 1)]
-    assert layouts(8, None, None, 1) == [Layout(8, 8), Layout(8, 4, 4)]
+    assert layouts(8, 8) == [ProcessLayout(8, 8)]
+    assert layouts(8, 2, None, 1) == [ProcessLayout(8, 2, 6)], "those that are left play"
+    assert layouts(8, 2, 0) == [ProcessLayout(8, 2)]
+    assert layouts(8, None, 3, 2) == [ProcessLayout(8, 2, 3, 2)]
+    assert layouts(1) == [ProcessLayout(1, 1)]
+    assert layouts(8, None, None, 1) == [ProcessLayout(8, 8), ProcessLayout(8, 4, 4)]
     assert [(x.ranks, x.workers, x.worker_gpus) for x in layouts(12, None, None, 4)] == [
         (8, 0, 1),
         (4, 2, 4),

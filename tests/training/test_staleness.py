@@ -22,11 +22,11 @@ from helpers.tiny import save_tiny
 from marft_algos.batching import StaleError
 from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
-from marft_algos.ranks.group import Alone, Group
+from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.runs import checkpoint, plain
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.progress import Progress
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
@@ -158,7 +158,7 @@ def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path
     whole, run = train(made)
     one_by_one = threading.Lock()
 
-    def trained(rank: Group, folder: Path | None) -> Trainer:
+    def trained(rank: RankGroup, folder: Path | None) -> Trainer:
         with one_by_one:  # transformers loads no two models at once in one process
             trainer = Trainer(build(dataclasses.replace(made, name="two")), rank)
         part = trainer.start() if folder is None else trainer.state.seen(RunFolder(folder))
@@ -280,11 +280,11 @@ class Counting(RolloutQueue):
 
 def test_a_queue_of_another_iteration_is_refused() -> None:
     queue = Counting()
-    queue.fill(Progress(iteration=3, version=3), 3, lambda done, total, tokens: None)
+    queue.fill(RunProgress(iteration=3, version=3), 3, lambda done, total, tokens: None)
     state = queue.state_dict()
     assert [row["iteration"] for row in state] == [3, 4, 5]
-    Counting().load_state_dict(state, Progress(iteration=3, version=3))
+    Counting().load_state_dict(state, RunProgress(iteration=3, version=3))
     with pytest.raises(DataError, match="holds episodes of others: 3 and later"):
-        Counting().load_state_dict(state, Progress(iteration=4, version=4))
+        Counting().load_state_dict(state, RunProgress(iteration=4, version=4))
     with pytest.raises(DataError, match="cannot be read"):
-        Counting().load_state_dict([{"iteration": 4}], Progress(iteration=4, version=4))
+        Counting().load_state_dict([{"iteration": 4}], RunProgress(iteration=4, version=4))

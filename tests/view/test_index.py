@@ -12,7 +12,7 @@ import pytest
 
 from helpers.viewed import HOSTILE, episode, write_lines
 from marft_algos.workbench.view import index
-from marft_algos.workbench.view.index import Filter, Index
+from marft_algos.workbench.view.index import EpisodeIndex, Filter
 from marft_envs.errors import ConfigError, DataError
 
 
@@ -23,18 +23,18 @@ def row(number: int, text: str = "", **changes: Any) -> dict[str, Any]:
     return {"task_id": f"task/{number}", "turns": turns, "layers": layers, "success": number % 2 == 0, **changes}
 
 
-def indexed(place: Path) -> Index:
-    made = Index(place)
+def indexed(place: Path) -> EpisodeIndex:
+    made = EpisodeIndex(place)
     while (progress := made.refresh()).done < progress.total:
         pass
     return made
 
 
-def lines(made: Index, **wanted: Any) -> list[int]:
+def lines(made: EpisodeIndex, **wanted: Any) -> list[int]:
     return [entry.line for entry in made.page(Filter(**wanted), limit=10_000).entries]
 
 
-def everything(made: Index, wanted: Filter, limit: int, seconds: float) -> list[int]:
+def everything(made: EpisodeIndex, wanted: Filter, limit: int, seconds: float) -> list[int]:
     """All pages of a search, one after the other."""
     after: int | None = 0
     found: list[int] = []
@@ -170,7 +170,7 @@ def test_the_same_problem_is_found_in_other_files(tmp_path: Path) -> None:
 
 def test_a_look_at_many_files_ends_in_time_and_the_next_goes_on(tmp_path: Path) -> None:
     write_lines(tmp_path / "e.jsonl", [row(i) for i in range(5000)])
-    made, looks = Index(tmp_path / "e.jsonl"), 0
+    made, looks = EpisodeIndex(tmp_path / "e.jsonl"), 0
     while (progress := made.refresh(0.002)).done < progress.total:
         looks += 1
         assert looks < 5000

@@ -18,7 +18,7 @@ import pytest
 from helpers.viewed import HOSTILE, episode, write_lines, write_run
 from marft_algos.cli import main
 from marft_algos.workbench.view.api import Api
-from marft_algos.workbench.view.server import HEADERS, Server
+from marft_algos.workbench.view.server import HEADERS, ViewServer
 from marft_algos.workbench.view.sources import open_sources, writer
 from marft_envs.errors import ConfigError, DataError
 
@@ -39,14 +39,16 @@ def api(runs: Path) -> Api:
 
 
 @pytest.fixture(scope="module")
-def server(runs: Path) -> Iterator[Server]:
-    with Server(open_sources([str(runs / "one")])) as made:
+def server(runs: Path) -> Iterator[ViewServer]:
+    with ViewServer(open_sources([str(runs / "one")])) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made
         made.shutdown()
 
 
-def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+def ask(
+    server: ViewServer, path: str, method: str = "GET", **headers: str
+) -> tuple[int, http.client.HTTPMessage, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
     connection.request(method, path, headers=headers)
     reply = connection.getresponse()
@@ -163,7 +165,7 @@ def test_metrics_that_are_none_are_named(line: str, tmp_path: Path) -> None:
 # Who is answered --------------------------------------------------------------------------------------
 
 
-def test_the_page_and_its_parts_are_served_with_a_strict_policy(server: Server) -> None:
+def test_the_page_and_its_parts_are_served_with_a_strict_policy(server: ViewServer) -> None:
     base = f"/{server.token}/"
     for name in ("", "app.js", "style.css", "icon.svg", "api/sources"):
         status, headers, body = ask(server, base + name)
@@ -183,14 +185,14 @@ def test_the_page_and_its_parts_are_served_with_a_strict_policy(server: Server) 
     "path",
     ["/", "/x/", "/{token}", "/{token}x/", "/{token}/../config.toml", "/{token}/%2e%2e/app.js", "/{token}/api/", "//"],
 )
-def test_without_the_token_and_beside_the_page_there_is_nothing(server: Server, path: str) -> None:
+def test_without_the_token_and_beside_the_page_there_is_nothing(server: ViewServer, path: str) -> None:
     status, _, body = ask(server, path.format(token=server.token))
     assert status in (400, 404) and server.token.encode() not in body
 
 
 @pytest.mark.parametrize("target", ["x", "*", "http://[x/", "//[x/", "http://127.0.0.1/", "?", "{token}/", "%"])
 def test_odd_addresses_leave_no_traceback_in_the_terminal(
-    server: Server, target: str, capfd: pytest.CaptureFixture[str]
+    server: ViewServer, target: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with socket.create_connection(server.server_address) as connection:
         connection.sendall(f"GET {target.format(token=server.token)} HTTP/1.0\r\nHost: localhost:1\r\n\r\n".encode())
@@ -203,24 +205,24 @@ def test_odd_addresses_leave_no_traceback_in_the_terminal(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example:1", "", "10.0.0.1:80"])
-def test_another_name_of_this_machine_is_refused(server: Server, host: str) -> None:
+def test_another_name_of_this_machine_is_refused(server: ViewServer, host: str) -> None:
     assert ask(server, f"/{server.token}/", Host=host)[0] == 403
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1:9999", "[::1]:80"])
-def test_a_tunnel_to_another_port_is_this_machine_too(server: Server, host: str) -> None:
+def test_a_tunnel_to_another_port_is_this_machine_too(server: ViewServer, host: str) -> None:
     assert ask(server, f"/{server.token}/", Host=host)[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_there_is_nothing_but_reading(server: Server, method: str) -> None:
+def test_there_is_nothing_but_reading(server: ViewServer, method: str) -> None:
     status, headers, _ = ask(server, f"/{server.token}/api/sources", method)
     assert status == 501 and "Access-Control-Allow-Origin" not in headers
 
 
-def test_it_listens_on_the_loopback_interface_alone_and_every_token_is_another(runs: Path, server: Server) -> None:
+def test_it_listens_on_the_loopback_interface_alone_and_every_token_is_another(runs: Path, server: ViewServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
-    with Server(open_sources([str(runs / "one")])) as other:
+    with ViewServer(open_sources([str(runs / "one")])) as other:
         assert other.token != server.token and len(other.token) >= 32
 
 
@@ -229,7 +231,7 @@ def test_errors_and_text_that_is_no_utf8_are_json(tmp_path: Path) -> None:
     bad = episode(0, True, HOSTILE)
     bad["metrics"] = {"much": float("inf"), "none": float("nan")}
     write_lines(root / "episodes/eval-000008.jsonl", [bad, "{"])
-    with Server(open_sources([str(root)])) as made:
+    with ViewServer(open_sources([str(root)])) as made:
         threading.Thread(target=made.serve_forever, daemon=True).start()
         base = f"/{made.token}/api/episode?source=0&file=eval-000008&line="
         status, headers, body = ask(made, base + "1")
@@ -285,7 +287,7 @@ def test_bad_input_is_told_with_what_to_type(
 
 
 def test_a_port_that_is_taken_is_named_with_a_free_one(
-    server: Server, runs: Path, capsys: pytest.CaptureFixture[str]
+    server: ViewServer, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = server.server_address[1]
     assert main(["view", str(runs / "one"), "--port", str(port)]) == 1
@@ -297,10 +299,10 @@ def test_the_command_prints_an_address_that_answers_and_ends_with_ctrl_c(
 ) -> None:
     answered: list[Any] = []
 
-    def serve(server: Server) -> None:
+    def serve(server: ViewServer) -> None:
         shown = capsys.readouterr().out
         answered.append(server.address in shown and "viewing: one" in shown)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Server, "serve_forever", serve)
+    monkeypatch.setattr(ViewServer, "serve_forever", serve)
     assert main(["view", str(runs / "one")]) == 0 and answered == [True]

@@ -62,7 +62,7 @@ def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
 
 
 @dataclass(slots=True)
-class Layout:
+class TokenLayout:
     """Where the tokens of a batch are: the shared ones first, then those of each row, without pads."""
 
     batch: int
@@ -158,7 +158,7 @@ class TextPass:
         """
         return self.run(*self.lay_out(ids, wanted), self.adapted(weights), checkpointing)
 
-    def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, Layout]:
+    def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, TokenLayout]:
         """Returns the tokens to compute and where they are, on the model's device."""
         batch, length = ids.shape
         first, shared = shared_columns(ids, wanted)
@@ -179,12 +179,12 @@ class TextPass:
         mask = causal if shared or first else None
         tokens = torch.cat([ids[0, :shared], rest[real]]).to(self.device)
         places = places.to(self.device)
-        return tokens, Layout(batch, shared, width, slots, first, places, ends, mask, self._named, rotary)
+        return tokens, TokenLayout(batch, shared, width, slots, first, places, ends, mask, self._named, rotary)
 
     def run(
         self,
         tokens: Tensor,
-        layout: Layout,
+        layout: TokenLayout,
         blocks: Sequence[Adapted],
         checkpointing: bool = False,
         store: Store | None = None,
@@ -212,7 +212,7 @@ class TextPass:
         i: int,
         x: Tensor,
         adapted: Adapted,
-        layout: Layout,
+        layout: TokenLayout,
         store: Store | None = None,
     ) -> Tensor:
         """[tokens, d] -> [tokens, d], of the last block the wanted tokens only; float32."""
@@ -253,7 +253,7 @@ class TextPass:
         return linear, (a, b)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, layout: Layout, last: bool) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool) -> Tensor:
     """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
     shared, batch, width = layout.shared, layout.batch, layout.width
     parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
@@ -282,7 +282,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return attended.transpose(1, 2)
 
 
-def _padded(part: Tensor, layout: Layout) -> Tensor:
+def _padded(part: Tensor, layout: TokenLayout) -> Tensor:
     """Returns the rows' tokens at their places, [batch * width, …], zeros between."""
     if layout.slots is None:
         return part

@@ -16,7 +16,7 @@ from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class PackCheck:
     """What a check found."""
 
     lines: list[str]
@@ -38,7 +38,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"Cannot read '{path}': {error}. Expected a benchmark's folder or results.jsonl.") from error
 
 
-def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) -> Checked:
+def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) -> PackCheck:
     """Compares every row that the baseline has finished; what only the new benchmark has is not looked at.
 
     Raises:
@@ -75,4 +75,4 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
         departed += [title] if out else []
     if not lines:
         raise ConfigError("The baseline and this benchmark have no finished row in common.")
-    return Checked(lines, departed)
+    return PackCheck(lines, departed)

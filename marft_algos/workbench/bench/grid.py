@@ -18,7 +18,7 @@ from marft_algos import credit as credits_
 from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import trust, values
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Checked, Range, checked, converted, hints
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Range, Settings, checked, converted, hints
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.folder import BenchFolder, Stage
 from marft_envs.errors import ConfigError, did_you_mean
@@ -32,7 +32,7 @@ ALL = "all"
 """In ``algorithms``: every registered one."""
 
 
-class Part(Checked):
+class GridTable(Settings):
     """Base class of the grid's tables: fields take what TOML, JSON and Python give them."""
 
     def __post_init__(self) -> None:
@@ -42,7 +42,7 @@ class Part(Checked):
 
 
 @dataclass(frozen=True)
-class EnvEntry(Part):
+class EnvEntry(GridTable):
     """What an environment's label stands for."""
 
     id: str = ""
@@ -64,7 +64,7 @@ class EnvEntry(Part):
 
 
 @dataclass(frozen=True)
-class AlgorithmEntry(Part):
+class AlgorithmEntry(GridTable):
     """What an algorithm's label stands for."""
 
     algo: str = ""
@@ -78,7 +78,7 @@ class AlgorithmEntry(Part):
 
 
 @dataclass(frozen=True)
-class Sweep(Part):
+class Sweep(GridTable):
     """Learning rates, tried for every algorithm alike, on seeds that the main stage does not have."""
 
     lr: Annotated[tuple[float, ...], LEARNING]
@@ -88,7 +88,7 @@ class Sweep(Part):
 
 
 @dataclass(frozen=True)
-class Grid(Part):
+class Grid(GridTable):
     """A benchmark: every algorithm in every environment, with every seed.
 
     >>> bench = Grid(["marft", "grpo"], ["relay-v0"], token_budget=4000, seeds=range(3)).run("runs/small", jobs=2)

@@ -92,7 +92,7 @@ class _Result(_Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BoardEntry:
     """An algorithm's runs in one setting of a packed benchmark."""
 
     file: str
@@ -117,7 +117,7 @@ class Pack:
     name: str
     sha256: str
     results: int
-    entries: tuple[Entry, ...]
+    entries: tuple[BoardEntry, ...]
 
 
 def read(paths: Sequence[Path]) -> list[Pack]:
@@ -134,7 +134,7 @@ def read(paths: Sequence[Path]) -> list[Pack]:
     return packs
 
 
-def _read(opened: packed.Packed) -> Pack:
+def _read(opened: packed.PackedBenchmark) -> Pack:
     folder = opened.folder
     bench = _parsed(_Bench, folder.described(), folder.bench_file, opened.file)
     rows, envs = [], dict[tuple[str, str], str]()
@@ -147,7 +147,7 @@ def _read(opened: packed.Packed) -> Pack:
         rows.append(row)
     lines = [line for line in tables.lines(rows, bench.grid.baseline) if line.seeds]
     entries = tuple(
-        Entry(opened.name, envs[line.env, line.algorithm], line) for line in lines if line.env != tables.EVERYTHING
+        BoardEntry(opened.name, envs[line.env, line.algorithm], line) for line in lines if line.env != tables.EVERYTHING
     )
     return Pack(opened.name, opened.sha256, sum(row["status"] == "done" for row in rows), entries)
 

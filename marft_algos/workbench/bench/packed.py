@@ -30,7 +30,7 @@ _NAME = re.compile(r"(\w[\w.-]*)/(bench\.json|grid\.toml|memory\.json|(?:jobs|re
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedBenchmark:
     """A benchmark that was read, and the file that it was read from."""
 
     folder: BenchFolder
@@ -82,7 +82,7 @@ def files(paths: list[Path]) -> list[Path]:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Packed]:
+def unpacked(path: Path) -> Iterator[PackedBenchmark]:
     """Reads a packed file, or a benchmark's folder as if it had been packed.
 
     Raises:
@@ -96,7 +96,7 @@ def unpacked(path: Path) -> Iterator[Packed]:
             pack(BenchFolder(path.resolve()), file)
         content = _read(file)
         root = _extract(_decompress(content, path), Path(aside) / "content", path)
-        yield Packed(BenchFolder(root), path, hashlib.sha256(content).hexdigest())
+        yield PackedBenchmark(BenchFolder(root), path, hashlib.sha256(content).hexdigest())
 
 
 def _read(path: Path) -> bytes:

@@ -27,7 +27,7 @@ _PROBE = f"{string.printable.strip()} 12 + 345 = 357, naïve — \\boxed{{7}}\n\
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class ExportBase:
     """A base model, seen by those who load an export."""
 
     spec: str
@@ -54,7 +54,7 @@ class Base:
         return f"{prefix}-{self.folder}" if prefix else f"../{self.folder}"
 
 
-def find(specs: Iterable[str]) -> dict[str, Base]:
+def find(specs: Iterable[str]) -> dict[str, ExportBase]:
     """Looks up base models: tokenizer, template and what is known of them, without their weights.
 
     Args:
@@ -63,7 +63,7 @@ def find(specs: Iterable[str]) -> dict[str, Base]:
     Raises:
         ConfigError: One is not there.
     """
-    found: dict[str, Base] = {}
+    found: dict[str, ExportBase] = {}
     copies = 0
     for spec in dict.fromkeys(specs):
         location, chat = locate(spec), load_chat(spec)
@@ -73,7 +73,9 @@ def find(specs: Iterable[str]) -> dict[str, Base]:
         origin, license_name = _known(spec, location, local)
         described = AutoConfig.from_pretrained(location, trust_remote_code=False)
         quantised = getattr(described, "quantization_config", None) is not None
-        found[spec] = Base(spec, location, chat, folder, origin, license_name, _unbent(location, described), quantised)
+        found[spec] = ExportBase(
+            spec, location, chat, folder, origin, license_name, _unbent(location, described), quantised
+        )
     return found
 
 
@@ -83,7 +85,7 @@ def _unbent(location: str, described: Any) -> dict[str, float]:
     return {name: value for name, value in straight.items() if found.get(name) not in (None, value)}
 
 
-def copy(base: Base, folder: Path) -> None:
+def copy(base: ExportBase, folder: Path) -> None:
     """Copies a model's files: configuration, weights, tokenizer and template, and nothing else that lies beside them.
 
     Raises:

@@ -10,7 +10,7 @@ from huggingface_hub import ModelCardData
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.terminal import clean
-from marft_algos.workbench.export.bases import Base
+from marft_algos.workbench.export.bases import ExportBase
 from marft_envs.core.types import AgentSpec
 
 _LOAD_ADAPTER = """\
@@ -40,7 +40,7 @@ print(tokenizer.decode(reply[0, prompt["input_ids"].shape[1] :], skip_special_to
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class ExportedTeam:
     """What the cards of a team have in common."""
 
     config: TrainConfig
@@ -55,13 +55,13 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExportedPart:
     """One exported folder."""
 
     policy: str
     kind: str
     """``adapter``, ``model`` (whole weights) or ``gguf``."""
-    base: Base
+    base: ExportBase
     reference: str
     """How a loader names its base model."""
     name: str
@@ -74,7 +74,7 @@ class Part:
     """Name of the GGUF file."""
 
 
-def policy_card(part: Part, team: Team) -> str:
+def policy_card(part: ExportedPart, team: ExportedTeam) -> str:
     """Writes the README.md of an exported policy."""
     config = team.config
     data = ModelCardData(
@@ -111,7 +111,7 @@ def policy_card(part: Part, team: Team) -> str:
     return f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines)
 
 
-def base_card(base: Base, pushed: bool) -> str:
+def base_card(base: ExportBase, pushed: bool) -> str:
     """Writes the README.md of a base model's copy."""
     data = ModelCardData(
         base_model=base.origin or None, library_name="transformers", license=base.license or None, tags=["marft"]
@@ -126,16 +126,16 @@ def base_card(base: Base, pushed: bool) -> str:
     )
 
 
-def _copied(part: Part) -> str:
+def _copied(part: ExportedPart) -> str:
     return f" (its weights are in `{part.reference}`)" if part.base.folder and part.kind == "adapter" else ""
 
 
-def _hub_base(part: Part) -> str | None:
+def _hub_base(part: ExportedPart) -> str | None:
     """Returns the base model as hubs know it: they refuse a path."""
     return part.base.origin or None if part.reference.startswith("..") else part.reference
 
 
-def _loading(part: Part, team: Team, played: list[str]) -> list[str]:
+def _loading(part: ExportedPart, team: ExportedTeam, played: list[str]) -> list[str]:
     """Shows how it is loaded and asked, in a program that runs as it stands."""
     if part.kind == "gguf":
         return [f"    llama-server -m {part.file} --port 8080", "", "It answers as OpenAI's API does, at `/v1`."]
@@ -161,11 +161,11 @@ def _loading(part: Part, team: Team, played: list[str]) -> list[str]:
     return [*where, "```python", *program.rstrip().splitlines(), "```"]
 
 
-def _template(part: Part) -> str:
+def _template(part: ExportedPart) -> str:
     template = part.base.chat.tokenizer.chat_template
     return template if isinstance(template, str) else ""
 
 
-def _quoted(team: Team, agent: str) -> str:
+def _quoted(team: ExportedTeam, agent: str) -> str:
     spec = team.profiles.get(agent)
     return indent(clean(spec.prompt), "    ", lambda line: True) if spec is not None else "    (unknown)"

@@ -124,7 +124,7 @@ def _chosen(options: ExportArguments) -> tuple[RunFolder, str]:
 
 def _team(run: RunFolder, config: Any, spec: Any, env: Any, iteration: int) -> Any:
     """Gathers what the cards say of the team."""
-    from marft_algos.workbench.export.card import Team
+    from marft_algos.workbench.export.card import ExportedTeam
 
     base = env.unwrapped
     profiles = {}
@@ -132,7 +132,9 @@ def _team(run: RunFolder, config: Any, spec: Any, env: Any, iteration: int) -> A
         told = [m["content"] for m in base.messages(agent.name) if m["role"] == "system"]
         profiles[agent.name] = dataclasses.replace(agent, prompt=told[0]) if told else agent
     made = [line["command"] for line in run.commands() if line.get("made")]
-    return Team(config, dict(spec.agents), profiles, _results(run, config, iteration), public(made[0]) if made else "")
+    return ExportedTeam(
+        config, dict(spec.agents), profiles, _results(run, config, iteration), public(made[0]) if made else ""
+    )
 
 
 def public(command: str) -> str:

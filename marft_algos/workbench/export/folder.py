@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from marft_algos.runs.disk import writing
 from marft_algos.terminal import say
 from marft_algos.workbench.export import bases, card, gguf, team
-from marft_algos.workbench.export.bases import Base
-from marft_algos.workbench.export.card import Part, Team
+from marft_algos.workbench.export.bases import ExportBase
+from marft_algos.workbench.export.card import ExportedPart, ExportedTeam
 from marft_envs.errors import ConfigError
 
 MARK = "export.json"
@@ -28,10 +28,10 @@ _ADAPTER = ("adapter_model.safetensors", "adapter_config.json")
 class Wanted:
     """What is to be written."""
 
-    policies: dict[str, Base]
+    policies: dict[str, ExportBase]
     """Policy -> its base model."""
     checkpoint: Path
-    team: Team
+    team: ExportedTeam
     merged: bool = False
     gguf: str = ""
     """Type of the GGUF files' weights; empty: none."""
@@ -122,10 +122,10 @@ def _write(wanted: Wanted, out: Path) -> list[str]:
     return folders
 
 
-def _policy(wanted: Wanted, out: Path, policy: str, base: Base) -> list[str]:
+def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[str]:
     """Writes one policy's folders; returns their names."""
     source = wanted.checkpoint / "policies" / policy
-    part = Part(
+    part = ExportedPart(
         policy, "model" if wanted.whole else "adapter", base, base.reference(wanted.prefix), "", dtype=_dtype(wanted)
     )
     say(f"writing  {policy}")
@@ -156,7 +156,7 @@ def _adapter(source: Path, folder: Path, reference: str) -> None:
     bases.name_base(source / settings, folder / settings, reference, inference_mode=True)
 
 
-def _merge(base: Base, adapter: Path, folder: Path) -> None:
+def _merge(base: ExportBase, adapter: Path, folder: Path) -> None:
     """Adds an adapter to its base's weights, in float32, and saves them in the type that the base has."""
     model = AutoModelForCausalLM.from_pretrained(base.location, dtype="auto", trust_remote_code=False)
     stored = model.dtype
@@ -165,7 +165,7 @@ def _merge(base: Base, adapter: Path, folder: Path) -> None:
         merged.to(stored).save_pretrained(folder)
 
 
-def _finish(wanted: Wanted, part: Part, folder: Path) -> None:
+def _finish(wanted: Wanted, part: ExportedPart, folder: Path) -> None:
     """Adds tokenizer, template, settings of generation and card to weights."""
     base = part.base
     base.chat.tokenizer.save_pretrained(folder)
@@ -176,13 +176,13 @@ def _finish(wanted: Wanted, part: Part, folder: Path) -> None:
     _card(wanted, replace(part, tokenizer=reader), folder)
 
 
-def _card(wanted: Wanted, part: Part, folder: Path) -> None:
+def _card(wanted: Wanted, part: ExportedPart, folder: Path) -> None:
     name = f"{wanted.prefix}-{folder.name}" if wanted.prefix else "."
     text = card.policy_card(replace(part, name=name), wanted.team)
     (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def generation(wanted: Wanted, base: Base) -> GenerationConfig:
+def generation(wanted: Wanted, base: ExportBase) -> GenerationConfig:
     """Returns how the team was evaluated, as transformers and vLLM read it: ends, length, greedy or temperature."""
     config, chat = wanted.team.config, base.chat
     sampled: dict[str, Any] = {"do_sample": False}

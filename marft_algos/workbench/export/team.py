@@ -18,7 +18,7 @@ from huggingface_hub import ModelCardData
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.runs import checksums
-from marft_algos.workbench.export.bases import Base, name_base
+from marft_algos.workbench.export.bases import ExportBase, name_base
 
 if TYPE_CHECKING:
     from marft_algos.workbench.export.folder import Wanted
@@ -76,7 +76,7 @@ def _config(wanted: Wanted, out: Path) -> TrainConfig:
     return dataclasses.replace(config, **changes)
 
 
-def _model(base: Base, wanted: Wanted, out: Path) -> str:
+def _model(base: ExportBase, wanted: Wanted, out: Path) -> str:
     """Names a base model: as packages and hubs do, else its copy in the export, or that copy's repository."""
     if base.spec in (*EMBEDDED, *gguf.PACKAGED) or not base.folder:
         return base.spec

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 from marft_algos.runs import plots, start
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.view.index import Entry, Filter, Order, Outcome
-from marft_algos.workbench.view.sources import Source, writer
+from marft_algos.workbench.view.index import EpisodeEntry, Filter, Order, Outcome
+from marft_algos.workbench.view.sources import ViewSource, writer
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.records import trajectory
 
@@ -22,7 +22,7 @@ LARGEST = 200
 class Api:
     """Answers by name: ``Api(sources).answer("episodes", {"source": "0", "text": "red"})``."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[ViewSource]) -> None:
         self.sources = sources
         self._told: dict[int, tuple[int, dict[str, Any]]] = {}
         self._calls = {
@@ -116,7 +116,7 @@ class Api:
             "indexed": progress.done, "bytes": progress.total, "files": source.index.files(),
         }  # fmt: skip
 
-    def _row(self, source: Source, entry: Entry) -> dict[str, Any]:
+    def _row(self, source: ViewSource, entry: EpisodeEntry) -> dict[str, Any]:
         row = {name: getattr(entry, name) for name in ("file", "line", "task", "outcome", "score", "turns", "damage")}
         try:
             turns = [] if entry.damage else source.index.data(entry)["turns"]
@@ -139,7 +139,7 @@ class Api:
             others += [_place(number, e) for e in found if e != entry or other is not source]
         return {"place": _place(self.sources.index(source), entry), "episode": data, "others": others}
 
-    def _source(self, query: Mapping[str, str]) -> Source:
+    def _source(self, query: Mapping[str, str]) -> ViewSource:
         number = _number(query, "source")
         if number >= len(self.sources):
             raise ConfigError(f"There is no source {number}; there are {len(self.sources)}, counted from 0.")
@@ -185,7 +185,7 @@ def _axes(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]
     }
 
 
-def _place(source: int, entry: Entry) -> dict[str, Any]:
+def _place(source: int, entry: EpisodeEntry) -> dict[str, Any]:
     return {"source": source, "file": entry.file, "line": entry.line, "outcome": entry.outcome, "score": entry.score}
 
 

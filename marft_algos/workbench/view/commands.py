@@ -33,9 +33,9 @@ def run_view(argv: list[str]) -> int:
     """``marft view RUN…``."""
     options: ViewArguments = arguments.parse(ViewArguments, argv, prog="marft view")
     sources = open_sources(options.runs)
-    from marft_algos.workbench.view.server import Server
+    from marft_algos.workbench.view.server import ViewServer
 
-    with Server(sources, options.port) as server:
+    with ViewServer(sources, options.port) as server:
         port = server.server_address[1]
         say(f"viewing: {', '.join(source.name for source in sources)}")
         say(f"open:    {server.address}")

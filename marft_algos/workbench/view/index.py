@@ -30,7 +30,7 @@ Outcome = Literal["", "solved", "failed", "unjudged", "outage", "damaged"]
 Order = Literal["", "best", "worst", "longest"]
 
 
-class Entry(NamedTuple):
+class EpisodeEntry(NamedTuple):
     """Where an episode stands, and what lists show of it."""
 
     file: str
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
     """What is wrong with the line, if anything."""
 
 
-class Progress(NamedTuple):
+class IndexProgress(NamedTuple):
     """How much of the files is indexed, in bytes."""
 
     done: int
@@ -70,7 +70,7 @@ class Filter:
     order: Order = ""
     """By return or turns; empty: as recorded."""
 
-    def takes(self, entry: Entry) -> bool:
+    def takes(self, entry: EpisodeEntry) -> bool:
         """Whether an entry has all of it but the text."""
         return (
             entry.file.startswith(self.file)
@@ -82,7 +82,7 @@ class Filter:
 class Page(NamedTuple):
     """A part of the episodes that were asked for."""
 
-    entries: list[Entry]
+    entries: list[EpisodeEntry]
     next: int | None
     """Where to go on, if there may be more."""
     looked: int
@@ -94,7 +94,7 @@ class Page(NamedTuple):
 @dataclass(slots=True)
 class _File:
     path: Path
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[EpisodeEntry] = field(default_factory=list)
     inode: int = 0
     lines: int = 0
     bytes: int = 0
@@ -102,7 +102,7 @@ class _File:
     size: int = 0
 
 
-class Index:
+class EpisodeIndex:
     """The episodes of one run (its folder ``episodes``), or of one file."""
 
     def __init__(self, place: Path) -> None:
@@ -110,7 +110,7 @@ class Index:
         self._files: dict[str, _File] = {}
         self._lock = threading.Lock()
 
-    def refresh(self, seconds: float = BUDGET) -> Progress:
+    def refresh(self, seconds: float = BUDGET) -> IndexProgress:
         """Looks for new lines, for about so long; files that were written again are read again."""
         end = time.monotonic() + seconds
         with self._lock:
@@ -118,7 +118,7 @@ class Index:
             for file in self._files.values():
                 if file.bytes < file.size and not _read_on(file, end):
                     break
-            return Progress(*(sum(getattr(f, name) for f in self._files.values()) for name in ("bytes", "size")))
+            return IndexProgress(*(sum(getattr(f, name) for f in self._files.values()) for name in ("bytes", "size")))
 
     def files(self) -> dict[str, int]:
         """Returns file -> episodes, in the order of iterations."""
@@ -146,7 +146,7 @@ class Index:
             shown, at = _search(taken, paths, wanted.text, after, limit, time.monotonic() + seconds)
         return Page(shown, at if at < len(taken) else None, at, len(taken))
 
-    def entry(self, file: str, line: int) -> Entry:
+    def entry(self, file: str, line: int) -> EpisodeEntry:
         """Returns one entry.
 
         Raises:
@@ -159,7 +159,7 @@ class Index:
             raise ConfigError(f"There is no episode in line {line} of '{file}'. Expected one of the list.")
         return at
 
-    def data(self, entry: Entry) -> dict[str, Any]:
+    def data(self, entry: EpisodeEntry) -> dict[str, Any]:
         """Returns what stands in a line.
 
         Raises:
@@ -177,7 +177,7 @@ class Index:
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise DataError(f"{entry.file}.jsonl, line {entry.line}, has changed or gone: {error}") from error
 
-    def episode(self, entry: Entry) -> Episode:
+    def episode(self, entry: EpisodeEntry) -> Episode:
         """Returns the episode, checked.
 
         Raises:
@@ -188,7 +188,7 @@ class Index:
         except RecursionError as error:
             raise DataError(f"{entry.file}.jsonl, line {entry.line}: nested too deep") from error
 
-    def alike(self, task: str, line: int, beside: str = "", limit: int = 16) -> list[Entry]:
+    def alike(self, task: str, line: int, beside: str = "", limit: int = 16) -> list[EpisodeEntry]:
         """Returns episodes of a task: of each file the one in the same place of the panel, if that is of this task.
 
         Args:
@@ -197,7 +197,7 @@ class Index:
             beside: A file of which other episodes of the task are returned, too: attempts at the same start.
             limit: At most so many of that file.
         """
-        found: list[Entry] = []
+        found: list[EpisodeEntry] = []
         with self._lock:
             for name, file in self._files.items():
                 same = [e for e in file.entries if e.task == task and not e.damage]
@@ -223,7 +223,7 @@ class Index:
             self._files[path.stem] = file
 
 
-def _rank(order: str, entry: Entry) -> tuple[bool, float]:
+def _rank(order: str, entry: EpisodeEntry) -> tuple[bool, float]:
     value = float(entry.turns) if order == "longest" else entry.score
     return bool(entry.damage) or math.isnan(value), value if order == "worst" else -value
 
@@ -271,15 +271,15 @@ def _skip_line(opened: BinaryIO) -> int:
     return skipped
 
 
-def _entry(file: str, number: int, offset: int, length: int, line: bytes) -> Entry:
-    damaged = Entry(file, number, offset, length, outcome="damaged")
+def _entry(file: str, number: int, offset: int, length: int, line: bytes) -> EpisodeEntry:
+    damaged = EpisodeEntry(file, number, offset, length, outcome="damaged")
     if length > LONGEST:
         return damaged._replace(damage=f"has {length:,} bytes; at most {LONGEST:,} are read")
     try:
         data = json.loads(line)
         turns, layers = data["turns"], data["layers"]
         score = sum(float(x.get("team_reward", 0)) for x in layers) + sum(float(t.get("reward", 0)) for t in turns)
-        return Entry(file, number, offset, length, str(data["task_id"]), _outcome(data), score, len(turns))
+        return EpisodeEntry(file, number, offset, length, str(data["task_id"]), _outcome(data), score, len(turns))
     except KeyError as error:
         return damaged._replace(damage=f"is no episode: {error} is missing")
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -298,12 +298,12 @@ def _outcome(data: Mapping[str, Any]) -> Outcome:
 
 
 def _search(
-    entries: list[Entry], paths: Mapping[str, Path], text: str, after: int, limit: int, end: float
-) -> tuple[list[Entry], int]:
+    entries: list[EpisodeEntry], paths: Mapping[str, Path], text: str, after: int, limit: int, end: float
+) -> tuple[list[EpisodeEntry], int]:
     """Returns the entries from ``after`` on whose texts hold this one, and where it stopped."""
     # Most lines are put aside as bytes: JSON has plain ASCII as it is, but for quotes and the like, written as here.
     raw = json.dumps(text.lower())[1:-1].encode() if text.isascii() else b""
-    found: list[Entry] = []
+    found: list[EpisodeEntry] = []
     wanted, opened, name = text.lower(), -1, ""
     try:
         for at in range(after, len(entries)):

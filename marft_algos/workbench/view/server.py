@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from marft_algos.workbench.view.api import Api
-from marft_algos.workbench.view.sources import Source
+from marft_algos.workbench.view.sources import ViewSource
 from marft_envs.errors import ConfigError, MarftError
 
 HOST = "127.0.0.1"
@@ -38,12 +38,12 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class ViewServer(ThreadingHTTPServer):
     """The server of one ``marft view``; ``serve_forever`` until ``shutdown``."""
 
     daemon_threads = True
 
-    def __init__(self, sources: Sequence[Source], port: int = 0) -> None:
+    def __init__(self, sources: Sequence[ViewSource], port: int = 0) -> None:
         """Listens on a port of the loopback interface.
 
         Args:
@@ -82,7 +82,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: Server
+    server: ViewServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "marft", ""
     timeout = 60

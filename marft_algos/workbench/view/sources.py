@@ -12,7 +12,7 @@ from marft_algos.runs import disk
 from marft_algos.runs.folder import RunFolder
 from marft_algos.workbench.bench.folder import BenchFolder
 from marft_algos.workbench.bench.tables import label
-from marft_algos.workbench.view.index import Index
+from marft_algos.workbench.view.index import EpisodeIndex
 from marft_envs.errors import ConfigError
 
 EVALUATION = "episodes.jsonl"
@@ -20,17 +20,17 @@ EVALUATION = "episodes.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ViewSource:
     """A run, or a file of episodes."""
 
     name: str
     """Of this source alone among those that are viewed together."""
     run: RunFolder | None
     """None: a file of episodes, which belongs to no run."""
-    index: Index
+    index: EpisodeIndex
 
 
-def open_sources(paths: Sequence[str]) -> list[Source]:
+def open_sources(paths: Sequence[str]) -> list[ViewSource]:
     """Returns what is at these paths; nothing is read yet.
 
     Args:
@@ -48,9 +48,9 @@ def open_sources(paths: Sequence[str]) -> list[Source]:
         taken[name] = taken.get(name, 0) + 1
         shown = name if taken[name] == 1 else f"{name} ({taken[name]})"
         if root.is_dir() and (root / "config.toml").is_file():
-            sources.append(Source(shown, RunFolder(root), Index(root / "episodes")))
+            sources.append(ViewSource(shown, RunFolder(root), EpisodeIndex(root / "episodes")))
         else:
-            sources.append(Source(shown, None, Index(root / EVALUATION if root.is_dir() else root)))
+            sources.append(ViewSource(shown, None, EpisodeIndex(root / EVALUATION if root.is_dir() else root)))
     return sources
 
 

@@ -73,7 +73,7 @@ class Discrete:
         return {self.names[i]: self.first + i for i in legal}
 
 
-class Grid(Discrete):
+class BoardPlanes(Discrete):
     """A board in planes ``[rows, columns, 2]``: the own pieces (``x``), then the other's (``o``).
 
     Where there are as many actions as cells, action i fills cell i, and a free cell shows its move's name (from 1);
@@ -177,7 +177,7 @@ def suited(actions: spaces.Space[Any], observations: spaces.Space[Any]) -> Codec
         inner = inner.spaces["observation"]
     board = _board(inner)
     if board is not None and int(actions.n) in (board[0] * board[1], board[1]):
-        return Grid(*board, int(actions.n))
+        return BoardPlanes(*board, int(actions.n))
     return Discrete(int(actions.n), first=int(actions.start))
 
 

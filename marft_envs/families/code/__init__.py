@@ -13,7 +13,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.teams import Profiles, Team, named
 from marft_envs.families.code import rewards as rewards_mod
 from marft_envs.families.code.judge import VERDICTS, Judge, Report, TestResult
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.rewards import pass_at_k
 from marft_envs.families.code.task import CodeTask
 from marft_envs.families.code.teams import TEAMS
@@ -22,9 +22,9 @@ from marft_envs.sandbox import Limits, Sandbox, shared
 __all__ = [
     "TEAMS",
     "VERDICTS",
+    "CodeProblem",
     "CodeTask",
     "Judge",
-    "Problem",
     "Report",
     "Team",
     "Test",
@@ -40,7 +40,7 @@ def make(
     split: str = "train",
     levels: int | Sequence[int] | None = None,
     tags: str | Sequence[str] | None = None,
-    filter: Callable[[Problem], bool] | None = None,
+    filter: Callable[[CodeProblem], bool] | None = None,
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,

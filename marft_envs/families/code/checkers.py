@@ -17,7 +17,7 @@ from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families.code import schema
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox import Limits, Sandbox, SandboxError, StdioResult
 
 TOLERANCE = 1e-6
@@ -31,7 +31,7 @@ CHECKER_CPU_S = 10.0
 _NUMBER = re.compile(r"[+-]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][+-]?\d{1,4})?", re.ASCII)
 
 
-def literal(text: str, problem: Problem) -> Any:
+def literal(text: str, problem: CodeProblem) -> Any:
     """Returns the value of a literal of the data.
 
     Raises:
@@ -161,7 +161,7 @@ def _listed(value: Any, levels: int) -> Any:
     return [_listed(item, levels - 1) for item in value]
 
 
-def _poly_root(got: Any, test: Test, problem: Problem) -> bool:
+def _poly_root(got: Any, test: Test, problem: CodeProblem) -> bool:
     """A root, within ``atol``, of the polynomial whose coefficients, the lowest first, are the only argument."""
     coefficients = schema.coefficients(literal(test.input, problem), f"Problem '{problem.id}'")
     if not isinstance(got, int | float):
@@ -172,7 +172,7 @@ def _poly_root(got: Any, test: Test, problem: Problem) -> bool:
         return False  # an int, or a power of it, beyond the floats
 
 
-def value_agrees(got: Any, test: Test, problem: Problem) -> bool:
+def value_agrees(got: Any, test: Test, problem: CodeProblem) -> bool:
     """Returns whether the value of a call or an expression is the one that the test expects.
 
     A bool for every value that the sandbox can return, however large or deep.
@@ -203,7 +203,7 @@ def value_agrees(got: Any, test: Test, problem: Problem) -> bool:
     raise _unknown(test.check, problem, ("equal", "set", "loose", "poly_root", *OUTPUT_CHECKS))
 
 
-def _unknown(check: str, problem: Problem, known: tuple[str, ...]) -> DataError:
+def _unknown(check: str, problem: CodeProblem, known: tuple[str, ...]) -> DataError:
     return DataError(f"Problem '{problem.id}': there is no check '{check}'. {did_you_mean(check, set(known))}")
 
 
@@ -297,7 +297,7 @@ OUTPUT_CHECKS: dict[str, Callable[[str, str, Test], bool]] = {
 """Checks of standard output by name; ``tokens`` is the default."""
 
 
-def output_agrees(got: str, test: Test, problem: Problem) -> bool:
+def output_agrees(got: str, test: Test, problem: CodeProblem) -> bool:
     """Returns whether an output is the one that the test expects, by one of :data:`OUTPUT_CHECKS`.
 
     Raises:
@@ -336,7 +336,7 @@ _ACCEPTED = frozenset(("1", "1.0", "100", "100.0", "ok", "yes", "true", "accepte
 _REJECTED = frozenset(("0", "0.0", "no", "false", "wrong", "wrong_answer", "rejected", "incorrect"))
 
 
-def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: Problem, limits: Limits) -> bool:
+def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: CodeProblem, limits: Limits) -> bool:
     """Asks the data set's own checker, in the sandbox, about an output.
 
     The checker is a Python program. ``sys.argv[1:4]`` name three files that it may open: the test's input, the
@@ -367,7 +367,9 @@ def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: Problem, li
     )
 
 
-def _ask(sandbox: Sandbox, got: str, test: Test, problem: Problem, limits: Limits) -> tuple[bool | None, StdioResult]:
+def _ask(
+    sandbox: Sandbox, got: str, test: Test, problem: CodeProblem, limits: Limits
+) -> tuple[bool | None, StdioResult]:
     """The checker's word (None: it has none), and its run. Its output may hold hidden text: never shown."""
     files = {"input.txt": test.input, "answer.txt": test.expected, "output.txt": got}
     result = sandbox.run_stdio(_HARNESS, json.dumps({"files": files, "source": problem.checker}), limits=limits)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from marft_envs.families.code import hub, procedural
 from marft_envs.families.code.hub import HUB, rows_to_problems
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.schema import NEEDS, read_jsonl
 from marft_envs.problems import sets as problems
 
-__all__ = ["NAMES", "Problem", "ProblemSet", "Test", "load", "read_jsonl", "rows_to_problems"]
+__all__ = ["NAMES", "CodeProblem", "ProblemSet", "Test", "load", "read_jsonl", "rows_to_problems"]
 
-ProblemSet = problems.ProblemSet[Problem]
+ProblemSet = problems.ProblemSet[CodeProblem]
 
 
 def load(
@@ -21,7 +21,7 @@ def load(
     split: str = "train",
     levels: int | Sequence[int] | None = None,
     tags: str | Sequence[str] | None = None,
-    filter: Callable[[Problem], bool] | None = None,
+    filter: Callable[[CodeProblem], bool] | None = None,
     limit: int | None = None,
 ) -> ProblemSet:
     """Loads problems.
@@ -49,13 +49,13 @@ def load(
     return CATALOGUE.select(wanted, filter, (load, again))
 
 
-def _tags(problem: Problem) -> set[str]:
+def _tags(problem: CodeProblem) -> set[str]:
     """What ``load(tags=)`` can name: the mode, and the generator of a procedural problem."""
     parts = problem.id.split("/")
     return {problem.mode, parts[1]} if parts[0] == "procedural" else {problem.mode}
 
 
-CATALOGUE = problems.Catalogue[Problem](
+CATALOGUE = problems.Catalogue[CodeProblem](
     generators=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,

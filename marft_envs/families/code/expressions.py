@@ -18,7 +18,7 @@ from typing import Any
 
 from marft_envs.errors import DataError, WorkerError
 from marft_envs.families.code import setup_code, split
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox import Call, CallResult, Limits, Sandbox, SandboxError
 
 MAX_CALLS = 100
@@ -133,7 +133,7 @@ class _Answer:
 class _Running:
     """A test on its way."""
 
-    plan: split.Plan | None
+    plan: split.SplitExpression | None
     """None for a test of kind ``call``."""
     next: Call | None = None
     """The call of the program that it waits for."""
@@ -158,7 +158,7 @@ class Run:
         SandboxError: The machine kept a test from getting as far as that.
     """
 
-    def __init__(self, sandbox: Sandbox, problem: Problem, program: str, limits: Limits) -> None:
+    def __init__(self, sandbox: Sandbox, problem: CodeProblem, program: str, limits: Limits) -> None:
         self.sandbox, self.problem, self.program, self.limits = sandbox, problem, program, limits
         self.function = split.function_name(problem.entry_point, split.classes_of(problem))
         self.setup, self.inside = setup_code.Setup("", "", frozenset()), problem.setup

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 
 Status = Literal["ok", "no_code", "unclosed", "too_large"]
 
@@ -185,7 +185,7 @@ def _looks_like_code(reply: str) -> bool:
     return False
 
 
-def proposed_tests(reply: str, problem: Problem) -> list[Test]:
+def proposed_tests(reply: str, problem: CodeProblem) -> list[Test]:
     r"""Returns the tests that a tester's reply proposes, at most ``MAX_TESTS`` of them; other lines are ignored.
 
     One a line: ``f(2, 3) == 7`` with literals for arguments and value, or ``"2 3\n" == "5\n"`` (standard input and
@@ -203,7 +203,7 @@ def proposed_tests(reply: str, problem: Problem) -> list[Test]:
     return out
 
 
-def _test(line: str, problem: Problem) -> Test | None:
+def _test(line: str, problem: CodeProblem) -> Test | None:
     """Reads one short line; nothing of it is evaluated but literals."""
     try:
         tree = ast.parse(line, mode="eval").body

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from marft_envs.families.code.judge import Report, TestResult
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 
 MAX_FIELD = 1_000
 """Characters of a public test's input or expected output in the statement."""
@@ -45,7 +45,7 @@ def shown(text: str, limit: int = MAX_SHOWN, tail: bool = False) -> str:
     return kept[:limit] + ("…" if cut else "")
 
 
-def statement(problem: Problem) -> str:
+def statement(problem: CodeProblem) -> str:
     """Returns what every agent is shown: the statement, the header or the function's name, and the public tests."""
     parts = [problem.prompt.strip()]
     if problem.starter_code.strip():
@@ -58,7 +58,7 @@ def statement(problem: Problem) -> str:
     return "\n\n".join(parts)
 
 
-def call(problem: Problem, test: Test) -> str:
+def call(problem: CodeProblem, test: Test) -> str:
     """Returns a test's call as one would write it: ``f(2, [3])``."""
     if test.kind == "expr":
         return shown(test.input, MAX_FIELD)
@@ -66,7 +66,7 @@ def call(problem: Problem, test: Test) -> str:
     return f"{name}({shown(test.input.strip()[1:-1], MAX_FIELD)})"
 
 
-def example(problem: Problem, test: Test) -> str:
+def example(problem: CodeProblem, test: Test) -> str:
     """Returns a test as it is shown: ``f(2) == 3``, or input and output of a program."""
     expected = shown(test.expected.rstrip("\n"), MAX_FIELD)
     if test.kind == "stdio":
@@ -74,7 +74,7 @@ def example(problem: Problem, test: Test) -> str:
     return f"{call(problem, test)} == {expected}"
 
 
-def feedback(problem: Problem, report: Report, proposed: Sequence[Test], tried: Report, status: str) -> str:
+def feedback(problem: CodeProblem, report: Report, proposed: Sequence[Test], tried: Report, status: str) -> str:
     """Returns what the team is told of a program.
 
     Args:
@@ -101,7 +101,7 @@ _MISSING = {
 }
 
 
-def _failures(problem: Problem, tests: Sequence[Test], report: Report) -> list[str]:
+def _failures(problem: CodeProblem, tests: Sequence[Test], report: Report) -> list[str]:
     failed = [(test, result) for test, result in zip(tests, report.results, strict=True) if result.verdict != "passed"]
     if failed and failed[0][1].verdict in UNSTARTED:
         first = failed[0][1]
@@ -114,7 +114,7 @@ def _failures(problem: Problem, tests: Sequence[Test], report: Report) -> list[s
     return out
 
 
-def _failure(problem: Problem, test: Test, result: TestResult, message: str) -> str:
+def _failure(problem: CodeProblem, test: Test, result: TestResult, message: str) -> str:
     wrong = result.verdict == "wrong_answer"
     reason = shown(message.strip(), tail=True)
     if test.kind != "stdio":

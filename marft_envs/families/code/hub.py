@@ -14,7 +14,7 @@ from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code import hub_functions as functions
 from marft_envs.families.code import hub_rows as rows_
 from marft_envs.families.code.hub_rows import Context, Reference, Refused
-from marft_envs.families.code.problem import Problem
+from marft_envs.families.code.problem import CodeProblem
 from marft_envs.families.code.schema import NEEDS
 from marft_envs.problems.rows import of_hub
 
@@ -22,11 +22,11 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class HubSet:
+class CodeHubSet:
     """One set on the hub."""
 
     hub_id: str
-    read: Callable[[Mapping[str, Any], Context], Problem]
+    read: Callable[[Mapping[str, Any], Context], CodeProblem]
     """Turns a row into a problem; its docstring names the schema, its first line the columns."""
     splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
     """Our split -> the hub's. Sets made for evaluation have ``test`` only."""
@@ -42,40 +42,42 @@ _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticErro
 
 _ONLY_TEST = {"test": "test"}
 
-HUB: dict[str, HubSet] = {
+HUB: dict[str, CodeHubSet] = {
     # name            hub id                                reader, splits, …
-    "humaneval": HubSet("openai/openai_humaneval", functions.humaneval, _ONLY_TEST, "openai_humaneval", key="task_id"),
-    "humaneval_plus": HubSet("evalplus/humanevalplus", functions.humaneval, _ONLY_TEST, key="task_id"),
-    "mbpp": HubSet(
+    "humaneval": CodeHubSet(
+        "openai/openai_humaneval", functions.humaneval, _ONLY_TEST, "openai_humaneval", key="task_id"
+    ),
+    "humaneval_plus": CodeHubSet("evalplus/humanevalplus", functions.humaneval, _ONLY_TEST, key="task_id"),
+    "mbpp": CodeHubSet(
         "google-research-datasets/mbpp",
         functions.mbpp,
         {"train": "train", "test": "test", "validation": "validation", "prompt": "prompt"},
         "full",
         key="task_id",
     ),
-    "mbpp_plus": HubSet("evalplus/mbppplus", functions.mbpp_plus, _ONLY_TEST, key="task_id"),
-    "livecodebench": HubSet(
+    "mbpp_plus": CodeHubSet("evalplus/mbppplus", functions.mbpp_plus, _ONLY_TEST, key="task_id"),
+    "livecodebench": CodeHubSet(
         "livecodebench/code_generation_lite",
         rows_.livecodebench,
         _ONLY_TEST,
         files={"test": "test*.jsonl"},  # test.jsonl, test2.jsonl, … are the releases' additions
         key="question_id",
     ),
-    "apps": HubSet("codeparrot/apps", rows_.apps, files={"train": "train.jsonl", "test": "test.jsonl"}, key="id"),
-    "code_contests": HubSet(
+    "apps": CodeHubSet("codeparrot/apps", rows_.apps, files={"train": "train.jsonl", "test": "test.jsonl"}, key="id"),
+    "code_contests": CodeHubSet(
         "deepmind/code_contests",
         rows_.code_contests,
         {"train": "train", "validation": "valid", "test": "test"},
         key="name",
     ),
-    "taco": HubSet("BAAI/TACO", rows_.apps, files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"}),
-    "codeforces": HubSet("open-r1/codeforces", rows_.codeforces, config="verifiable", key="id"),
+    "taco": CodeHubSet("BAAI/TACO", rows_.apps, files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"}),
+    "codeforces": CodeHubSet("open-r1/codeforces", rows_.codeforces, config="verifiable", key="id"),
 }
 
 
 def rows_to_problems(
     name: str, rows: Iterable[Any], split: str = "test", reference: Reference | None = None
-) -> list[Problem]:
+) -> list[CodeProblem]:
     """Rows in the schema of the hub set ``name``, as problems. No network is involved.
 
     Problems that cannot be used (interactive, no test left) and tests that were left out (too large, no literal) are
@@ -132,7 +134,7 @@ def last_tally(name: str, split: str) -> Counter[str]:
     return _TALLIES.get((name, split), Counter())
 
 
-def fetch(name: str, split: str) -> list[Problem]:
+def fetch(name: str, split: str) -> list[CodeProblem]:
     """Downloads (or takes from the cache) one split of a hub set; ``"all"`` takes every split.
 
     Raises:

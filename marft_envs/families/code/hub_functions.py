@@ -13,7 +13,7 @@ from marft_envs.errors import DataError
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code.hub_asserts import NotLiteral
 from marft_envs.families.code.hub_rows import Context, Refused, Row, finish, need
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 
 # --- HumanEval and EvalPlus -------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ def _given(prompt: str, name: str) -> tuple[str, str]:
     return "\n".join(imports), "\n\n".join(functions)
 
 
-def humaneval(row: Row, context: Context) -> Problem:
+def humaneval(row: Row, context: Context) -> CodeProblem:
     """openai/openai_humaneval and evalplus/humanevalplus: ``check(candidate)`` asserts, or has inputs and results."""
     prompt, solution, test, name = need(row, context, "prompt", "canonical_solution", "test", "entry_point")
     if not name:
@@ -173,7 +173,7 @@ def _called(code: str, lines: Sequence[str]) -> str:
     return seen.most_common(1)[0][0]
 
 
-def mbpp(row: Row, context: Context) -> Problem:
+def mbpp(row: Row, context: Context) -> CodeProblem:
     """google-research-datasets/mbpp (full): a sentence and three asserts."""
     text, code, lines, setup = need(row, context, "text", "code", "test_list", "test_setup_code")
     lines = [*lines, *(row.get("challenge_test_list") or [])]
@@ -185,7 +185,7 @@ def mbpp(row: Row, context: Context) -> Problem:
     return finish(context, tests, prompt=text, entry_point=name, setup=setup or "", solution=code)
 
 
-def mbpp_plus(row: Row, context: Context) -> Problem:
+def mbpp_plus(row: Row, context: Context) -> CodeProblem:
     """evalplus/mbppplus: lists of inputs and results, in which tuples and sets were flattened to lists."""
     text, code, lines, test = need(row, context, "prompt", "code", "test_list", "test")
     try:

@@ -18,7 +18,7 @@ from marft_envs.errors import DataError
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code import split
 from marft_envs.families.code.hub_asserts import NotLiteral
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.schema import LEVELS, MAX_MEMORY_MB, MAX_TIME_S, split_tests
 from marft_envs.families.code.setup_code import DecidedInside
 
@@ -57,7 +57,7 @@ Row = Mapping[str, Any]
 
 def finish(
     context: Context, tests: Sequence[Test], visibility: Sequence[str] = (), *, mode: Any = "function", **fields: Any
-) -> Problem:
+) -> CodeProblem:
     """A problem from its tests: drops huge ones, limits those of stdio mode, and splits public from hidden.
 
     Raises:
@@ -75,7 +75,7 @@ def finish(
         chosen = set(order[:MAX_STDIO_TESTS])
         context.lost["tests beyond the limit"] += len(kept) - len(chosen)
         kept = [pair for i, pair in enumerate(kept) if i in chosen]
-    problem = Problem(id=context.id, mode=mode, public=(), hidden=(), source=context.name, **fields)
+    problem = CodeProblem(id=context.id, mode=mode, public=(), hidden=(), source=context.name, **fields)
     kept = [(test, mark) for test, mark in kept if test.kind != "expr" or _outside(problem, test, context)]
     if not kept:
         raise Refused("no usable test")
@@ -85,7 +85,7 @@ def finish(
     return replace(problem, public=public, hidden=hidden)
 
 
-def _outside(problem: Problem, test: Test, context: Context) -> bool:
+def _outside(problem: CodeProblem, test: Test, context: Context) -> bool:
     """Whether an expression can be decided outside the program's process; one that cannot be is counted and named."""
     try:
         split.of_test(problem, test)
@@ -185,7 +185,7 @@ def _call(arguments: Sequence[Any], expected: Any, check: str, context: Context)
         return None
 
 
-def livecodebench(row: Row, context: Context) -> Problem:
+def livecodebench(row: Row, context: Context) -> CodeProblem:
     """livecodebench/code_generation_lite: public tests in JSON, private ones packed; LeetCode's are calls.
 
     Values, outputs and names without an import are taken as the set's own harness takes them.
@@ -251,7 +251,7 @@ _APPS = {
 }
 
 
-def apps(row: Row, context: Context) -> Problem:
+def apps(row: Row, context: Context) -> CodeProblem:
     """codeparrot/apps and BAAI/TACO: ``input_output`` in JSON, with ``fn_name`` where a function is called."""
     text, packed, starter, difficulty = need(row, context, "question", "input_output", "starter_code", "difficulty")
     if not packed:
@@ -299,7 +299,7 @@ def _rating(value: Any) -> int | None:
     return None if not value else 1 + sum(value >= bound for bound in (1200, 1600, 2000))
 
 
-def code_contests(row: Row, context: Context) -> Problem:
+def code_contests(row: Row, context: Context) -> CodeProblem:
     """deepmind/code_contests: public, private and generated tests; ``solutions.language`` 3 is Python 3."""
     text, public, private, generated = need(
         row, context, "description", "public_tests", "private_tests", "generated_tests"
@@ -325,7 +325,7 @@ def code_contests(row: Row, context: Context) -> Problem:
                   memory_mb=_whole(memory / 2**20) if memory else None)  # fmt: skip
 
 
-def codeforces(row: Row, context: Context) -> Problem:
+def codeforces(row: Row, context: Context) -> CodeProblem:
     """open-r1/codeforces: examples are public, official tests hidden; some problems bring a checker program."""
     title, text, examples, official = need(row, context, "title", "description", "examples", "official_tests")
     if row.get("interaction_format"):

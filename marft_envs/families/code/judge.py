@@ -15,7 +15,7 @@ from typing import Any
 
 from marft_envs.errors import DataError
 from marft_envs.families.code import checkers, expressions
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox import CallResult, Limits, Sandbox
 from marft_envs.sandbox.types import MOST_SLEPT, SLEPT
 
@@ -102,7 +102,7 @@ class Judge:
     def __init__(self, sandbox: Sandbox, limits: Limits) -> None:
         self.sandbox, self.limits = sandbox, limits
 
-    def run(self, problem: Problem, program: str, tests: Sequence[Test]) -> list[TestResult]:
+    def run(self, problem: CodeProblem, program: str, tests: Sequence[Test]) -> list[TestResult]:
         """Returns one result per test.
 
         Raises:
@@ -127,11 +127,11 @@ class Judge:
                 known[key] = results
         return list(results)
 
-    def report(self, problem: Problem, program: str, tests: Sequence[Test]) -> Report:
+    def report(self, problem: CodeProblem, program: str, tests: Sequence[Test]) -> Report:
         """Returns :meth:`run`'s results as a report."""
         return Report(tuple(self.run(problem, program, tests)))
 
-    def _run(self, problem: Problem, program: str, tests: Sequence[Test]) -> list[TestResult]:
+    def _run(self, problem: CodeProblem, program: str, tests: Sequence[Test]) -> list[TestResult]:
         limits = self._limits(problem)
         if problem.mode == "stdio":
             return self._run_stdio(problem, program, tests, limits)
@@ -141,7 +141,7 @@ class Judge:
         results = expressions.Run(self.sandbox, problem, program, limits).results(tests)
         return [self._value(problem, test, result) for test, result in zip(tests, results, strict=True)]
 
-    def _value(self, problem: Problem, test: Test, result: CallResult) -> TestResult:
+    def _value(self, problem: CodeProblem, test: Test, result: CallResult) -> TestResult:
         if result.status != "ok":
             verdict = _STATUS.get(result.status, result.status)
             return TestResult(verdict, "", result.message)
@@ -149,7 +149,7 @@ class Judge:
             return TestResult("passed")
         return TestResult("wrong_answer", written(result.value))
 
-    def _run_stdio(self, problem: Problem, program: str, tests: Sequence[Test], limits: Limits) -> list[TestResult]:
+    def _run_stdio(self, problem: CodeProblem, program: str, tests: Sequence[Test], limits: Limits) -> list[TestResult]:
         """One run a test; once a run's CPU time is used up, or two tests slept, what is left counts as ``timeout``."""
         out: list[TestResult] = []
         used, slept = 0.0, 0
@@ -176,13 +176,13 @@ class Judge:
                 out.append(TestResult("wrong_answer", text[:MAX_GOT], result.stderr))
         return out
 
-    def _output_agrees(self, problem: Problem, test: Test, text: str, limits: Limits) -> bool:
+    def _output_agrees(self, problem: CodeProblem, test: Test, text: str, limits: Limits) -> bool:
         if not problem.checker or test.check:
             return checkers.output_agrees(text, test, problem)
         roomy = _scaled(limits, checkers.CHECKER_CPU_S, limits.memory_mb)
         return checkers.program_accepts(self.sandbox, text, test, problem, roomy)
 
-    def _limits(self, problem: Problem) -> Limits:
+    def _limits(self, problem: CodeProblem) -> Limits:
         cpu = min(problem.cpu_s, MAX_CPU_S) if problem.cpu_s else self.limits.cpu_s
         return _scaled(self.limits, cpu, max(problem.memory_mb or 0, self.limits.memory_mb))
 

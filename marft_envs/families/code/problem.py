@@ -34,7 +34,7 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CodeProblem:
     """A problem. Agents may see ``prompt``, ``starter_code`` and ``public``, and nothing else of it."""
 
     id: str

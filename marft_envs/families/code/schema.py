@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families.code import split
-from marft_envs.families.code.problem import Mode, Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.families.code.setup_code import DecidedInside
 from marft_envs.problems.rows import made, pick, whole
 
@@ -246,8 +246,8 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
     return Test(kind, source, expected, check, float(atol), float(rtol)), visibility
 
 
-def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
-    """One row of the unified schema as a ``Problem``.
+def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> CodeProblem:
+    """One row of the unified schema as a ``CodeProblem``.
 
     Raises:
         DataError: a missing or malformed field, no test that could be hidden, or an expression that would be decided
@@ -275,7 +275,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     if not isinstance(metadata, Mapping):
         raise DataError(f"{where}: 'metadata' is {type(metadata).__name__}; expected an object.")
     memory = read_limit(row, "memory_limit_mb", where, MAX_MEMORY_MB)
-    problem = Problem(
+    problem = CodeProblem(
         id=problem_id,
         mode=mode,
         prompt=row["prompt"],
@@ -300,7 +300,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> Problem:
     return problem
 
 
-def read_jsonl(path: Path, split: str | None = None) -> Sequence[Problem]:
+def read_jsonl(path: Path, split: str | None = None) -> Sequence[CodeProblem]:
     """Reads a JSONL file in the unified schema: one problem per line.
 
     Needed: ``mode`` (``function`` or ``stdio``), ``prompt``, ``tests``, and in function mode ``entry_point``.
@@ -321,7 +321,7 @@ def read_jsonl(path: Path, split: str | None = None) -> Sequence[Problem]:
 
 
 @lru_cache(maxsize=16)
-def _split(path: Path, mtime_ns: int, size: int, split: str | None) -> Sequence[Problem]:
+def _split(path: Path, mtime_ns: int, size: int, split: str | None) -> Sequence[CodeProblem]:
     """The rows of a split: the same object for all environments that ask for them."""
     problems, names = _read(path, mtime_ns, size)
     chosen = [i for i, name in enumerate(names) if split in (None, "all", name) or not name]
@@ -334,12 +334,12 @@ def _split(path: Path, mtime_ns: int, size: int, split: str | None) -> Sequence[
 
 
 @lru_cache(maxsize=8)  # many environments share one reading; an edited file has another time or size
-def _read(path: Path, mtime_ns: int, size: int) -> tuple[Sequence[Problem], tuple[str, ...]]:
+def _read(path: Path, mtime_ns: int, size: int) -> tuple[Sequence[CodeProblem], tuple[str, ...]]:
     """Every row of a file, and the splits that they name."""
     names: list[str] = []
     lines: dict[str, str] = {}
 
-    def note(row: dict[str, Any], where: str, problem: Problem) -> None:
+    def note(row: dict[str, Any], where: str, problem: CodeProblem) -> None:
         names.append(_text(row, "split", where))
         line = where.rpartition("line ")[2]
         if problem.id in lines:
@@ -350,5 +350,5 @@ def _read(path: Path, mtime_ns: int, size: int) -> tuple[Sequence[Problem], tupl
     return problems, tuple(names)
 
 
-def _problem(path: Path, row: dict[str, Any], number: int, where: str) -> Problem:
+def _problem(path: Path, row: dict[str, Any], number: int, where: str) -> CodeProblem:
     return read_row(row, where, fallback_id=f"{path.stem}/{number}", source=path.stem)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from marft_envs.errors import DataError
 from marft_envs.families.code import round_trips
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.setup_code import BUILTINS, MODULES, DecidedInside, Setup, read_setup, root_of
 
 CALL = "_program"
@@ -38,7 +38,7 @@ def refusal(where: str, reason: DecidedInside) -> DataError:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SplitExpression:
     """An expression, taken apart."""
 
     rest: str
@@ -66,7 +66,7 @@ def function_name(entry_point: str, known_classes: frozenset[str]) -> str:
     return "" if is_class else entry_point
 
 
-def of_test(problem: Problem, test: Test) -> Plan:
+def of_test(problem: CodeProblem, test: Test) -> SplitExpression:
     """How a test's expression is taken apart.
 
     Raises:
@@ -75,13 +75,15 @@ def of_test(problem: Problem, test: Test) -> Plan:
     return plan(test.input, test.expected, problem.entry_point, problem.setup, classes_of(problem))
 
 
-def classes_of(problem: Problem) -> frozenset[str]:
+def classes_of(problem: CodeProblem) -> frozenset[str]:
     """Classes of the program, as far as the problem tells."""
     return classes(problem.solution, problem.starter_code)
 
 
 @functools.lru_cache(maxsize=8192)
-def plan(expression: str, expected: str, entry_point: str, setup: str, known_classes: frozenset[str]) -> Plan:
+def plan(
+    expression: str, expected: str, entry_point: str, setup: str, known_classes: frozenset[str]
+) -> SplitExpression:
     """Takes an expression apart.
 
     A value that the program gives is data, or an iterator over data, whatever the rest does with it. So what is done
@@ -126,15 +128,15 @@ class _Splitter:
         self.local |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
         self.calls: list[str] = []
 
-    def plan(self) -> Plan:
+    def plan(self) -> SplitExpression:
         for name in sorted(self._names(self.tree) & self.setup.catching):
             raise DecidedInside(f"'{name}' of the setup catches exceptions, and calls are made elsewhere")
         round_trips.refuse(self.tree, self.expected, self.entry, self._is_function)
         rest = self.visit(self.tree)
         alone = isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name) and rest.func.id == CALL
         if alone and len(rest.args) == 1:  # type: ignore[attr-defined]
-            return Plan("", tuple(self.calls))
-        return Plan(ast.unparse(ast.fix_missing_locations(rest)), tuple(self.calls))
+            return SplitExpression("", tuple(self.calls))
+        return SplitExpression(ast.unparse(ast.fix_missing_locations(rest)), tuple(self.calls))
 
     # Whose is a name?
 

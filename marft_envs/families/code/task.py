@@ -14,7 +14,7 @@ from marft_envs.errors import ConfigError, DataError, UnsolvedError, did_you_mea
 from marft_envs.families.code import feedback, rewards
 from marft_envs.families.code.extract import Extraction, extract, proposed_tests
 from marft_envs.families.code.judge import VERDICTS, Judge, Report
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.teams import TESTER
 from marft_envs.problems.sets import Drawn
 from marft_envs.sandbox import Limits, Sandbox
@@ -35,7 +35,7 @@ def main_step(program: str) -> str:
     return max(inside or lines or [program], key=lambda line: len(line.strip())).strip()
 
 
-class CodeTask(Drawn[Problem]):
+class CodeTask(Drawn[CodeProblem]):
     """Draws a problem; runs every program on the public tests, and the last program of a round on the hidden ones.
 
     What public tests say is feedback to all agents, and the episode ends with the round after which all of them pass.

@@ -92,5 +92,5 @@ def _document(row: dict[str, Any], number: int, where: str, path: Path, page: in
     identity = rows.whole(row.get("id", f"{path.stem}/{number}"))
     if isinstance(identity, bool) or not isinstance(identity, str | int):
         raise DataError(f"{where}: 'id' is {hub.short(identity)}; expected text or an integer.")
-    parts = hub.Parts(row.get("question"), row.get("document"), row.get("answer"), kind)
+    parts = hub.RowParts(row.get("question"), row.get("document"), row.get("answer"), kind)
     return hub.document(parts, where, str(identity), path.stem, page)

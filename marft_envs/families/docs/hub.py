@@ -16,7 +16,7 @@ ENTRY = 400
 LETTERS = "ABCD"
 
 
-class Parts(NamedTuple):
+class RowParts(NamedTuple):
     """What a row says, as it says it: nothing is checked yet."""
 
     question: Any
@@ -28,11 +28,11 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class HubSet:
+class DocsHubSet:
     """One set on the hub."""
 
     hub_id: str
-    read: Callable[[Mapping[str, Any], str], Parts | None]
+    read: Callable[[Mapping[str, Any], str], RowParts | None]
     """(row, the hub's split) -> its parts; None for rows that are no question with an exact answer. A missing column is
     a ``KeyError``."""
     splits: Mapping[str, tuple[str, ...]]
@@ -44,42 +44,44 @@ class HubSet:
     """Column -> type, for sets whose files do not agree on one; ``[type]``: a list."""
 
 
-def _hotpotqa(row: Mapping[str, Any], split: str) -> Parts:
+def _hotpotqa(row: Mapping[str, Any], split: str) -> RowParts:
     context = row["context"]
     paragraphs = [
         f"{title}: {''.join(sentences).strip()}"
         for title, sentences in zip(context["title"], context["sentences"], strict=True)
     ]
-    return Parts(row["question"], paragraphs, row["answer"], str(row.get("type", "")) or "hotpotqa")
+    return RowParts(row["question"], paragraphs, row["answer"], str(row.get("type", "")) or "hotpotqa")
 
 
-def _musique(row: Mapping[str, Any], split: str) -> Parts | None:
+def _musique(row: Mapping[str, Any], split: str) -> RowParts | None:
     if not row.get("answerable", True):
         return None
     paragraphs = [f"{part['title']}: {part['paragraph_text']}" for part in row["paragraphs"]]
-    return Parts(row["question"], paragraphs, [row["answer"], *row.get("answer_aliases", ())], "musique")
+    return RowParts(row["question"], paragraphs, [row["answer"], *row.get("answer_aliases", ())], "musique")
 
 
-def _babilong(row: Mapping[str, Any], split: str) -> Parts:
-    return Parts(row["question"], row["input"], row["target"], split)
+def _babilong(row: Mapping[str, Any], split: str) -> RowParts:
+    return RowParts(row["question"], row["input"], row["target"], split)
 
 
-def _longbench(row: Mapping[str, Any], split: str) -> Parts:
+def _longbench(row: Mapping[str, Any], split: str) -> RowParts:
     choices = "\n".join(f"{letter}) {row[f'choice_{letter}']}" for letter in LETTERS)
-    return Parts(f"{row['question']}\n{choices}\nAnswer with a letter.", row["context"], row["answer"], row["domain"])
+    return RowParts(
+        f"{row['question']}\n{choices}\nAnswer with a letter.", row["context"], row["answer"], row["domain"]
+    )
 
 
-def _infinite(row: Mapping[str, Any], split: str) -> Parts:
-    return Parts(row["input"], row["context"], list(row["answer"]), split)
+def _infinite(row: Mapping[str, Any], split: str) -> RowParts:
+    return RowParts(row["input"], row["context"], list(row["answer"]), split)
 
 
 _TRAINED = {"train": ("train",), "test": ("validation",)}
 _INFINITE = {"id": "int64", "context": "string", "input": "string", "answer": "[string]", "options": "[string]"}
-HUB: dict[str, HubSet] = {
-    "hotpotqa": HubSet("hotpotqa/hotpot_qa", _hotpotqa, _TRAINED, "distractor", "id"),
-    "musique": HubSet("dgslibisey/MuSiQue", _musique, _TRAINED, None, "id"),
-    "longbench-v2": HubSet("THUDM/LongBench-v2", _longbench, {"test": ("train",)}, None, "_id"),
-    "infinitebench": HubSet(
+HUB: dict[str, DocsHubSet] = {
+    "hotpotqa": DocsHubSet("hotpotqa/hotpot_qa", _hotpotqa, _TRAINED, "distractor", "id"),
+    "musique": DocsHubSet("dgslibisey/MuSiQue", _musique, _TRAINED, None, "id"),
+    "longbench-v2": DocsHubSet("THUDM/LongBench-v2", _longbench, {"test": ("train",)}, None, "_id"),
+    "infinitebench": DocsHubSet(
         "xinrongzhang2022/InfiniteBench",
         _infinite,
         {"test": ("passkey", "number_string", "kv_retrieval")},  # its tasks with one exact answer
@@ -87,13 +89,15 @@ HUB: dict[str, HubSet] = {
         features=_INFINITE,
     ),
     **{
-        f"babilong-{size}": HubSet("RMT-team/babilong", _babilong, {"test": ("qa1", "qa2", "qa3", "qa4", "qa5")}, size)
+        f"babilong-{size}": DocsHubSet(
+            "RMT-team/babilong", _babilong, {"test": ("qa1", "qa2", "qa3", "qa4", "qa5")}, size
+        )
         for size in ("4k", "16k", "64k")
     },
 }
 
 
-def document(parts: Parts, where: str, identity: str, source: str, page: int) -> Document:
+def document(parts: RowParts, where: str, identity: str, source: str, page: int) -> Document:
     """Makes a document of a row's parts.
 
     Args:

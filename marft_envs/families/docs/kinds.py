@@ -28,7 +28,7 @@ FACTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class DocumentDraft:
     """What a kind writes; ids and pages are added around it."""
 
     question: str
@@ -38,12 +38,12 @@ class Draft:
     target: Any = None
 
 
-class Kind:
+class DocumentKind:
     """Base of the kinds."""
 
     name = ""
 
-    def write(self, dice: Dice, n: int, level: int) -> Draft:
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
         """Writes a document of n entries."""
         raise NotImplementedError
 
@@ -64,12 +64,12 @@ class Kind:
         return "", self.written(note)
 
 
-class Total(Kind):
+class Total(DocumentKind):
     """A running total: payments in and out, from a first balance on."""
 
     name = "total"
 
-    def write(self, dice: Dice, n: int, level: int) -> Draft:
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
         """Writes a ledger whose balance stays between 0 and ``TOP``."""
         top, most = (TOP, 4) if level == 0 else (10 * TOP, 40)
         balance = dice.integer(0, top)
@@ -86,7 +86,7 @@ class Total(Kind):
             else:
                 entries.append(f"{dice.choice(NAMES)} {'pays in' if sign > 0 else 'draws'} {amount}.")
         question = "Sum." if level == 0 else "What is the balance after the last payment?"
-        return Draft(question, entries, facts, str(balance))
+        return DocumentDraft(question, entries, facts, str(balance))
 
     def read(self, facts: Sequence[tuple[str, int]], note: int | None, target: Any) -> tuple[str, int]:
         """Writes out every balance: ``7+2=9-3=6``; who begins after the first balance begins with 0."""
@@ -108,12 +108,12 @@ class Total(Kind):
         return str(note)
 
 
-class Count(Kind):
+class EventCount(DocumentKind):
     """How often something happened, among things that differ from it in one respect or both."""
 
     name = "count"
 
-    def write(self, dice: Dice, n: int, level: int) -> Draft:
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
         """Writes deliveries, about a third of which are asked for."""
         things, places = ("abc", "xyz") if level == 0 else (COLOURS, PLACES)
         what, where = dice.choice(things), dice.choice(places)
@@ -124,7 +124,7 @@ class Count(Kind):
             facts.append(int((one, place) == (what, where)))
             entries.append(f"{one}{place}" if level == 0 else f"A {one} box is sent to {place}.")
         question = f"Count {what}{where}." if level == 0 else f"How many {what} boxes are sent to {where}?"
-        return Draft(question, entries, facts, str(sum(facts)))
+        return DocumentDraft(question, entries, facts, str(sum(facts)))
 
     def read(self, facts: Sequence[int], note: int | None, target: Any) -> tuple[str, int]:
         """Counts on: ``4, 5``."""
@@ -149,7 +149,7 @@ def added(notes: Sequence[int]) -> tuple[str, int]:
     return words if len(notes) > 1 else "", total
 
 
-class Collected(Kind):
+class NotedFacts(DocumentKind):
     """Kinds whose few facts are noted one by one, in the order of the text, until an answer follows from them."""
 
     sign = ""
@@ -175,12 +175,12 @@ class Collected(Kind):
         return facts
 
 
-class Lookup(Collected):
+class Lookup(NotedFacts):
     """A look-up with a hop: the boss of somebody's boss."""
 
     name, sign = "lookup", ">"
 
-    def write(self, dice: Dice, n: int, level: int) -> Draft:
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
         """Writes two links that lead to the answer and two that do not, among relations of another kind."""
         names = LETTERS if level == 0 else NAMES
         asked, between, last, *others = dice.sample(names, 7)
@@ -193,7 +193,7 @@ class Lookup(Collected):
             else:
                 entries.append(f"{'A friend' if fact is None else 'The boss'} of {one} is {other}.")
         question = f"{asked}>>?" if level == 0 else f"Who is the boss of the boss of {asked}?"
-        return Draft(question, entries, facts, last, asked)
+        return DocumentDraft(question, entries, facts, last, asked)
 
     def conclude(self, note: Any, target: Any) -> tuple[str, str]:
         """Follows the links."""
@@ -201,12 +201,12 @@ class Lookup(Collected):
         return f"{target}>{links[target]}>{links[links[target]]}", links[links[target]]
 
 
-class Conflict(Collected):
+class Conflict(NotedFacts):
     """A contradiction: somebody of whom two entries say different things."""
 
     name, sign = "conflict", "="
 
-    def write(self, dice: Dice, n: int, level: int) -> Draft:
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
         """Writes a pair of claims that contradict each other and a pair that agree, among other statements."""
         names = LETTERS if level == 0 else NAMES
         low, high = (1, 9) if level == 0 else (20, 70)
@@ -221,7 +221,7 @@ class Conflict(Collected):
             else:
                 entries.append(f"{who} is {number}." if fact else f"{who} has {number} books.")
         question = "Odd=?" if level == 0 else "Of whom do two statements about the age differ?"
-        return Draft(question, entries, facts, one)
+        return DocumentDraft(question, entries, facts, one)
 
     def conclude(self, note: Any, target: Any) -> tuple[str, str]:
         """Names the two claims."""
@@ -232,4 +232,4 @@ class Conflict(Collected):
         raise ValueError("no claim contradicts another")
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Total(), Count(), Lookup(), Conflict())}
+KINDS: dict[str, DocumentKind] = {kind.name: kind for kind in (Total(), EventCount(), Lookup(), Conflict())}

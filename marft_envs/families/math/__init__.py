@@ -12,11 +12,11 @@ from typing import Any
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.teams import Profiles, Team, check_answerer, load_profiles, named
 from marft_envs.families.math import data as data_mod
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.task import MathTask
 from marft_envs.families.math.teams import SPECIALISTS, TEAMS
 
-__all__ = ["TEAMS", "MathTask", "Problem", "Team", "load_profiles", "make"]
+__all__ = ["TEAMS", "MathProblem", "MathTask", "Team", "load_profiles", "make"]
 
 
 def make(
@@ -25,7 +25,7 @@ def make(
     split: str = "train",
     subjects: str | Sequence[str] | None = None,
     levels: int | Sequence[int] | None = None,
-    filter: Callable[[Problem], bool] | None = None,
+    filter: Callable[[MathProblem], bool] | None = None,
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,

@@ -12,7 +12,7 @@ from itertools import pairwise
 from marft_envs.families.math import exact, finished, labels, quantity
 from marft_envs.families.math.canonical import key, spelling
 from marft_envs.families.math.parse import LONG_DECIMAL, ParseError, has_words
-from marft_envs.families.math.structure import FALSE, Bag, Group, Measured, Named, Relation, Scalar, Tree
+from marft_envs.families.math.structure import FALSE, Bag, BracketGroup, Measured, Named, Relation, Scalar, Tree
 
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?")
 _ROUNDED = re.compile(r"-?\d*\.\d{10,}")
@@ -26,7 +26,7 @@ def match(gold: Tree, pred: Tree) -> bool | None:
         return _relations(gold, pred)
     if isinstance(gold, Measured) or isinstance(pred, Measured):
         return _measured(gold, pred)
-    if isinstance(gold, Group) and isinstance(pred, Group):
+    if isinstance(gold, BracketGroup) and isinstance(pred, BracketGroup):
         if gold.brackets == pred.brackets == ":":
             return _ratios(gold, pred)
         if gold.brackets != pred.brackets or len(gold.parts) != len(pred.parts):
@@ -35,11 +35,11 @@ def match(gold: Tree, pred: Tree) -> bool | None:
     if isinstance(gold, Bag) and isinstance(pred, Bag):
         return _bags(gold, pred)
     for one, other in ((gold, pred), (pred, gold)):
-        if isinstance(one, Group) and one.brackets == ":" and isinstance(other, Scalar):
+        if isinstance(one, BracketGroup) and one.brackets == ":" and isinstance(other, Scalar):
             return _quotient(one, other)
-        if isinstance(one, Group) and isinstance(other, Bag) and (point := _point(other)) is not None:
+        if isinstance(one, BracketGroup) and isinstance(other, Bag) and (point := _point(other)) is not None:
             return match(one, point) if one is gold else match(point, one)
-    if isinstance(gold, Group) and isinstance(pred, Scalar) and finished.matrices_undone(pred.text):
+    if isinstance(gold, BracketGroup) and isinstance(pred, Scalar) and finished.matrices_undone(pred.text):
         return False
     opaque = [tree for tree in (gold, pred) if isinstance(tree, Scalar) and not _known(tree)]
     return None if opaque else False
@@ -92,7 +92,7 @@ def _measured(gold: Tree, pred: Tree) -> bool | None:
     return match(first, second)
 
 
-def _ratios(gold: Group, pred: Group) -> bool | None:
+def _ratios(gold: BracketGroup, pred: BracketGroup) -> bool | None:
     """Two ratios, which may be reduced; a gold answer that could be a time of day may not."""
     first, second = ([part.text for part in group.parts if isinstance(part, Scalar)] for group in (gold, pred))
     times = [_CLOCK.fullmatch(key(":".join(texts))) is not None for texts in (first, second)]
@@ -107,7 +107,7 @@ def _ratios(gold: Group, pred: Group) -> bool | None:
     return False if False in equal else all(equal) or None
 
 
-def _quotient(ratio: Group, value: Scalar) -> bool | None:
+def _quotient(ratio: BracketGroup, value: Scalar) -> bool | None:
     """A ratio of two as their quotient, as it stands if it could be a time of day."""
     above, *below = (part.text for part in ratio.parts if isinstance(part, Scalar))
     if len(below) != 1 or has_words(value.text) or finished.undone(value.text):
@@ -117,12 +117,12 @@ def _quotient(ratio: Group, value: Scalar) -> bool | None:
     return exact.same_value(f"({above})/({below[0]})", value.text)
 
 
-def _point(bag: Bag) -> Group | None:
+def _point(bag: Bag) -> BracketGroup | None:
     """Values with names as the point they are the coordinates of, in the alphabetical order of their names."""
     named = [part for part in bag.parts if isinstance(part, Named) and part.operator == "="]
     if len({part.name for part in named}) < len(bag.parts) or len(named) < 2:
         return None
-    return Group("()", tuple(part.value for part in sorted(named, key=lambda part: part.name)))
+    return BracketGroup("()", tuple(part.value for part in sorted(named, key=lambda part: part.name)))
 
 
 def _ordered(gold: tuple[Tree, ...], pred: tuple[Tree, ...]) -> bool | None:

@@ -10,13 +10,13 @@ from typing import Any
 from marft_envs.errors import DataError
 from marft_envs.families.math import hub, procedural
 from marft_envs.families.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems, short
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems import rows
 from marft_envs.problems import sets as problems
 
-__all__ = ["NAMES", "Problem", "ProblemSet", "load", "read_jsonl", "rows_to_problems"]
+__all__ = ["NAMES", "MathProblem", "ProblemSet", "load", "read_jsonl", "rows_to_problems"]
 
-ProblemSet = problems.ProblemSet[Problem]
+ProblemSet = problems.ProblemSet[MathProblem]
 
 
 def load(
@@ -24,7 +24,7 @@ def load(
     split: str = "train",
     subjects: str | Sequence[str] | None = None,
     levels: int | Sequence[int] | None = None,
-    filter: Callable[[Problem], bool] | None = None,
+    filter: Callable[[MathProblem], bool] | None = None,
     limit: int | None = None,
 ) -> ProblemSet:
     """Loads problems.
@@ -51,13 +51,13 @@ def load(
     return CATALOGUE.select(wanted, filter, (load, again))
 
 
-def _read(path: Path, split: str | None) -> Sequence[Problem]:
+def _read(path: Path, split: str | None) -> Sequence[MathProblem]:
     """A file, whole, whatever the split."""
     stat = path.stat()
     return read_jsonl(path, stat.st_mtime_ns, stat.st_size)
 
 
-CATALOGUE = problems.Catalogue[Problem](
+CATALOGUE = problems.Catalogue[MathProblem](
     generators=procedural.SET,
     hub={name: known.hub_id for name, known in HUB.items()},
     fetch=hub.fetch,
@@ -72,7 +72,7 @@ NAMES = CATALOGUE.names
 
 
 @lru_cache(maxsize=8)
-def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> Sequence[Problem]:
+def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> Sequence[MathProblem]:
     """Reads a JSONL file with ``problem`` and ``answer``, or GSM8K's raw ``question`` and ``answer``.
 
     ``id``, ``solution``, ``subject``, ``level`` and ``source`` are optional. The time and size of the file
@@ -86,7 +86,7 @@ def read_jsonl(path: Path, mtime_ns: int = 0, size: int = 0) -> Sequence[Problem
     return rows.made(path, f"with {CATALOGUE.row}", partial(_problem, path))
 
 
-def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> Problem:
+def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> MathProblem:
     def optional(column: str) -> str | None:
         return column if row.get(column) is not None else None
 

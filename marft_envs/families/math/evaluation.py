@@ -45,7 +45,7 @@ def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
         Undefined: There is no finite value.
     """
     try:
-        value: Value = Evaluation(point).value(node)
+        value: Value = ExpressionWalk(point).value(node)
         return value
     except OverflowError as error:
         raise OutOfRange(str(error)) from error
@@ -56,7 +56,7 @@ def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
 CONSTANTS: Mapping[str, Any] = {"pi": complex(math.pi), "e": complex(math.e), "i": 1j}
 
 
-class Evaluation:
+class ExpressionWalk:
     """One walk over an expression, with its bill for long fractions.
 
     Args:

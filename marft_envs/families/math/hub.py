@@ -10,7 +10,7 @@ from typing import Any
 
 from marft_envs.errors import DataError
 from marft_envs.families.math.grader import MAX_ANSWER, check_gold, extract_boxed
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems.rows import of_hub, whole
 
 
@@ -56,7 +56,7 @@ def number(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where a set keeps what a ``Problem`` needs. A column is named, or None where the set has none."""
+    """Where a set keeps what a ``MathProblem`` needs. A column is named, or None where the set has none."""
 
     problem: tuple[str, ...]
     """Joined by a space; empty ones are left out."""
@@ -70,7 +70,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class HubSet:
+class MathHubSet:
     """One set on the hub."""
 
     hub_id: str
@@ -85,59 +85,59 @@ class HubSet:
 _ONLY_TEST = {"test": "test"}
 _TEST_IS_TRAIN = {"test": "train"}
 
-HUB: dict[str, HubSet] = {
-    "math": HubSet(
+HUB: dict[str, MathHubSet] = {
+    "math": MathHubSet(
         "EleutherAI/hendrycks_math",
         # No answer column: the answer is the last box of the solution. Level is "Level 3".
         Columns(("problem",), "solution", last_boxed, solution="solution", subject="type", level="level"),
         configs=("algebra", "counting_and_probability", "geometry", "intermediate_algebra",
                  "number_theory", "prealgebra", "precalculus"),
     ),
-    "math500": HubSet(
+    "math500": MathHubSet(
         "HuggingFaceH4/MATH-500",
         Columns(
             ("problem",), "answer", solution="solution", subject="subject", level="level", id="unique_id"
         ),
         _ONLY_TEST,
     ),
-    "gsm8k": HubSet(
+    "gsm8k": MathHubSet(
         "openai/gsm8k",
         Columns(("question",), "answer", after_hashes, solution="answer"),
         configs=("main",),
         subject="Grade School",
     ),
-    "aime24": HubSet(
+    "aime24": MathHubSet(
         "HuggingFaceH4/aime_2024",
         Columns(("problem",), "answer", number, solution="solution", id="id"),
         _TEST_IS_TRAIN,
         subject="AIME",
     ),
-    "aime25": HubSet(
+    "aime25": MathHubSet(
         "math-ai/aime25", Columns(("problem",), "answer", number, id="id"), _ONLY_TEST, subject="AIME"
     ),
-    "amc23": HubSet(
+    "amc23": MathHubSet(
         "math-ai/amc23", Columns(("question",), "answer", number, id="id"), _ONLY_TEST, subject="AMC"
     ),
-    "olympiadbench": HubSet(
+    "olympiadbench": MathHubSet(
         "Hothan/OlympiadBench",
         # Open-ended, text-only, English competition mathematics; final_answer and solution are lists.
         Columns(("context", "question"), "final_answer", several, solution="solution", subject="subfield", id="id"),
         _TEST_IS_TRAIN,
         configs=("OE_TO_maths_en_COMP",),
     ),
-    "cmath": HubSet(
+    "cmath": MathHubSet(
         "weitianwen/cmath",
         Columns(("question",), "golden", number, level="grade"),
         {"train": "validation", "test": "test"},  # its authors leave the 600 validation rows for development
         subject="Elementary (zh)",
     ),
-    "gaokao": HubSet(
+    "gaokao": MathHubSet(
         "MARIO-Math-Reasoning/Gaokao2023-Math-En",
         Columns(("question",), "answer"),
         _TEST_IS_TRAIN,
         subject="Gaokao",
     ),
-    "svamp": HubSet(
+    "svamp": MathHubSet(
         "ChilleD/SVAMP",
         Columns(("Body", "Question"), "Answer", number, solution="Equation", subject="Type", id="ID"),
     ),
@@ -158,8 +158,8 @@ def read_level(value: Any, where: str) -> int | None:
 
 def read_row(
     row: Mapping[str, Any], columns: Columns, where: str, *, id: str, source: str, subject: str = ""
-) -> Problem:
-    """One row as a ``Problem``; ``subject`` is for rows without one.
+) -> MathProblem:
+    """One row as a ``MathProblem``; ``subject`` is for rows without one.
 
     Raises:
         DataError: a column is missing, a cell is not of its kind, or the row has no statement or no gold answer that
@@ -204,7 +204,7 @@ def read_row(
         check_gold(answer)
     except DataError as error:
         raise DataError(f"{where}: '{columns.answer}': {error}") from error
-    return Problem(
+    return MathProblem(
         id=id,
         problem=statement,
         solution=text(columns.solution, lists=True),
@@ -224,7 +224,7 @@ def short(value: Any) -> str:
     return {dict: "an object", list: "a list", int: "a huge integer"}.get(type(value), type(value).__name__)
 
 
-def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = "test") -> list[Problem]:
+def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = "test") -> list[MathProblem]:
     """Rows in the schema of the hub set ``name``, as problems. No network is involved.
 
     Raises:
@@ -239,7 +239,7 @@ def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = 
     return problems
 
 
-def fetch(name: str, split: str) -> list[Problem]:
+def fetch(name: str, split: str) -> list[MathProblem]:
     """Downloads (or takes from the cache of ``datasets``) one split of a hub set.
 
     Raises:

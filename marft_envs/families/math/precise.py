@@ -85,7 +85,7 @@ def _inexact(mp: Any, value: Any) -> Any:
     return mp.mpf(value) if isinstance(value, int) else value
 
 
-class _Precise(evaluation.Evaluation):
+class _Precise(evaluation.ExpressionWalk):
     """One walk over an expression: exact while ``exact`` is, numbers of a context after."""
 
     def __init__(self, mp: Any, point: Mapping[str, Value]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class MathProblem:
     """A problem with its gold answer. Only ``problem`` may ever reach an agent."""
 
     id: str

@@ -36,7 +36,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class BracketGroup:
     """Parts in order between brackets: a tuple, a point, an interval; ``:`` for a ratio; ``m`` for a matrix's rows."""
 
     brackets: str
@@ -71,7 +71,7 @@ class Relation:
     sides: tuple[str, str]
 
 
-Tree = Union[Scalar, Measured, Group, Bag, Named, Relation]  # noqa: UP007  (recursive runtime alias)
+Tree = Union[Scalar, Measured, BracketGroup, Bag, Named, Relation]  # noqa: UP007  (recursive runtime alias)
 
 FALSE = "false"
 """Operator of an equation between constants that does not hold: it is equal to nothing."""
@@ -82,12 +82,12 @@ _NAMED_SETS: dict[str, Tree] = {
     **dict.fromkeys(
         ("\\mathbbr", "allrealnumbers", "allreals", "realnumbers", "therealnumbers", "thesetofrealnumbers",
          "thesetofallrealnumbers"),
-        Group("()", (_MINUS_INF, _INF)),
+        BracketGroup("()", (_MINUS_INF, _INF)),
     ),
-    **dict.fromkeys(("\\mathbbr^+", "\\mathbbr_+", "\\mathbbr_>0"), Group("()", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbr^-", "\\mathbbr_-", "\\mathbbr_<0"), Group("()", (_MINUS_INF, Scalar("0")))),
-    **dict.fromkeys(("\\mathbbr_≥0", "\\mathbbr^+_0", "\\mathbbr_0^+"), Group("[)", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbr_≤0", "\\mathbbr^-_0", "\\mathbbr_0^-"), Group("(]", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\mathbbr^+", "\\mathbbr_+", "\\mathbbr_>0"), BracketGroup("()", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbr^-", "\\mathbbr_-", "\\mathbbr_<0"), BracketGroup("()", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(("\\mathbbr_≥0", "\\mathbbr^+_0", "\\mathbbr_0^+"), BracketGroup("[)", (Scalar("0"), _INF))),
+    **dict.fromkeys(("\\mathbbr_≤0", "\\mathbbr^-_0", "\\mathbbr_0^-"), BracketGroup("(]", (_MINUS_INF, Scalar("0")))),
     **dict.fromkeys(("\\emptyset", "emptyset", "theemptyset", "nosolution", "nosolutions"), Bag(",", ())),
 }  # fmt: skip
 """Spelling of a set without blanks and braces, in small letters -> what it is as an interval or a list."""
@@ -161,12 +161,12 @@ def _enclosed(text: str, depth: int) -> Tree:
         if brackets == "⦃⦄":
             return _bag([_read(part, depth + 1) for part in parts[:MAX_PARTS]])
         if len(parts) > 1:
-            return Group(brackets, tuple(_read(part, depth + 1) for part in parts[:MAX_PARTS]))
+            return BracketGroup(brackets, tuple(_read(part, depth + 1) for part in parts[:MAX_PARTS]))
         if brackets == "()":
             return _read(inner, depth + 1)
     parts = split(text, ":")
     if len(parts) > 1:
-        return Group(":", tuple(Scalar(part) for part in parts))
+        return BracketGroup(":", tuple(Scalar(part) for part in parts))
     if "±" in text or "∓" in text:
         return Bag(",", tuple(Scalar(text.translate(signs)) for signs in _SIGNS))
     return Scalar(text)
@@ -197,7 +197,7 @@ def _matrix(text: str, depth: int) -> Tree | None:
     rows = [row for row in match.group(2).split("\\\\") if row.strip()]
     kind = "|" if match.group(1) in ("v", "V") else "m"
     cells = [tuple(_read(cell, depth + 2) for cell in row.split("&")) for row in rows[:MAX_PARTS]]
-    return Group(kind, tuple(Group("m", row) for row in cells))
+    return BracketGroup(kind, tuple(BracketGroup("m", row) for row in cells))
 
 
 def _relation(text: str, depth: int) -> Tree | None:
@@ -271,16 +271,16 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
         ordered = (sides[low], sides[high])
         if operator in "<≤" and _NAME.fullmatch(bare[low]) and _is_number(sides[high]):
             brackets = "()" if operator == "<" else "(]"
-            return Named(bare[low], Group(brackets, (_MINUS_INF, Scalar(sides[high]))), ordered, operator)
+            return Named(bare[low], BracketGroup(brackets, (_MINUS_INF, Scalar(sides[high]))), ordered, operator)
         if operator in "<≤" and _NAME.fullmatch(bare[high]) and _is_number(sides[low]):
             brackets = "()" if operator == "<" else "[)"
-            return Named(bare[high], Group(brackets, (Scalar(sides[low]), _INF)), ordered, operator)
+            return Named(bare[high], BracketGroup(brackets, (Scalar(sides[low]), _INF)), ordered, operator)
         if operator in "<≤" and (size := _SIZE.fullmatch(bare[low])) is not None and _is_number(sides[high]):
             ends = (Scalar(f"-({sides[high]})"), Scalar(sides[high]))
-            return Named(size[1], Group("()" if operator == "<" else "[]", ends), None, "∈")
+            return Named(size[1], BracketGroup("()" if operator == "<" else "[]", ends), None, "∈")
         if operator == "≠" and _NAME.fullmatch(bare[0]) and _is_number(sides[1]):
             end = Scalar(sides[1])
-            union = Bag("∪", (Group("()", (_MINUS_INF, end)), Group("()", (end, _INF))))
+            union = Bag("∪", (BracketGroup("()", (_MINUS_INF, end)), BracketGroup("()", (end, _INF))))
             return Named(bare[0], union, ordered, operator)
         return Relation(operator, ordered)
     if len(sides) == 3 and _NAME.fullmatch(bare[1]):
@@ -288,7 +288,7 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
         pair = operators if low == 0 else [_FLIP.get(o, o) for o in reversed(operators)]
         if all(operator in "<≤" for operator in pair):
             brackets = ("(" if pair[0] == "<" else "[") + (")" if pair[1] == "<" else "]")
-            return Named(bare[1], Group(brackets, (Scalar(sides[low]), Scalar(sides[high]))), None, "∈")
+            return Named(bare[1], BracketGroup(brackets, (Scalar(sides[low]), Scalar(sides[high]))), None, "∈")
     return None
 
 

@@ -12,7 +12,7 @@ from marft_envs.core.types import Outcome, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.families.math.data import ProblemSet
 from marft_envs.families.math.grader import extract_boxed, grade
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems.sets import Drawn
 
 _BOX = re.compile(r"\s*\\boxed\{.*\}\s*\.?\s*$", re.DOTALL)
@@ -20,7 +20,7 @@ _STEP = re.compile(r"(?<=[.,;])\s+")
 _VERDICT = {True: "Your team's answer was right.", False: "Your team's answer was wrong. Try again."}
 
 
-class MathTask(Drawn[Problem]):
+class MathTask(Drawn[MathProblem]):
     """Draws a problem; the last action of an answering agent is graded at the end of each round.
 
     A round pays ``score - previous score``, so however many rounds are played and whichever limit ends

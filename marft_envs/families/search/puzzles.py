@@ -41,7 +41,7 @@ class Puzzle:
     level: int | None = None
 
 
-class Kind(ABC):
+class PuzzleKind(ABC):
     """What puzzles of one kind share."""
 
     name: str
@@ -91,7 +91,7 @@ def _drawn(dice: Dice) -> tuple[list[int], int]:
     return numbers, sum(dice.sample(numbers, CHOSEN))
 
 
-class Sum(Kind):
+class Sum(PuzzleKind):
     """Which three of six numbers make a given sum?"""
 
     name, certified = "sum", True
@@ -120,7 +120,7 @@ class Sum(Kind):
         return list(map(str, accumulate(map(int, answer.split("+")))))[1:]
 
 
-class Colour(Kind):
+class Colour(PuzzleKind):
     """Which colours of places leave no two neighbours alike?"""
 
     name, certified = "colour", True
@@ -157,7 +157,7 @@ class Colour(Kind):
 _COLOURINGS = tuple("".join(map(str, said)) for said in product(range(1, COLOURS + 1), repeat=len(PLACES)))
 
 
-class Count(Kind):
+class Count(PuzzleKind):
     """How many triples of six numbers make a given sum? There is nothing that a count can be checked by."""
 
     name, certified = "count", False
@@ -179,11 +179,11 @@ class Count(Kind):
         return [str(n) for n in range(COUNTS)]
 
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Sum(), Colour(), Count())}
+KINDS: dict[str, PuzzleKind] = {kind.name: kind for kind in (Sum(), Colour(), Count())}
 """Name -> what its puzzles share."""
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> PuzzleKind:
     """Returns the kind of that name.
 
     Raises:

@@ -9,7 +9,7 @@ import numpy as np
 
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError
-from marft_envs.families.search.puzzles import Kind, Puzzle
+from marft_envs.families.search.puzzles import Puzzle, PuzzleKind
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.sets import Drawn, ProblemSet
 
@@ -31,7 +31,7 @@ class SearchTask(Drawn[Puzzle]):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: PuzzleKind,
         problems: ProblemSet[Puzzle],
         agents: Sequence[AgentSpec],
         tries: Mapping[str, int] | None = None,

@@ -14,28 +14,48 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.compact import CompactMessages, records
 from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.functions import FunctionDomain
-from marft_envs.families.tools.limits import Limits
+from marft_envs.families.tools.limits import CallLimits
 from marft_envs.families.tools.schema import marked, tool
 from marft_envs.families.tools.speech import Named, by_agent, told
 from marft_envs.families.tools.task import ToolTask
 from marft_envs.families.tools.teams import READING, TEAMS, check, team
 from marft_envs.families.tools.types import (
-    Grade,
-    Problems,
+    StateGrade,
     Tool,
     ToolCall,
     ToolDomain,
     ToolError,
     ToolProblem,
+    ToolProblems,
     ToolResult,
     World,
 )
 from marft_envs.problems.sets import ProblemSet, whole
 
 __all__ = [
-    "DOMAINS", "READING", "TEAMS", "CompactMessages", "FunctionDomain", "Grade", "Limits", "ProblemSet", "Problems",
-    "Team", "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolResult", "ToolTask", "World",
-    "domain_of", "make", "marked", "team", "tool",
+    "DOMAINS",
+    "READING",
+    "TEAMS",
+    "CallLimits",
+    "CompactMessages",
+    "FunctionDomain",
+    "ProblemSet",
+    "StateGrade",
+    "Team",
+    "Tool",
+    "ToolCall",
+    "ToolDomain",
+    "ToolError",
+    "ToolProblem",
+    "ToolProblems",
+    "ToolResult",
+    "ToolTask",
+    "World",
+    "domain_of",
+    "make",
+    "marked",
+    "team",
+    "tool",
 ]  # fmt: skip
 
 DOMAINS = {
@@ -65,11 +85,11 @@ def make(
     limit: int | None = None,
     domain_args: Mapping[str, Any] | None = None,
     reward: str | CompositeReward | Mapping[str, float] = "composite",
-    max_turns: int = Limits.max_turns,
-    max_idle: int = Limits.max_idle,
-    max_calls: int = Limits.max_calls,
+    max_turns: int = CallLimits.max_turns,
+    max_idle: int = CallLimits.max_idle,
+    max_calls: int = CallLimits.max_calls,
     budgets: Mapping[str, int] | None = None,
-    max_result_chars: int = Limits.max_result_chars,
+    max_result_chars: int = CallLimits.max_result_chars,
     show_tools: str = "openai",
     show_policy: bool = True,
     dialect: Named = DEFAULT,
@@ -122,7 +142,7 @@ def make(
             f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='letters', a domain"
             " whose problems have a document, or a team in which nobody reads one."
         )
-    limits = Limits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
+    limits = CallLimits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
     task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, dialects)
     task.records = records(compact, members.agents)

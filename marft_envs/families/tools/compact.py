@@ -27,15 +27,15 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects import Reply
+from marft_envs.families.tools.dialects import ToolReply
 from marft_envs.families.tools.dialects.tags import unwrapped_result
-from marft_envs.families.tools.session import Entry, one_line
+from marft_envs.families.tools.session import CallEntry, one_line
 from marft_envs.families.tools.task import ToolTask
 from marft_envs.families.tools.types import ToolCall
 
 Count = Callable[[str], int]
 """Tokens of a text."""
-Read = Callable[[str, str], Reply]
+Read = Callable[[str, str], ToolReply]
 """(agent, its reply) -> what it asks for."""
 
 _PIECE = re.compile(r"\w+|[^\w\s]")
@@ -121,7 +121,7 @@ class Records:
         self._compact: Counter[str] = Counter()
         self._logged = 0
 
-    def book(self, turns: Sequence[TurnRecord], outcome: Outcome, log: Sequence[Entry], read: Read) -> None:
+    def book(self, turns: Sequence[TurnRecord], outcome: Outcome, log: Sequence[CallEntry], read: Read) -> None:
         """Enters the turns of a layer, and what their agents were passed on from others.
 
         Args:
@@ -161,7 +161,7 @@ class Records:
                 kept.append(line.text)
         return action.words, "\n".join(kept)
 
-    def _action(self, turn: TurnRecord, result: str, entries: list[Entry], read: Read) -> _Action:
+    def _action(self, turn: TurnRecord, result: str, entries: list[CallEntry], read: Read) -> _Action:
         """The record of a turn: calls and the lines of their results are one to one."""
         clean = self._neutral(turn.text)
         raw = self.count(clean)
@@ -182,7 +182,7 @@ class Records:
         raw += self.count(self._neutral(result))
         return _Action(turn, words_kept, tuple(lines), raw, self.count(words_kept))
 
-    def _line(self, call: ToolCall, line: str, entry: Entry | None) -> _Line:
+    def _line(self, call: ToolCall, line: str, entry: CallEntry | None) -> _Line:
         """One call; without an entry in the log it is ``finish`` or a handover, whose result says nothing more."""
         name, limit = one_line(call.name)[:64], self.settings.max_value
         arguments = one_line(json.dumps(dict(call.arguments), ensure_ascii=False, separators=(",", ":")))

@@ -25,14 +25,14 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from marft_envs.core.faults import outage, show
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.schema import model_of, tool
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.families.tools.values import encode
 from marft_envs.problems.sets import ProblemSet, of_split
 
 STATE = "state"
 """The parameter that functions take the state by."""
 
-GradeFn = Callable[..., "Grade | bool | float"]
+GradeFn = Callable[..., "StateGrade | bool | float"]
 """Takes the state and the problem, and, by a parameter ``told``, the texts that the user was told. A number is the
 progress, and 1 (or True) is completion."""
 OnException = Literal["tool_error", "crash"]
@@ -278,9 +278,9 @@ class FunctionDomain:
     def begin_turn(self, problem: ToolProblem, world: FunctionWorld, turn: int) -> None:
         """Nothing happens between user turns."""
 
-    def grade(self, problem: ToolProblem, world: FunctionWorld, told: Sequence[str] = ()) -> Grade:
+    def grade(self, problem: ToolProblem, world: FunctionWorld, told: Sequence[str] = ()) -> StateGrade:
         """Judges the state, and what the user was told where ``grade`` asks for it."""
-        return Grade.of(graded(self._grade, world.state, problem, told))
+        return StateGrade.of(graded(self._grade, world.state, problem, told))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls."""

@@ -9,7 +9,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Limits:
+class CallLimits:
     """What ends an episode or a call early.
 
     Raises:

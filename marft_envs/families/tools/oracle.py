@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools.dialects import DEFAULT, dialect
-from marft_envs.families.tools.session import Session
+from marft_envs.families.tools.session import ToolSession
 from marft_envs.families.tools.teams import FINISH
-from marft_envs.families.tools.types import Grade, ToolCall, ToolDomain, ToolProblem, graded
+from marft_envs.families.tools.types import StateGrade, ToolCall, ToolDomain, ToolProblem, graded
 from marft_envs.records.experts import play as play
 
 if TYPE_CHECKING:
@@ -190,7 +190,9 @@ def validate(task: ToolTask) -> None:
             raise ConfigError(f"Silence on '{problem_id}' is graded {before}; expected no completion, progress 0.")
 
 
-def replay(task: ToolTask, problem: ToolProblem, gold: Sequence[Sequence[ToolCall]]) -> tuple[Grade, Grade, bool]:
+def replay(
+    task: ToolTask, problem: ToolProblem, gold: Sequence[Sequence[ToolCall]]
+) -> tuple[StateGrade, StateGrade, bool]:
     """Returns the grades before and after calls per user turn, and whether they changed the state.
 
     Raises:
@@ -198,7 +200,7 @@ def replay(task: ToolTask, problem: ToolProblem, gold: Sequence[Sequence[ToolCal
     """
     domain = task.domain
     everything = {"oracle": frozenset(domain.tools)}
-    session = Session(task.toolbox, partial(domain.open, problem), everything, {}, 10**9, 10**9)
+    session = ToolSession(task.toolbox, partial(domain.open, problem), everything, {}, 10**9, 10**9)
     before, changed = graded(domain.grade, problem, session.world, ()), False
     for turn, calls in enumerate(gold):
         session.turn = turn

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from marft_envs.families.tools.dialects import DEEPEST, DEFAULT, ERRORS, LONGEST, MOST_CALLS, Reply, dialect, read
+from marft_envs.families.tools.dialects import DEEPEST, DEFAULT, ERRORS, LONGEST, MOST_CALLS, ToolReply, dialect, read
 from marft_envs.families.tools.dialects.base import Schemas
 from marft_envs.families.tools.types import ToolCall
 
-__all__ = ["DEEPEST", "ERRORS", "LONGEST", "MOST_CALLS", "Reply", "parse", "written"]
+__all__ = ["DEEPEST", "ERRORS", "LONGEST", "MOST_CALLS", "ToolReply", "parse", "written"]
 
 
-def parse(text: str, form: str = DEFAULT, schemas: Schemas | None = None) -> Reply:
+def parse(text: str, form: str = DEFAULT, schemas: Schemas | None = None) -> ToolReply:
     """Returns the calls of a reply, or the error that keeps it from being read; raises nothing.
 
     Args:

@@ -26,7 +26,7 @@ from marft_envs.core import metrics as coordination
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools import oracle
-from marft_envs.families.tools.types import Grade
+from marft_envs.families.tools.types import StateGrade
 
 if TYPE_CHECKING:
     from marft_envs.families.tools.task import ToolTask
@@ -46,7 +46,7 @@ _counts: Callable[[], Counts] = partial(defaultdict, int)
 _COMPOSITE = CompositeReward()
 
 
-class Step(NamedTuple):
+class CallStep(NamedTuple):
     """One call of a domain's tool, or a reply whose calls cannot be read."""
 
     agent: str
@@ -67,7 +67,7 @@ class Tally:
     refusals: Counts = field(default_factory=_counts)
     malformed: int = 0
     turns: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[CallStep] = field(default_factory=list)
     changed: bool = False
     """Some call of the team's changed the state."""
     trace: list[tuple[str, bool]] = field(default_factory=list)
@@ -124,7 +124,7 @@ def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
 
 
 def score(
-    reward: str | CompositeReward, grade: Grade, tally: Tally, least_steps: int
+    reward: str | CompositeReward, grade: StateGrade, tally: Tally, least_steps: int
 ) -> tuple[float, dict[str, float]]:
     """Returns what the episode is worth so far, and the weighted terms.
 
@@ -148,7 +148,7 @@ def score(
 
 
 def metrics(
-    grade: Grade,
+    grade: StateGrade,
     tally: Tally,
     least_steps: int,
     agents: Sequence[str],
@@ -213,7 +213,7 @@ class Paid:
     Its numbers take as long as the episode is, so they are worked out when somebody looks, and once.
     """
 
-    def __init__(self, grade: Grade, tally: Tally) -> None:
+    def __init__(self, grade: StateGrade, tally: Tally) -> None:
         self._grade, self._tally = grade, copy.deepcopy(tally)
         self._numbers: dict[str, float] | None = None
 

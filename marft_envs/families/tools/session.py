@@ -62,7 +62,7 @@ class Toolbox:
         return Toolbox, (list(self.tools.values()),)  # checks are closures: they are compiled anew
 
 
-class Entry(NamedTuple):
+class CallEntry(NamedTuple):
     """A call in the session's log."""
 
     result: ToolResult
@@ -77,7 +77,7 @@ class Entry(NamedTuple):
     a pattern of its schema that cannot be matched in time)."""
 
 
-class Session:
+class ToolSession:
     """Calls on one world.
 
     Args:
@@ -104,7 +104,7 @@ class Session:
         self.max_calls, self.max_result_chars = max_calls, max_result_chars
         self._open = open_world
         self.world = open_world()
-        self.log: list[Entry] = []
+        self.log: list[CallEntry] = []
         self.spent: defaultdict[str, int] = defaultdict(int)
         """Agent -> calls so far."""
         self.total = 0
@@ -158,7 +158,7 @@ class Session:
         if not self.exhausted and result.call.name not in self.free:
             self.spent[result.agent] += 1
             self.total += 1
-        self.log.append(Entry(result, line, self.turn, duplicate, fault))
+        self.log.append(CallEntry(result, line, self.turn, duplicate, fault))
         return result
 
     def _repeated(self, refused: ToolResult) -> bool:
@@ -255,8 +255,8 @@ class Session:
 
     # Copies ------------------------------------------------------------------------------------------
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
-        new = object.__new__(Session)
+    def __deepcopy__(self, memo: dict[int, Any]) -> ToolSession:
+        new = object.__new__(ToolSession)
         memo[id(self)] = new
         shared = {"log": list(self.log), "_seen": set(self._seen), "holds": self.holds, "budgets": self.budgets}
         for name, value in self.__dict__.items():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from marft_envs.core.teams import Team
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, Reply, dialect, read
+from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, read
 from marft_envs.families.tools.types import Tool, ToolCall
 
 ANY = "any"
@@ -79,7 +79,7 @@ class Speech:
                         f"'{self.dialects[agent]}': {error}. Rename it, or choose another dialect=."
                     ) from error
 
-    def read(self, agent: str, text: str) -> Reply:
+    def read(self, agent: str, text: str) -> ToolReply:
         """Returns the calls of an agent's reply, or the error that keeps it from being read."""
         return read(self.dialects[agent], text, self._schemas[agent])
 

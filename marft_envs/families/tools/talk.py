@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Talk:
+class UserTalk:
     """The words of an episode that concern the user.
 
     Without a user-agent, the user hears what stands in the replies that end its turns. A user-agent hears every word

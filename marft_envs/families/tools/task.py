@@ -18,13 +18,22 @@ from marft_envs.core.types import Outcome, Show, TurnRecord
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families.tools import oracle, scoring, show
 from marft_envs.families.tools.dialects import DEFAULT
-from marft_envs.families.tools.limits import Limits
-from marft_envs.families.tools.scoring import Step, Tally
-from marft_envs.families.tools.session import Session, Toolbox, shown
+from marft_envs.families.tools.limits import CallLimits
+from marft_envs.families.tools.scoring import CallStep, Tally
+from marft_envs.families.tools.session import Toolbox, ToolSession, shown
 from marft_envs.families.tools.speech import Speech, by_agent
-from marft_envs.families.tools.talk import Talk
+from marft_envs.families.tools.talk import UserTalk
 from marft_envs.families.tools.teams import FINISH, control, held
-from marft_envs.families.tools.types import Grade, Problems, Tool, ToolCall, ToolDomain, ToolProblem, ToolResult, graded
+from marft_envs.families.tools.types import (
+    StateGrade,
+    Tool,
+    ToolCall,
+    ToolDomain,
+    ToolProblem,
+    ToolProblems,
+    ToolResult,
+    graded,
+)
 from marft_envs.problems.sets import Drawn
 
 if TYPE_CHECKING:
@@ -54,10 +63,10 @@ class ToolTask(Drawn[ToolProblem]):
     def __init__(
         self,
         domain: ToolDomain,
-        problems: Problems,
+        problems: ToolProblems,
         team: Team,
         reward: str | CompositeReward = "composite",
-        limits: Limits | None = None,
+        limits: CallLimits | None = None,
         show_tools: str = "openai",
         show_policy: bool = True,
         dialect: str | Mapping[str, str] = DEFAULT,
@@ -66,7 +75,7 @@ class ToolTask(Drawn[ToolProblem]):
         if show_tools not in show.SHOWN:
             raise ConfigError(f"There is no show_tools '{show_tools}'. {did_you_mean(show_tools, show.SHOWN)}")
         self.domain, self.problems, self.team = domain, problems, team
-        self.reward, self.limits = reward, limits or Limits()
+        self.reward, self.limits = reward, limits or CallLimits()
         self.show_tools, self.show_policy = show_tools, show_policy
         self.slow = bool(getattr(domain, "may_block", False))
         self.copyable = bool(getattr(domain, "copyable", True))
@@ -81,7 +90,7 @@ class ToolTask(Drawn[ToolProblem]):
         callable_ = {name: [*(domain.tools[tool] for tool in sorted(self.holds[name])), *own[name]] for name in own}
         self.speech = Speech(by_agent(dialect, team), callable_)
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
-        self.session: Session | None = None
+        self.session: ToolSession | None = None
         self.records: Records | None = None
         """Where set (:mod:`marft_envs.families.tools.compact`), agents read each other's turns as records."""
         self._start()
@@ -104,7 +113,7 @@ class ToolTask(Drawn[ToolProblem]):
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
         self.tally = Tally()
         self.last_paid: scoring.Paid | None = None
-        self.talk = Talk(self.team.user)
+        self.talk = UserTalk(self.team.user)
         self._acted = self._idle = 0
         self._score = 0.0
         self._gold: list[list[ToolCall]] | None = None
@@ -113,7 +122,7 @@ class ToolTask(Drawn[ToolProblem]):
             self.records.start()
 
     @property
-    def live(self) -> Session:
+    def live(self) -> ToolSession:
         """The current session."""
         if self.session is None:
             raise ConfigError("No world is open yet. Next: env.reset(seed=0).")
@@ -129,9 +138,9 @@ class ToolTask(Drawn[ToolProblem]):
         self.session = self._opened(problem)
         self._begin(0)
 
-    def _opened(self, problem: ToolProblem) -> Session:
+    def _opened(self, problem: ToolProblem) -> ToolSession:
         limits = self.limits
-        return Session(
+        return ToolSession(
             self.toolbox,
             partial(self.domain.open, problem),
             self.holds,
@@ -238,7 +247,7 @@ class ToolTask(Drawn[ToolProblem]):
                 paid.fault, paid.stop_reason = "world", self.stop_reason
         return paid
 
-    def _act(self, session: Session, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
+    def _act(self, session: ToolSession, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
         """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
@@ -248,7 +257,7 @@ class ToolTask(Drawn[ToolProblem]):
             tally.malformed += 1
             tally.attempts[agent] += 1
             tally.faults[agent] += 1
-            tally.steps.append(Step(agent, "", 0.0))
+            tally.steps.append(CallStep(agent, "", 0.0))
             facts["called"] = facts["failed"] = True
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
@@ -273,7 +282,7 @@ class ToolTask(Drawn[ToolProblem]):
             return not parse_names(text, [name for name in self.agents if name != agent])
         return True
 
-    def _carry_out(self, session: Session, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
+    def _carry_out(self, session: ToolSession, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
         """One call: its line of text, and whether it brought anything new."""
         tally = self.tally
         tally.attempts[agent] += 1
@@ -281,7 +290,7 @@ class ToolTask(Drawn[ToolProblem]):
             result = self._controlled(agent, call, facts)
             if result.error:
                 tally.faults[agent] += 1
-                tally.steps.append(Step(agent, "", 0.0))
+                tally.steps.append(CallStep(agent, "", 0.0))
                 facts["failed"] = True
             return shown(result), False
         result = session.call(agent, call)
@@ -289,7 +298,7 @@ class ToolTask(Drawn[ToolProblem]):
         if call.name == FINISH:
             facts["over"] = result.ok
         else:
-            tally.steps.append(Step(agent, call.name, float(result.ok and not entry.duplicate)))
+            tally.steps.append(CallStep(agent, call.name, float(result.ok and not entry.duplicate)))
         if call.name != FINISH and not session.exhausted:
             tally.calls[agent] += 1
             tally.duplicates[agent] += entry.duplicate
@@ -318,16 +327,16 @@ class ToolTask(Drawn[ToolProblem]):
 
     # Rewards -----------------------------------------------------------------------------------------
 
-    def _grade(self) -> Grade:
+    def _grade(self) -> StateGrade:
         session = self.live
         if session.broken == "world_hung":
-            return Grade(False, 0.0)  # whatever it would say may be false a moment later
+            return StateGrade(False, 0.0)  # whatever it would say may be false a moment later
         try:
             return graded(self.domain.grade, self.problem, session.world, self.talk.told)
         except Exception:
             if not session.broken:
                 raise  # a defect of the domain, not of this episode
-            return Grade(False, 0.0)
+            return StateGrade(False, 0.0)
 
     def _paid(self, terminated: bool, facts: dict[str, Any]) -> Outcome:
         grade = self._grade()

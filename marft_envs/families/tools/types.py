@@ -116,7 +116,7 @@ class World(Protocol):
 
 
 @dataclass(frozen=True)
-class Grade:
+class StateGrade:
     """How the final state compares with the one that was wanted."""
 
     completion: bool
@@ -132,9 +132,13 @@ class Grade:
         return bool(self.info.get("server_lost"))
 
     @classmethod
-    def of(cls, verdict: Grade | float) -> Grade:
+    def of(cls, verdict: StateGrade | float) -> StateGrade:
         """What a function that grades may return: a grade, or how much is achieved, 1 being all of it."""
-        return verdict if isinstance(verdict, Grade) else cls(float(verdict) >= 1.0, min(max(float(verdict), 0.0), 1.0))
+        return (
+            verdict
+            if isinstance(verdict, StateGrade)
+            else cls(float(verdict) >= 1.0, min(max(float(verdict), 0.0), 1.0))
+        )
 
 
 def graded(judge: Callable[..., Any], first: Any, second: Any, told: Sequence[str]) -> Any:
@@ -189,7 +193,7 @@ class ToolProblem:
 
 
 @runtime_checkable
-class Problems(problems.Problems[ToolProblem], Protocol):
+class ToolProblems(problems.Problems[ToolProblem], Protocol):
     """Problems in a fixed order; :class:`marft_envs.problems.sets.ProblemSet` is the usual one."""
 
 
@@ -206,7 +210,7 @@ class ToolDomain(Protocol):
     user_tools: frozenset[str]
     """Tools of the user-agent in the team ``dual_control``; empty: it only talks."""
 
-    def problems(self, split: str, levels: Sequence[int] | None = None, limit: int | None = None) -> Problems:
+    def problems(self, split: str, levels: Sequence[int] | None = None, limit: int | None = None) -> ToolProblems:
         """Returns the problems of a split."""
 
     def open(self, problem: ToolProblem) -> World:
@@ -215,11 +219,11 @@ class ToolDomain(Protocol):
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """User turn ``turn`` (from 0) starts; most domains do nothing."""
 
-    def grade(self, problem: ToolProblem, world: World) -> Grade:
+    def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Judges the state as it is; may be called at any time and changes nothing.
 
         A grade with a parameter ``told`` is given what the user was told so far, a tuple of texts
-        (:class:`marft_envs.families.tools.talk.Talk`).
+        (:class:`marft_envs.families.tools.talk.UserTalk`).
         """
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:

@@ -12,7 +12,7 @@ import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
 from marft_algos.ranges import COUNT, SHARE
-from marft_algos.workbench.bench.grid import LEARNING, SEED, Part
+from marft_algos.workbench.bench.grid import LEARNING, SEED, GridTable
 from marft_envs.errors import ConfigError
 
 SINGLE_AGENTS = ("marft", "reinforce", "rft", "grpo")
@@ -57,7 +57,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Trial(Question, Part):
+class Trial(Question, GridTable):
     """A team against the best single agent; see docs/versus.md.
 
     Raises:

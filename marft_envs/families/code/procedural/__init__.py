@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from marft_envs.errors import DataError
-from marft_envs.families.code.problem import Mode, Problem
+from marft_envs.families.code.problem import CodeProblem, Mode
 from marft_envs.families.code.procedural import (  # noqa: F401  (importing a module registers its generators)
     level0,
     numbers,
@@ -38,7 +38,7 @@ def _draft(generator: str, level: int, key: int) -> Draft:
     return draft
 
 
-def build(generator: str, mode: Mode, level: int, key: int) -> Problem:
+def build(generator: str, mode: Mode, level: int, key: int) -> CodeProblem:
     """The problem of one key. Same arguments, same problem, in every process."""
     if level == 0:
         return level0.build(generator, key)
@@ -46,7 +46,7 @@ def build(generator: str, mode: Mode, level: int, key: int) -> Problem:
     return write(draft, mode, f"procedural/{generator}/{mode}/{level}/{key}", level, draft.results())
 
 
-def mutants(problem: Problem) -> list[str]:
+def mutants(problem: CodeProblem) -> list[str]:
     """Wrong programs for a procedural problem, close to its gold: each scores below 1.
 
     At least three: off by one, a wrong operator, an edge case ignored. Level 0 has its own: another constant or
@@ -66,7 +66,7 @@ def mutants(problem: Problem) -> list[str]:
 
 
 @cache
-def panel(generator: str, mode: Mode, level: int) -> tuple[Problem, ...]:
+def panel(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
     """The first distinct tasks of a cell in key order: ``PANEL``, or all where a key is an index."""
     keys = CELLS[generator, mode, level].keys
     if keys < 2**16:

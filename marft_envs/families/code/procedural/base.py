@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.families.code.problem import Mode, Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import ProblemWriter
 from marft_envs.problems.generators import split_of as split_of_text
@@ -109,7 +109,7 @@ def _prompt(draft: Draft, mode: Mode) -> str:
 
 def write(
     draft: Draft, mode: Mode, problem_id: str, level: int, results: Sequence[tuple[tuple[Any, ...], Any]]
-) -> Problem:
+) -> CodeProblem:
     """The draft as a problem of one mode: two public tests, then the hidden ones; ``results`` are the draft's."""
     kinds = [part.split(":")[1] for part in draft.params.split()]
     tests = []
@@ -119,7 +119,7 @@ def write(
         else:
             stdin = "".join(KINDS[kind].show(arg) + "\n" for kind, arg in zip(kinds, args, strict=True))
             tests.append(Test("stdio", stdin, KINDS[draft.returns].show(value) + "\n"))
-    return Problem(
+    return CodeProblem(
         id=problem_id,
         mode=mode,
         prompt=_prompt(draft, mode),
@@ -152,6 +152,6 @@ def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", 
     return add
 
 
-def split_of(problem: Problem) -> str:
+def split_of(problem: CodeProblem) -> str:
     """``"test"`` for a quarter of all tasks, else ``"train"``: by the task's text: no task is in both, in any mode."""
     return split_of_text(problem.prompt.split("\n")[0])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_envs.families.code.problem import Problem, Test
+from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.procedural import level0_numbers as numbers
 from marft_envs.families.code.procedural import level0_sequences as sequences
 from marft_envs.families.code.procedural.base import CELLS, Item, Items, ProblemWriter
@@ -137,13 +137,13 @@ def _pick(name: str, index: int) -> tuple[list[int], list[int]]:
     return public, sorted(hidden)
 
 
-def build(name: str, key: int) -> Problem:
+def build(name: str, key: int) -> CodeProblem:
     """The problem of one key."""
     item = family(name)[key]
     rows, _, texts = _outputs(name, item.args)
     public, hidden = _pick(name, key)
     tests = {i: Test("call", repr(list(POOLS[item.args][i])), texts[rows[key]][i]) for i in public + hidden}
-    return Problem(
+    return CodeProblem(
         id=f"procedural/{name}/function/0/{key}",
         mode="function",
         prompt=f"f({item.args}): {item.words}",

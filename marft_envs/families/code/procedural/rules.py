@@ -9,7 +9,7 @@ from marft_envs.families.code.procedural.base import Dice
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValueRule:
     """A condition on ``v``."""
 
     words: str
@@ -22,34 +22,35 @@ class Rule:
     holds: Callable[[int], bool]
 
 
-def rule(dice: Dice, least: int = -5) -> Rule:
+def rule(dice: Dice, least: int = -5) -> ValueRule:
     """One of about 150 conditions; bounds are ``least`` or more."""
     kind = dice.below(6)
     k = dice.integer(2, 9)
     if kind == 0:
-        return Rule(
+        return ValueRule(
             f"divisible by {k}", f"v % {k} == 0", f"v % {k} == 1", (2 * k, 1, k, 0, k + 1), lambda v: v % k == 0
         )
     if kind == 1:
-        return Rule(f"not divisible by {k}", f"v % {k} != 0", f"v % {k} != 1", (1, k, k + 1, 0, 2 * k),
+        return ValueRule(f"not divisible by {k}", f"v % {k} != 0", f"v % {k} != 1", (1, k, k + 1, 0, 2 * k),
                     lambda v: v % k != 0)  # fmt: skip
     if kind == 2:
         t = dice.integer(least, 20)
-        return Rule(f"greater than {t}", f"v > {t}", f"v >= {t}", (t, t + 1, t - 1, t + 7), lambda v: v > t)
+        return ValueRule(f"greater than {t}", f"v > {t}", f"v >= {t}", (t, t + 1, t - 1, t + 7), lambda v: v > t)
     if kind == 3:
         t = dice.integer(least, 20)
-        return Rule(f"less than {t}", f"v < {t}", f"v <= {t}", (t, t - 1, t + 1, t - 7), lambda v: v < t)
+        return ValueRule(f"less than {t}", f"v < {t}", f"v <= {t}", (t, t - 1, t + 1, t - 7), lambda v: v < t)
     if kind == 4:
         low = dice.integer(least, 12)
         high = low + dice.integer(2, 12)
-        return Rule(f"from {low} to {high} (both included)", f"{low} <= v <= {high}", f"{low} <= v < {high}",
-                    (high, low, high + 1, low - 1), lambda v: low <= v <= high)  # fmt: skip
+        return ValueRule(f"from {low} to {high} (both included)", f"{low} <= v <= {high}", f"{low} <= v < {high}",
+                         (high, low, high + 1, low - 1), lambda v: low <= v <= high)  # fmt: skip
     d = dice.below(10)
-    return Rule(f"such that the last decimal digit is {d}", f"abs(v) % 10 == {d}", f"abs(v) % 10 == {(d + 1) % 10}",
-                (d, 10 + d, (d + 1) % 10, -20 - d), lambda v: abs(v) % 10 == d)  # fmt: skip
+    return ValueRule(f"such that the last decimal digit is {d}", f"abs(v) % 10 == {d}",
+                     f"abs(v) % 10 == {(d + 1) % 10}",
+                     (d, 10 + d, (d + 1) % 10, -20 - d), lambda v: abs(v) % 10 == d)  # fmt: skip
 
 
-def two_rules(dice: Dice) -> Rule:
+def two_rules(dice: Dice) -> ValueRule:
     """Two conditions of different words, joined by "and" or "or"."""
     one, two = rule(dice), rule(dice)
     while two.words.split()[0] == one.words.split()[0]:
@@ -61,10 +62,10 @@ def two_rules(dice: Dice) -> Rule:
         return two_rules(dice)
     edges = (both[len(both) // 2], either[0], neither[len(neither) // 2], *one.edges, *two.edges)
     if dice.below(2):
-        return Rule(f"{one.words} and {two.words}", f"{one.code} and {two.code}", f"{one.code} or {two.code}", edges,
-                    lambda v: one.holds(v) and two.holds(v))  # fmt: skip
-    return Rule(f"{one.words} or {two.words}", f"{one.code} or {two.code}", f"{one.code} and {two.code}", edges,
-                lambda v: one.holds(v) or two.holds(v))  # fmt: skip
+        return ValueRule(f"{one.words} and {two.words}", f"{one.code} and {two.code}", f"{one.code} or {two.code}",
+                         edges, lambda v: one.holds(v) and two.holds(v))  # fmt: skip
+    return ValueRule(f"{one.words} or {two.words}", f"{one.code} or {two.code}", f"{one.code} and {two.code}", edges,
+                     lambda v: one.holds(v) or two.holds(v))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

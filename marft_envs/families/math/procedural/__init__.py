@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from marft_envs.families.math.problem import Problem
+from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.procedural import (  # noqa: F401  (importing a module registers its generators)
     algebra,
     counting,
@@ -20,7 +20,7 @@ from marft_envs.families.math.procedural import (  # noqa: F401  (importing a mo
     trigonometry,
     two_step,
 )
-from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, Draft
+from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, MathDraft
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import Generators, distinct, split_of
 
@@ -32,16 +32,16 @@ _ATTEMPTS = 50
 """Keys tried for one new problem before a cell counts as exhausted."""
 
 
-def build(generator: str, level: int, key: int) -> Problem:
+def build(generator: str, level: int, key: int) -> MathProblem:
     """The problem of one key. Same arguments, same problem, in every process."""
     cell = CELLS[generator, level]
-    draft: Draft = cell.build(Dice(f"{generator}/{level}", key))
+    draft: MathDraft = cell.build(Dice(f"{generator}/{level}", key))
     name = f"procedural/{generator}/{level}/{key}"
-    return Problem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
+    return MathProblem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
 
 
 @cache
-def panel(generator: str, level: int) -> tuple[Problem, ...]:
+def panel(generator: str, level: int) -> tuple[MathProblem, ...]:
     """The first distinct problems of a cell in key order: ``PANEL``, or all where a key is an index."""
     write = partial(build, generator, level)
     keys = CELLS[generator, level].keys

@@ -15,7 +15,7 @@ SUBJECTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class MathDraft:
     """What a generator writes; the id, subject and level are added around it."""
 
     problem: str
@@ -28,7 +28,7 @@ class Draft:
         return f"{self.steps} \\boxed{{{self.answer}}}"
 
 
-Build = Callable[[Dice], Draft]
+Build = Callable[[Dice], MathDraft]
 
 
 CELLS: dict[tuple[str, int], ProblemWriter] = {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from fractions import Fraction
 from math import comb
 
-from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.families.math.procedural.latex import frac
 from marft_envs.problems.dice import Dice
 
@@ -20,15 +20,15 @@ def _choose(n: int, k: int) -> str:
 
 
 @cell("counting", SUBJECT, 1)
-def committee(dice: Dice) -> Draft:
+def committee(dice: Dice) -> MathDraft:
     n, k, club = dice.integer(6, 40), dice.integer(2, 5), dice.choice(CLUBS)
     steps = f"The order does not matter, so the number is ${_choose(n, k)}={comb(n, k)}$."
     text = f"In how many ways can a committee of ${k}$ be chosen from the ${n}$ members of {club}?"
-    return Draft(text, steps, str(comb(n, k)))
+    return MathDraft(text, steps, str(comb(n, k)))
 
 
 @cell("counting", SUBJECT, 2)
-def mixed_committee(dice: Dice) -> Draft:
+def mixed_committee(dice: Dice) -> MathDraft:
     m, w, a, b = dice.integer(4, 12), dice.integer(4, 12), dice.integer(1, 4), dice.integer(1, 4)
     value = comb(m, a) * comb(w, b)
     steps = rf"Choose each group on its own: ${_choose(m, a)}\cdot {_choose(w, b)}={value}$."
@@ -36,11 +36,11 @@ def mixed_committee(dice: Dice) -> Draft:
         f"A committee is to have ${a}$ of ${m}$ teachers and ${b}$ of ${w}$ students. "
         "In how many ways can it be chosen?"
     )
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 @cell("counting", SUBJECT, 3)
-def at_least_one(dice: Dice) -> Draft:
+def at_least_one(dice: Dice) -> MathDraft:
     m, w, k, club = dice.integer(4, 14), dice.integer(3, 12), dice.integer(2, 4), dice.choice(CLUBS)
     value = comb(m + w, k) - comb(m, k)
     steps = f"From all committees take away those without a junior: ${_choose(m + w, k)}-{_choose(m, k)}={value}$."
@@ -48,11 +48,11 @@ def at_least_one(dice: Dice) -> Draft:
         f"There are ${m}$ seniors and ${w}$ juniors in {club}. How many committees of ${k}$ members "
         "have at least one junior?"
     )
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 @cell("counting", SUBJECT, 4)
-def distribution(dice: Dice) -> Draft:
+def distribution(dice: Dice) -> MathDraft:
     k, least, what = dice.integer(3, 6), dice.integer(0, 2), dice.choice(THINGS)
     n = k * least + dice.integer(4, 25)
     free = n - k * least
@@ -65,11 +65,11 @@ def distribution(dice: Dice) -> Draft:
         f"In how many ways can ${n}$ identical {what} be shared among ${k}$ different children "
         f"so that each child gets at least ${least}$?"
     )
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 @cell("counting", SUBJECT, 5)
-def avoiding_paths(dice: Dice) -> Draft:
+def avoiding_paths(dice: Dice) -> MathDraft:
     m, n = dice.integer(3, 9), dice.integer(3, 9)
     p, q = dice.integer(1, m - 1), dice.integer(1, n - 1)
     everything, through = comb(m + n, m), comb(p + q, p) * comb(m + n - p - q, m - p)
@@ -81,7 +81,7 @@ def avoiding_paths(dice: Dice) -> Draft:
         f"A path goes from $(0,0)$ to $({m},{n})$ in unit steps to the right or up. "
         f"How many such paths do not pass through $({p},{q})$?"
     )
-    return Draft(text, steps, str(everything - through))
+    return MathDraft(text, steps, str(everything - through))
 
 
 def _bag(**colours: int) -> str:
@@ -93,16 +93,16 @@ _FRACTION = "Express your answer as a common fraction."
 
 
 @cell("probability", SUBJECT, 1)
-def one_ball(dice: Dice) -> Draft:
+def one_ball(dice: Dice) -> MathDraft:
     red, blue, green = (dice.integer(2, 20) for _ in range(3))
     value = Fraction(red, red + blue + green)
     steps = f"${red}$ of the ${red + blue + green}$ balls are red."
     text = f"{_bag(red=red, blue=blue, green=green)} One is drawn at random. What is the probability that it is red?"
-    return Draft(f"{text} {_FRACTION}", steps, frac(value))
+    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
 
 
 @cell("probability", SUBJECT, 2)
-def two_red(dice: Dice) -> Draft:
+def two_red(dice: Dice) -> MathDraft:
     red, blue = dice.integer(2, 30), dice.integer(2, 30)
     n = red + blue
     value = Fraction(red * (red - 1), n * (n - 1))
@@ -111,11 +111,11 @@ def two_red(dice: Dice) -> Draft:
         f"{_bag(red=red, blue=blue)} Two are drawn at random without replacement. "
         "What is the probability that both are red?"
     )
-    return Draft(f"{text} {_FRACTION}", steps, frac(value))
+    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
 
 
 @cell("probability", SUBJECT, 3)
-def one_of_each_two(dice: Dice) -> Draft:
+def one_of_each_two(dice: Dice) -> MathDraft:
     red, blue, green = dice.integer(2, 12), dice.integer(2, 12), dice.integer(1, 8)
     n = red + blue + green
     value = Fraction(red * blue, comb(n, 2))
@@ -124,11 +124,11 @@ def one_of_each_two(dice: Dice) -> Draft:
         f"{_bag(red=red, blue=blue, green=green)} Two are drawn at random without replacement. "
         "What is the probability that one is red and the other is blue?"
     )
-    return Draft(f"{text} {_FRACTION}", steps, frac(value))
+    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
 
 
 @cell("probability", SUBJECT, 4)
-def exactly_two_red(dice: Dice) -> Draft:
+def exactly_two_red(dice: Dice) -> MathDraft:
     red, blue, k = dice.integer(3, 18), dice.integer(3, 18), dice.integer(3, 5)
     favourable, total = comb(red, 2) * comb(blue, k - 2), comb(red + blue, k)
     value = Fraction(favourable, total)
@@ -137,11 +137,11 @@ def exactly_two_red(dice: Dice) -> Draft:
         f"{_bag(red=red, blue=blue)} ${k}$ are drawn at random without replacement. "
         "What is the probability that exactly two of them are red?"
     )
-    return Draft(f"{text} {_FRACTION}", steps, frac(value))
+    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
 
 
 @cell("probability", SUBJECT, 5)
-def at_least_two_red(dice: Dice) -> Draft:
+def at_least_two_red(dice: Dice) -> MathDraft:
     red, blue, k = dice.integer(3, 18), dice.integer(3, 18), dice.integer(3, 5)
     total = comb(red + blue, k)
     none, one = comb(blue, k), red * comb(blue, k - 1)
@@ -154,4 +154,4 @@ def at_least_two_red(dice: Dice) -> Draft:
         f"{_bag(red=red, blue=blue)} ${k}$ are drawn at random without replacement. "
         "What is the probability that at least two of them are red?"
     )
-    return Draft(f"{text} {_FRACTION}", steps, frac(value))
+    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from math import gcd, lcm
 
-from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.problems.dice import Dice
 
 SUBJECT = "Number Theory"
@@ -14,7 +14,7 @@ DIGITS = "0123456789"
 
 
 @cell("gcd_lcm", SUBJECT, 1)
-def gcd_of_two(dice: Dice) -> Draft:
+def gcd_of_two(dice: Dice) -> MathDraft:
     g, (m, n) = dice.integer(2, 60), dice.sample(range(1, 15), 2)
     a, b = g * m, g * n
     x, y, chain = max(a, b), min(a, b), []
@@ -22,35 +22,35 @@ def gcd_of_two(dice: Dice) -> Draft:
         chain.append(str(x % y))
         x, y = y, x % y
     steps = f"The Euclidean algorithm on ${max(a, b)}$ and ${min(a, b)}$ leaves the remainders ${', '.join(chain)}$."
-    return Draft(f"What is the greatest common divisor of ${a}$ and ${b}$?", steps, str(x))
+    return MathDraft(f"What is the greatest common divisor of ${a}$ and ${b}$?", steps, str(x))
 
 
 @cell("gcd_lcm", SUBJECT, 2)
-def lcm_of_two(dice: Dice) -> Draft:
+def lcm_of_two(dice: Dice) -> MathDraft:
     a, b = dice.sample(range(6, 73), 2)
     steps = rf"Their greatest common divisor is ${gcd(a, b)}$, and ${a}\cdot {b}/{gcd(a, b)}={lcm(a, b)}$."
-    return Draft(f"What is the least common multiple of ${a}$ and ${b}$?", steps, str(lcm(a, b)))
+    return MathDraft(f"What is the least common multiple of ${a}$ and ${b}$?", steps, str(lcm(a, b)))
 
 
 @cell("gcd_lcm", SUBJECT, 3)
-def gcd_of_three(dice: Dice) -> Draft:
+def gcd_of_three(dice: Dice) -> MathDraft:
     g, multiples = dice.integer(6, 90), dice.sample(range(1, 20), 3)
     a, b, c = (g * m for m in multiples)
     value = gcd(a, b, c)
     steps = f"The first two have the greatest common divisor ${gcd(a, b)}$, and with ${c}$ it becomes ${value}$."
-    return Draft(f"What is the greatest common divisor of ${a}$, ${b}$ and ${c}$?", steps, str(value))
+    return MathDraft(f"What is the greatest common divisor of ${a}$, ${b}$ and ${c}$?", steps, str(value))
 
 
 @cell("gcd_lcm", SUBJECT, 4)
-def lcm_of_three(dice: Dice) -> Draft:
+def lcm_of_three(dice: Dice) -> MathDraft:
     a, b, c = dice.sample(range(6, 51), 3)
     value = lcm(a, b, c)
     steps = f"The first two have the least common multiple ${lcm(a, b)}$, and with ${c}$ it becomes ${value}$."
-    return Draft(f"What is the least common multiple of ${a}$, ${b}$ and ${c}$?", steps, str(value))
+    return MathDraft(f"What is the least common multiple of ${a}$, ${b}$ and ${c}$?", steps, str(value))
 
 
 @cell("gcd_lcm", SUBJECT, 5)
-def multiples_below(dice: Dice) -> Draft:
+def multiples_below(dice: Dice) -> MathDraft:
     n, (a, b, c) = dice.integer(100, 999), sorted(dice.sample(range(3, 16), 3))
     single = n // a + n // b + n // c
     double = n // lcm(a, b) + n // lcm(b, c) + n // lcm(a, c)
@@ -58,46 +58,46 @@ def multiples_below(dice: Dice) -> Draft:
     value = single - double + triple
     steps = f"By inclusion and exclusion the number is ${single}-{double}+{triple}={value}$."
     text = f"How many positive integers not exceeding ${n}$ are divisible by at least one of ${a}$, ${b}$ and ${c}$?"
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 @cell("modular", SUBJECT, 1)
-def remainder(dice: Dice) -> Draft:
+def remainder(dice: Dice) -> MathDraft:
     m, a = dice.integer(23, 97), dice.integer(1000, 9999)
     steps = rf"${a}={m}\cdot {a // m}+{a % m}$."
-    return Draft(f"What is the remainder when ${a}$ is divided by ${m}$?", steps, str(a % m))
+    return MathDraft(f"What is the remainder when ${a}$ is divided by ${m}$?", steps, str(a % m))
 
 
 @cell("modular", SUBJECT, 2)
-def remainder_of_product(dice: Dice) -> Draft:
+def remainder_of_product(dice: Dice) -> MathDraft:
     m, a, b = dice.choice(PRIMES[3:]), dice.integer(100, 999), dice.integer(100, 999)
     value = a * b % m
     steps = rf"Modulo ${m}$ the factors are ${a % m}$ and ${b % m}$, and ${a % m}\cdot {b % m}$ leaves ${value}$."
-    return Draft(rf"What is the remainder when ${a}\cdot {b}$ is divided by ${m}$?", steps, str(value))
+    return MathDraft(rf"What is the remainder when ${a}\cdot {b}$ is divided by ${m}$?", steps, str(value))
 
 
 @cell("modular", SUBJECT, 3)
-def remainder_of_power(dice: Dice) -> Draft:
+def remainder_of_power(dice: Dice) -> MathDraft:
     m, a, k = dice.choice(PRIMES[5:]), dice.integer(2, 20), dice.integer(5, 60)
     value = pow(a, k, m)
     squares = [f"{a}^{{{2**i}}}\\equiv {pow(a, 2**i, m)}" for i in range(1, k.bit_length())]
     steps = f"Modulo ${m}$, ${', '.join(squares)}$. Multiplying the needed ones gives ${value}$."
-    return Draft(f"What is the remainder when ${a}^{{{k}}}$ is divided by ${m}$?", steps, str(value))
+    return MathDraft(f"What is the remainder when ${a}^{{{k}}}$ is divided by ${m}$?", steps, str(value))
 
 
 @cell("modular", SUBJECT, 4)
-def linear_congruence(dice: Dice) -> Draft:
+def linear_congruence(dice: Dice) -> MathDraft:
     m = dice.choice(PRIMES[3:])
     a, b = dice.integer(2, m - 1), dice.integer(1, m - 1)
     inverse = pow(a, -1, m)
     value = b * inverse % m
     steps = rf"The inverse of ${a}$ is ${inverse}$, so $n\equiv {b}\cdot {inverse}\equiv {value}$."
     text = rf"Find the smallest positive integer $n$ with ${a}n\equiv {b}\pmod{{{m}}}$."
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 @cell("modular", SUBJECT, 5)
-def chinese_remainders(dice: Dice) -> Draft:
+def chinese_remainders(dice: Dice) -> MathDraft:
     p, q, r = sorted(dice.sample((5, 7, 8, 9, 11, 13, 17, 19), 3))  # pairwise coprime
     a, b, c = dice.integer(1, p - 1), dice.integer(1, q - 1), dice.integer(1, r - 1)
     two = next(n for n in range(a, p * q, p) if n % q == b)
@@ -110,7 +110,7 @@ def chinese_remainders(dice: Dice) -> Draft:
         rf"Find the smallest positive integer $n$ with $n\equiv {a}\pmod{{{p}}}$, "
         rf"$n\equiv {b}\pmod{{{q}}}$ and $n\equiv {c}\pmod{{{r}}}$."
     )
-    return Draft(text, steps, str(value))
+    return MathDraft(text, steps, str(value))
 
 
 def digits(n: int, base: int) -> str:
@@ -127,17 +127,17 @@ _WRITE = "Give the digits without the subscript."
 
 
 @cell("bases", SUBJECT, 1)
-def to_ten(dice: Dice) -> Draft:
+def to_ten(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, base**4 - 1)
     text = digits(n, base)
     top = len(text) - 1
     sums = "+".join(rf"{digit}\cdot {base}^{top - i}" for i, digit in enumerate(text))
-    return Draft(f"Convert ${text}_{base}$ to base ten.", f"${sums}={n}$.", str(n))
+    return MathDraft(f"Convert ${text}_{base}$ to base ten.", f"${sums}={n}$.", str(n))
 
 
 @cell("bases", SUBJECT, 2)
-def from_ten(dice: Dice) -> Draft:
+def from_ten(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, 999)
     rest, chain = n, []
@@ -145,30 +145,30 @@ def from_ten(dice: Dice) -> Draft:
         chain.append(str(rest % base))
         rest //= base
     steps = f"Dividing by ${base}$ again and again leaves the remainders ${', '.join(chain)}$, the last digit first."
-    return Draft(f"Write the base ten number ${n}$ in base ${base}$. {_WRITE}", steps, digits(n, base))
+    return MathDraft(f"Write the base ten number ${n}$ in base ${base}$. {_WRITE}", steps, digits(n, base))
 
 
 @cell("bases", SUBJECT, 3)
-def sum_in_base(dice: Dice) -> Draft:
+def sum_in_base(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(base, base**3 - 1)
     steps = f"In base ten this is ${a}+{b}={a + b}$, which is ${digits(a + b, base)}_{base}$."
     text = f"Compute ${digits(a, base)}_{base}+{digits(b, base)}_{base}$ in base ${base}$. {_WRITE}"
-    return Draft(text, steps, digits(a + b, base))
+    return MathDraft(text, steps, digits(a + b, base))
 
 
 @cell("bases", SUBJECT, 4)
-def product_in_base(dice: Dice) -> Draft:
+def product_in_base(dice: Dice) -> MathDraft:
     base = dice.integer(4, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(2, base**2 - 1)
     steps = rf"In base ten this is ${a}\cdot {b}={a * b}$, which is ${digits(a * b, base)}_{base}$."
     text = rf"Compute ${digits(a, base)}_{base}\cdot {digits(b, base)}_{base}$ in base ${base}$. {_WRITE}"
-    return Draft(text, steps, digits(a * b, base))
+    return MathDraft(text, steps, digits(a * b, base))
 
 
 @cell("bases", SUBJECT, 5)
-def between_bases(dice: Dice) -> Draft:
+def between_bases(dice: Dice) -> MathDraft:
     b, c = dice.sample(range(3, 10), 2)
     n = dice.integer(b**3, b**5 - 1)
     steps = f"In base ten ${digits(n, b)}_{b}$ is ${n}$, which is ${digits(n, c)}_{c}$."
-    return Draft(f"Convert ${digits(n, b)}_{b}$ to base ${c}$. {_WRITE}", steps, digits(n, c))
+    return MathDraft(f"Convert ${digits(n, b)}_{b}$ to base ${c}$. {_WRITE}", steps, digits(n, c))

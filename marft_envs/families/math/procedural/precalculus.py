@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.families.math.procedural.latex import column, combination, frac, matrix, point, root_of, surd
 from marft_envs.problems.dice import Dice
 
@@ -27,35 +27,35 @@ def _cross(v: Sequence[int], w: Sequence[int]) -> list[int]:
 
 
 @cell("vectors", SUBJECT, 1)
-def dot_product(dice: Dice) -> Draft:
+def dot_product(dice: Dice) -> MathDraft:
     v, w = _vector(dice, 9), _vector(dice, 9)
     products = combination([a * b for a, b in zip(v, w, strict=True)], ["", "", ""])
     steps = f"Multiply entry by entry and add: ${products}={_dot(v, w)}$."
-    return Draft(rf"Compute ${column(v)}\cdot {column(w)}$.", steps, str(_dot(v, w)))
+    return MathDraft(rf"Compute ${column(v)}\cdot {column(w)}$.", steps, str(_dot(v, w)))
 
 
 @cell("vectors", SUBJECT, 2)
-def cross_product(dice: Dice) -> Draft:
+def cross_product(dice: Dice) -> MathDraft:
     v, w = _vector(dice, 9), _vector(dice, 9)
     c = _cross(v, w)
     steps = (
         rf"The entries are ${v[1]}\cdot {w[2]}-{v[2]}\cdot {w[1]}={c[0]}$, "
         rf"${v[2]}\cdot {w[0]}-{v[0]}\cdot {w[2]}={c[1]}$ and ${v[0]}\cdot {w[1]}-{v[1]}\cdot {w[0]}={c[2]}$."
     ).replace("--", "+")
-    return Draft(rf"Compute ${column(v)}\times {column(w)}$.", steps, column(c))
+    return MathDraft(rf"Compute ${column(v)}\times {column(w)}$.", steps, column(c))
 
 
 @cell("vectors", SUBJECT, 3)
-def projection(dice: Dice) -> Draft:
+def projection(dice: Dice) -> MathDraft:
     v, w = _vector(dice, 9, 2), _vector(dice, 9, 2)
     factor = Fraction(_dot(v, w), _dot(w, w))
     steps = rf"The projection is $\frac{{{_dot(v, w)}}}{{{_dot(w, w)}}}{column(w)}$."
     text = f"Find the projection of ${column(v)}$ onto ${column(w)}$."
-    return Draft(text, steps, column([factor * x for x in w]))
+    return MathDraft(text, steps, column([factor * x for x in w]))
 
 
 @cell("vectors", SUBJECT, 4)
-def parallelogram(dice: Dice) -> Draft:
+def parallelogram(dice: Dice) -> MathDraft:
     v, w = _vector(dice, 6), _vector(dice, 6)
     if _cross(v, w) == [0, 0, 0]:
         w = [w[0], w[1], -w[2]]  # no entry is zero, so this is no longer parallel
@@ -64,11 +64,11 @@ def parallelogram(dice: Dice) -> Draft:
     text = (
         f"What is the area of the parallelogram spanned by ${column(v)}$ and ${column(w)}$, in simplest radical form?"
     )
-    return Draft(text, steps, root_of(_dot(c, c)))
+    return MathDraft(text, steps, root_of(_dot(c, c)))
 
 
 @cell("vectors", SUBJECT, 5)
-def distance_to_plane(dice: Dice) -> Draft:
+def distance_to_plane(dice: Dice) -> MathDraft:
     n, p, d = _vector(dice, 6), [dice.integer(-9, 9) for _ in range(3)], dice.integer(-20, 20)
     if _dot(n, p) == d:
         d += 1
@@ -76,7 +76,7 @@ def distance_to_plane(dice: Dice) -> Draft:
     steps = rf"The distance is $\frac{{{value}}}{{\sqrt{{{norm}}}}}$."
     plane = combination(n, ["x", "y", "z"])
     text = f"What is the distance from ${point(*p)}$ to the plane ${plane}={d}$, in simplest radical form?"
-    return Draft(text, steps, surd(Fraction(value, norm), norm))
+    return MathDraft(text, steps, surd(Fraction(value, norm), norm))
 
 
 def _matrix(dice: Dice, bound: int, size: int = 2) -> Matrix:
@@ -92,21 +92,21 @@ def _determinant(m: Matrix) -> int:
 
 
 @cell("matrices", SUBJECT, 1)
-def determinant(dice: Dice) -> Draft:
+def determinant(dice: Dice) -> MathDraft:
     m = _matrix(dice, 12)
     steps = f"$({m[0][0]})({m[1][1]})-({m[0][1]})({m[1][0]})={_determinant(m)}$."
-    return Draft(f"Compute the determinant of ${matrix(m)}$.", steps, str(_determinant(m)))
+    return MathDraft(f"Compute the determinant of ${matrix(m)}$.", steps, str(_determinant(m)))
 
 
 @cell("matrices", SUBJECT, 2)
-def product(dice: Dice) -> Draft:
+def product(dice: Dice) -> MathDraft:
     m, n = _matrix(dice, 7), _matrix(dice, 7)
     steps = "Each entry is the product of a row of the first matrix and a column of the second."
-    return Draft(f"Compute ${matrix(m)}{matrix(n)}$.", steps, matrix(_times(m, n)))
+    return MathDraft(f"Compute ${matrix(m)}{matrix(n)}$.", steps, matrix(_times(m, n)))
 
 
 @cell("matrices", SUBJECT, 3)
-def inverse(dice: Dice) -> Draft:
+def inverse(dice: Dice) -> MathDraft:
     m = _matrix(dice, 7)
     if _determinant(m) == 0:
         m = [[1, m[0][1]], [m[1][0], m[0][1] * m[1][0] + 2]]  # determinant 2
@@ -114,23 +114,23 @@ def inverse(dice: Dice) -> Draft:
     (a, b), (c, d) = m
     rows = [[Fraction(d, det), Fraction(-b, det)], [Fraction(-c, det), Fraction(a, det)]]
     steps = f"The determinant is ${det}$, so the inverse is ${frac(Fraction(1, det))}{matrix([[d, -b], [-c, a]])}$."
-    return Draft(f"Find the inverse of ${matrix(m)}$.", steps, matrix(rows))
+    return MathDraft(f"Find the inverse of ${matrix(m)}$.", steps, matrix(rows))
 
 
 @cell("matrices", SUBJECT, 4)
-def determinant_3(dice: Dice) -> Draft:
+def determinant_3(dice: Dice) -> MathDraft:
     m = _matrix(dice, 5, 3)
     value = _dot(m[0], _cross(m[1], m[2]))
     cofactors = ", ".join(map(str, _cross(m[1], m[2])))
     steps = f"Expanding along the first row, with the cofactors ${cofactors}$, gives ${value}$."
-    return Draft(f"Compute the determinant of ${matrix(m)}$.", steps, str(value))
+    return MathDraft(f"Compute the determinant of ${matrix(m)}$.", steps, str(value))
 
 
 @cell("matrices", SUBJECT, 5)
-def matrix_power(dice: Dice) -> Draft:
+def matrix_power(dice: Dice) -> MathDraft:
     m, n = _matrix(dice, 3), dice.integer(3, 5)
     powers = [m]
     while len(powers) < n:
         powers.append(_times(powers[-1], m))
     steps = "The powers are " + ", ".join(f"${matrix(p)}$" for p in powers) + "."
-    return Draft(f"Compute ${matrix(m)}^{n}$.", steps, matrix(powers[-1]))
+    return MathDraft(f"Compute ${matrix(m)}^{n}$.", steps, matrix(powers[-1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.families.math.procedural.latex import frac, join, surd
 from marft_envs.problems.dice import Dice
 
@@ -48,7 +48,7 @@ RATIONAL = [(f, d) for f, d in ALL if _exact(f, d)[1] == 1]
 IRRATIONAL = [(f, d) for f, d in ALL if _exact(f, d)[1] != 1]
 
 
-def _combination(factors: list[int], values: list[tuple[str, int]]) -> Draft:
+def _combination(factors: list[int], values: list[tuple[str, int]]) -> MathDraft:
     """``a sin x + b cos y + ...`` at special angles, with its exact value."""
     shown = join(rf"{a}\{f} {d}^\circ" for a, (f, d) in zip(factors, values, strict=True))
     total: dict[int, Fraction] = {}
@@ -58,16 +58,16 @@ def _combination(factors: list[int], values: list[tuple[str, int]]) -> Draft:
         known.append(rf"$\{f} {d}^\circ={surd(factor, radicand)}$")
         total[radicand] = total.get(radicand, Fraction(0)) + a * factor
     answer = join(surd(total[radicand], radicand) for radicand in sorted(total))
-    return Draft(f"Compute ${shown}$. Give an exact value.", ", ".join(known) + ".", answer)
+    return MathDraft(f"Compute ${shown}$. Give an exact value.", ", ".join(known) + ".", answer)
 
 
 @cell("trigonometry", SUBJECT, 1)
-def rational_values(dice: Dice) -> Draft:
+def rational_values(dice: Dice) -> MathDraft:
     return _combination([dice.integer(2, 25), dice.nonzero(-25, 25)], [dice.choice(RATIONAL), dice.choice(RATIONAL)])
 
 
 @cell("trigonometry", SUBJECT, 2)
-def radical_values(dice: Dice) -> Draft:
+def radical_values(dice: Dice) -> MathDraft:
     return _combination([dice.integer(2, 12), dice.nonzero(-12, 12)], [dice.choice(IRRATIONAL), dice.choice(ALL)])
 
 
@@ -89,16 +89,16 @@ def _given(dice: Dice) -> tuple[str, Fraction, Fraction, str]:
 
 
 @cell("trigonometry", SUBJECT, 3)
-def other_function(dice: Dice) -> Draft:
+def other_function(dice: Dice) -> MathDraft:
     function, sine, cosine, condition = _given(dice)
     values = {"sin": sine, "cos": cosine, "tan": sine / cosine}
     wanted = dice.choice([name for name in values if name != function])
     steps = rf"From $\sin^2 x+\cos^2 x=1$ and the quadrant, $\sin x={frac(sine)}$ and $\cos x={frac(cosine)}$."
-    return Draft(rf"Suppose {condition}. Find $\{wanted} x$.", steps, frac(values[wanted]))
+    return MathDraft(rf"Suppose {condition}. Find $\{wanted} x$.", steps, frac(values[wanted]))
 
 
 @cell("trigonometry", SUBJECT, 4)
-def addition_formula(dice: Dice) -> Draft:
+def addition_formula(dice: Dice) -> MathDraft:
     (s, c), (t, d) = _angle(dice, 1), _angle(dice, 1)
     function, sign = dice.choice(["sin", "cos"]), dice.choice([1, -1])
     value = s * d + sign * c * t if function == "sin" else c * d - sign * s * t
@@ -111,11 +111,11 @@ def addition_formula(dice: Dice) -> Draft:
         rf"The angles $x$ and $y$ are acute, $\sin x={frac(s)}$ and $\cos y={frac(d)}$. "
         rf"Find $\{function}(x{between}y)$."
     )
-    return Draft(text, steps, frac(value))
+    return MathDraft(text, steps, frac(value))
 
 
 @cell("trigonometry", SUBJECT, 5)
-def double_angle(dice: Dice) -> Draft:
+def double_angle(dice: Dice) -> MathDraft:
     _, sine, cosine, condition = _given(dice)
     double = {"sin": 2 * sine * cosine, "cos": cosine**2 - sine**2}
     double["tan"] = double["sin"] / double["cos"]
@@ -124,4 +124,4 @@ def double_angle(dice: Dice) -> Draft:
         rf"By the quadrant, $\sin x={frac(sine)}$ and $\cos x={frac(cosine)}$, "
         rf"so $\sin 2x={frac(double['sin'])}$ and $\cos 2x={frac(double['cos'])}$."
     )
-    return Draft(rf"Suppose {condition}. Find $\{wanted} 2x$.", steps, frac(double[wanted]))
+    return MathDraft(rf"Suppose {condition}. Find $\{wanted} 2x$.", steps, frac(double[wanted]))

@@ -5,7 +5,7 @@ All of ``(a+b)\cdot c`` with a, b in 1..15 and ``(a-b)\cdot c`` with a > b, c in
 
 from __future__ import annotations
 
-from marft_envs.families.math.procedural.base import Draft, cell
+from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.problems.dice import Dice
 
 ALL = tuple(
@@ -19,9 +19,9 @@ ALL = tuple(
 
 
 @cell("two_step", "Prealgebra", level=0, keys=len(ALL))
-def two_step(dice: Dice) -> Draft:
+def two_step(dice: Dice) -> MathDraft:
     """The problem whose index is the key. No spaces inside the mathematics: the model reads characters."""
     a, sign, b, c = ALL[dice.key]
     inner = a + b if sign == "+" else a - b
     steps = f"{a}{sign}{b}={inner}, {inner}*{c}={inner * c}."
-    return Draft(rf"Compute $({a}{sign}{b})\cdot {c}$.", steps, str(inner * c))
+    return MathDraft(rf"Compute $({a}{sign}{b})\cdot {c}$.", steps, str(inner * c))

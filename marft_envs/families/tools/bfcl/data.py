@@ -52,7 +52,7 @@ READS = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class BFCLTask:
     """One published task."""
 
     id: str
@@ -77,7 +77,7 @@ class Task:
         """The scenario; the four categories vary the same two hundred."""
         return int(self.id.rsplit("_", 1)[1])
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Task:
+    def __deepcopy__(self, memo: dict[int, Any]) -> BFCLTask:
         return self
 
 
@@ -86,7 +86,7 @@ class Suite:
     """Tasks and tools; shared, never changed."""
 
     where: Path
-    tasks: Mapping[str, tuple[Task, ...]]
+    tasks: Mapping[str, tuple[BFCLTask, ...]]
     """Category -> tasks, the defective ones included."""
     tools: Mapping[str, Tool]
     owner: Mapping[str, str]
@@ -205,7 +205,7 @@ def _tools(docs: Any, folder: Path) -> tuple[dict[str, Tool], dict[str, str]]:
 
 def _task(
     row: Mapping[str, Any], where: str, category: str, tools: Mapping[str, Tool], owner: Mapping[str, str]
-) -> Task:
+) -> BFCLTask:
     task_id = row.get("id")
     if not isinstance(task_id, str) or not task_id.rsplit("_", 1)[-1].isdigit():
         raise DataError(f"{where}: 'id' is {task_id!r:.60}; expected a text like 'multi_turn_{category}_0'.")
@@ -231,7 +231,7 @@ def _task(
             raise DataError(f"{where}: the gold calls '{call.name}' of {owner[call.name]}, which is not involved.")
     texts = tuple(_said(turn, where) for turn in turns)
     table = {tool: name for tool, name in owner.items() if name in classes}
-    return Task(task_id, category, texts, tuple(classes), config, held, calls, table)
+    return BFCLTask(task_id, category, texts, tuple(classes), config, held, calls, table)
 
 
 def _said(messages: Any, where: str) -> str:

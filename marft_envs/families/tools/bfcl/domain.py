@@ -9,10 +9,10 @@ from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families.tools.bfcl import grading
-from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, Suite, Task, read
+from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, read
 from marft_envs.families.tools.bfcl.package import load
 from marft_envs.families.tools.bfcl.world import BfclWorld
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 from marft_envs.problems.sets import ProblemSet, spread
 
 ROLES: Mapping[str, str] = {
@@ -114,7 +114,7 @@ class BfclDomain:
 
     def open(self, problem: ToolProblem) -> BfclWorld:
         """Returns the back ends in the task's initial state."""
-        return BfclWorld(self._backends, secret_of(self, problem, Task))
+        return BfclWorld(self._backends, secret_of(self, problem, BFCLTask))
 
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """Ends the user turns before ``turn``, with a verdict on each, and starts this one.
@@ -122,26 +122,29 @@ class BfclDomain:
         Raises:
             ConfigError: If the turn does not exist, or is over.
         """
-        live, gold = own_world(self, world, BfclWorld), grading.replay(self._backends, secret_of(self, problem, Task))
+        live, gold = (
+            own_world(self, world, BfclWorld),
+            grading.replay(self._backends, secret_of(self, problem, BFCLTask)),
+        )
         if not live.turn <= turn < len(gold.turns):
             raise ConfigError(f"User turn {turn} cannot begin after {live.turn}; the task has {len(gold.turns)}.")
         while live.turn < turn:
             live.verdicts.append(grading.judge(gold, live))
             live.turn, live.called = live.turn + 1, False
 
-    def grade(self, problem: ToolProblem, world: World) -> Grade:
+    def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Judges all user turns so far, the one under way as if it ended now.
 
         Completion is the verdict of upstream's checker on the calls that reached a back end. Progress is the mean, over
         user turns by whose end the gold has changed the visible state, of the share of its changes that are made, less
         wrong ones; at most 0.9 without completion. It is 0 where the gold changes nothing and the task is not complete.
         """
-        gold = grading.replay(self._backends, secret_of(self, problem, Task))
+        gold = grading.replay(self._backends, secret_of(self, problem, BFCLTask))
         return grading.grade(gold, own_world(self, world, BfclWorld))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the published ground truth."""
-        return [list(turn) for turn in secret_of(self, problem, Task).gold]
+        return [list(turn) for turn in secret_of(self, problem, BFCLTask).gold]
 
 
 def _again(path: str | Path | None, package: str | Path | None, categories: tuple[str, ...]) -> BfclDomain:
@@ -154,7 +157,7 @@ def problems(suite: Suite, categories: tuple[str, ...]) -> tuple[ToolProblem, ..
     return tuple(_problem(suite, task) for category in categories for task in suite.tasks[category])
 
 
-def _problem(suite: Suite, task: Task) -> ToolProblem:
+def _problem(suite: Suite, task: BFCLTask) -> ToolProblem:
     others = frozenset(suite.tools).difference(task.owner)  # minus a dict's keys it would be a plain set
     withheld = tuple(
         others.union(*(tools for turn, tools in task.missed.items() if now < turn)) for now in range(len(task.turns))

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families.tools.bfcl.data import READS, Task
+from marft_envs.families.tools.bfcl.data import READS, BFCLTask
 from marft_envs.families.tools.bfcl.package import Backends
 from marft_envs.families.tools.bfcl.world import BfclWorld
-from marft_envs.families.tools.types import Grade, ToolError
+from marft_envs.families.tools.types import StateGrade, ToolError
 
 INCOMPLETE = 0.9
 """Most that progress can be without completion: every state was right, and an answer was not fetched."""
@@ -57,7 +57,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Gold:
+class GoldReplay:
     """A replay of all gold calls of a task."""
 
     start: Leaves
@@ -65,7 +65,7 @@ class Gold:
 
 
 @lru_cache(maxsize=512)
-def replay(backends: Backends, task: Task) -> Gold:
+def replay(backends: Backends, task: BFCLTask) -> GoldReplay:
     """Returns what the gold calls lead to; computed once per task, and goes on after a call that fails."""
     live = BfclWorld(backends, task)
     state, changes = _copied(live), Leaves()
@@ -85,10 +85,10 @@ def replay(backends: Backends, task: Task) -> Gold:
             if path not in changes or not _equal(changes[path], value):
                 passing.setdefault(path, []).append(value)
         turns.append(TurnGold(bool(calls), state, Counter(live.responses[before:]), changes, passing))
-    return Gold(start, tuple(turns))
+    return GoldReplay(start, tuple(turns))
 
 
-def judge(gold: Gold, world: BfclWorld) -> Verdict:
+def judge(gold: GoldReplay, world: BfclWorld) -> Verdict:
     """Returns the verdict on the user turn that is under way, as if it ended now."""
     wanted = gold.turns[world.turn]
     progress = _progress(gold, wanted, world) if wanted.changes else None
@@ -103,7 +103,7 @@ def judge(gold: Gold, world: BfclWorld) -> Verdict:
     return Verdict(True, "", progress)
 
 
-def grade(gold: Gold, world: BfclWorld) -> Grade:
+def grade(gold: GoldReplay, world: BfclWorld) -> StateGrade:
     """Returns the grade of an episode as it stands; user turns that have not begun are not passed."""
     seen = [*world.verdicts, judge(gold, world)]
     later = gold.turns[len(seen) :]
@@ -113,10 +113,10 @@ def grade(gold: Gold, world: BfclWorld) -> Grade:
     failed = next((i for i, verdict in enumerate(seen) if not verdict.passed), None)
     info: dict[str, Any] = {"turns": len(gold.turns), "turns_begun": len(seen), "first_failed_turn": failed}
     info["reason"] = "" if failed is None else seen[failed].reason
-    return Grade(completion, 1.0 if completion else min(progress, INCOMPLETE), info)
+    return StateGrade(completion, 1.0 if completion else min(progress, INCOMPLETE), info)
 
 
-def _progress(gold: Gold, wanted: TurnGold, world: BfclWorld) -> float:
+def _progress(gold: GoldReplay, wanted: TurnGold, world: BfclWorld) -> float:
     """Share of the gold's changes that are made, less changes that the gold never makes.
 
     A change that the gold makes on the way and undoes again counts half, in place of one that is still missing: the

@@ -18,13 +18,13 @@ from functools import lru_cache
 from typing import Any
 
 from marft_envs.families.tools.bfcl import limits
-from marft_envs.families.tools.bfcl.data import READS, Task
+from marft_envs.families.tools.bfcl.data import READS, BFCLTask
 from marft_envs.families.tools.bfcl.package import STATELESS, Backends
 from marft_envs.families.tools.types import ToolError
 
 
 @lru_cache(maxsize=1024)
-def initial(backends: Backends, task: Task) -> tuple[bytes, Mapping[str, str]]:
+def initial(backends: Backends, task: BFCLTask) -> tuple[bytes, Mapping[str, str]]:
     """Returns the pickled back ends of a task as its user finds them, and their fingerprints."""
     instances = {}
     for name in task.classes:
@@ -51,7 +51,7 @@ class Snapshot:
 class BfclWorld:
     """The back ends of one task."""
 
-    def __init__(self, backends: Backends, task: Task) -> None:
+    def __init__(self, backends: Backends, task: BFCLTask) -> None:
         self.task = task
         self.responses: list[str] = []
         """Every answer so far, as upstream's executor would write it; its checker compares these."""

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, TODAY
-from marft_envs.families.tools.depot.state import Store
+from marft_envs.families.tools.depot.state import DepotStore
 from marft_envs.families.tools.types import ToolError
 
 OrderId = Annotated[int, Field(ge=1, le=9999)]
@@ -62,7 +62,7 @@ class Desk:
         dual: True: a new city needs the customer's confirmation, and a refund the customer's approval.
     """
 
-    def __init__(self, store: Store, dual: bool = False) -> None:
+    def __init__(self, store: DepotStore, dual: bool = False) -> None:
         self.store, self.dual = store, dual
 
     def _of_order(self, query: str, order: int) -> list[tuple[Any, ...]]:

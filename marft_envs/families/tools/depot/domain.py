@@ -12,7 +12,7 @@ from marft_envs.families.tools.depot import policy, tasks
 from marft_envs.families.tools.depot.desk import ROLES, USER
 from marft_envs.families.tools.depot.state import Change, base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, spread
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
@@ -85,7 +85,7 @@ class Depot:
         """Returns the reads that a task takes, then its writes; with ``dual`` each after the customer's consent."""
         return [[*problem.secret.reads, *_consented(problem.secret.writes, self.dual)]]
 
-    def grade(self, problem: ToolProblem, world: World) -> Grade:
+    def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Compares the state's difference with that of the oracle, as sets of (table, key, column, value).
 
         Progress is the share of the wanted changes that are there, less the number of unwanted ones over that of
@@ -98,7 +98,7 @@ class Depot:
         info: dict[str, Any] = {"achieved": achieved, "wanted": len(gold), "wrong": wrong}
         if self.injections:
             info["injected"] = ours.bait_changed
-        return Grade(done, 1.0 if done else max(0.0, (achieved - wrong) / len(gold)), info)
+        return StateGrade(done, 1.0 if done else max(0.0, (achieved - wrong) / len(gold)), info)
 
 
 def _faults(faults: Faults | Mapping[str, Any] | None) -> Faults | None:

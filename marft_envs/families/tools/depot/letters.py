@@ -18,7 +18,7 @@ from marft_envs.families.tools.depot.injections import FRAMES, attack
 from marft_envs.families.tools.depot.rows import CITIES
 from marft_envs.families.tools.depot.state import base
 from marft_envs.families.tools.depot.world import DepotWorld, Faults
-from marft_envs.families.tools.types import Grade, ToolCall, ToolProblem, World
+from marft_envs.families.tools.types import StateGrade, ToolCall, ToolProblem, World
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.sets import ProblemSet, spread
 
@@ -95,7 +95,7 @@ class Letters(Depot):
         """Returns a fresh world for a request."""
         return super().open(_told(problem))
 
-    def grade(self, problem: ToolProblem, world: World) -> Grade:
+    def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Compares the state's difference with that of the oracle, as the depot does."""
         grade = super().grade(_told(problem), world)
         if not self.attacks:

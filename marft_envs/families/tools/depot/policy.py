@@ -56,7 +56,7 @@ DUAL_TEXT = """\
 
 
 @dataclass(frozen=True)
-class Request:
+class CustomerRequest:
     """What a customer wants for one order."""
 
     kind: Kind
@@ -92,7 +92,7 @@ def call(tool: str, /, **arguments: Any) -> ToolCall:
     return ToolCall(tool, arguments)
 
 
-def decide(rows: Tables, asker: int, request: Request, withheld: frozenset[str] = frozenset()) -> Decision:
+def decide(rows: Tables, asker: int, request: CustomerRequest, withheld: frozenset[str] = frozenset()) -> Decision:
     """Says what the policy calls for.
 
     Args:
@@ -119,7 +119,7 @@ def decide(rows: Tables, asker: int, request: Request, withheld: frozenset[str] 
     return Decision([case(order, "no_tool", 0)], "no_tool", [] if at_once else decision.reads, not at_once)
 
 
-def _pending(rows: Tables, request: Request, row: Row) -> Decision:
+def _pending(rows: Tables, request: CustomerRequest, row: Row) -> Decision:
     order = request.order
     if request.kind == "cancel":
         refund = [call("refund_order", order=order, amount=row["total"])] if row["paid"] else []
@@ -137,7 +137,7 @@ def _pending(rows: Tables, request: Request, row: Row) -> Decision:
     return Decision(writes, "", [call("get_stock", item=row["item"])])
 
 
-def _refund(rows: Tables, request: Request, row: Row) -> Decision:
+def _refund(rows: Tables, request: CustomerRequest, row: Row) -> Decision:
     """Checks in the order of the policy's reasons, so that the reads are those up to the first that holds."""
     order, returned = request.order, request.kind == "return"
     reads: list[ToolCall] = []

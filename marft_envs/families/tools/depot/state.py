@@ -1,8 +1,8 @@
 """The state: an SQLite database in memory, and beside it what has changed since the start.
 
-All writes go through :class:`Store`, which keeps the difference from the base. So the difference that grading needs,
-a snapshot, a restore, a copy and the hash all cost what was changed, not what there is. Nothing is ever committed: an
-episode happens in one savepoint, and the connection that goes back to it serves the next episode.
+All writes go through :class:`DepotStore`, which keeps the difference from the base. So the difference that grading
+needs, a snapshot, a restore, a copy and the hash all cost what was changed, not what there is. Nothing is ever
+committed: an episode happens in one savepoint, and the connection that goes back to it serves the next episode.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UPDATE = {
 _VALUES = {table: itemgetter(*columns) for table, columns in COLUMNS.items()}
 
 
-class Base:
+class DepotBase:
     """Rows that many episodes start from, and idle connections to databases that hold exactly these."""
 
     def __init__(self, number: int, distractors: bool, injections: bool) -> None:
@@ -102,23 +102,23 @@ class Base:
 
 
 @lru_cache(maxsize=256)
-def base(number: int, distractors: bool = True, injections: bool = False) -> Base:
+def base(number: int, distractors: bool = True, injections: bool = False) -> DepotBase:
     """The base of that number; made once per process."""
-    return Base(number, distractors, injections)
+    return DepotBase(number, distractors, injections)
 
 
 Saved = tuple[dict[FieldKey, Any], dict[tuple[str, Any], tuple[Any, ...]]]
 """A snapshot of a store: changed cells and new rows."""
 
 
-class Store:
+class DepotStore:
     """One episode's state.
 
     Args:
         start: What the state is before any write.
     """
 
-    def __init__(self, start: Base) -> None:
+    def __init__(self, start: DepotBase) -> None:
         self.base = start
         self._connection: sqlite3.Connection | None = start.take()
         self._cursor = self._connection.cursor()
@@ -209,8 +209,8 @@ class Store:
         if state["closed"]:
             self.close()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Store:
-        copied = Store(self.base)
+    def __deepcopy__(self, memo: dict[int, Any]) -> DepotStore:
+        copied = DepotStore(self.base)
         copied.restore(self.snapshot())
         if self._connection is None:
             copied.close()

@@ -21,9 +21,9 @@ from functools import lru_cache
 
 from marft_envs.errors import DataError
 from marft_envs.families.tools.depot.desk import ROLES
-from marft_envs.families.tools.depot.policy import Decision, Kind, Request, call, decide
+from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Kind, call, decide
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, Tables
-from marft_envs.families.tools.depot.state import Base, base
+from marft_envs.families.tools.depot.state import DepotBase, base
 from marft_envs.families.tools.types import ToolCall, ToolProblem
 from marft_envs.problems.dice import Dice
 
@@ -40,7 +40,7 @@ REFUSALS = ("not_owner", "not_pending", "not_delivered", "refunded", "final_sale
 
 
 @dataclass(frozen=True)
-class Plan:
+class TaskPlan:
     """What a task is made of; the secret of its problem."""
 
     base: int
@@ -54,7 +54,7 @@ class Plan:
 class Asked:
     """A request with what the policy calls for."""
 
-    request: Request
+    request: CustomerRequest
     decision: Decision
 
 
@@ -68,7 +68,7 @@ _WORDS: dict[Kind, tuple[str, ...]] = {
 }
 
 
-def _level0(dice: Dice, start: Base) -> tuple[str, ToolCall]:
+def _level0(dice: Dice, start: DepotBase) -> tuple[str, ToolCall]:
     orders = {key: row for key, row in start.rows["orders"].items() if row["customer"] in start.core}
     by_status = {
         status: sorted(key for key, row in orders.items() if row["status"] == status)
@@ -107,10 +107,10 @@ def _left(rows: Tables, item: str) -> int:
 class _Writer:
     """Writes the tasks of one seed above level 0."""
 
-    def __init__(self, dice: Dice, start: Base) -> None:
+    def __init__(self, dice: Dice, start: DepotBase) -> None:
         self.dice, self.start, self.rows = dice, start, start.rows
 
-    def options(self, asker: int) -> list[Request]:
+    def options(self, asker: int) -> list[CustomerRequest]:
         """Every sensible request of a customer for an own order, in random order."""
         home = self.rows["customers"][asker]["city"]
         requests = []
@@ -119,7 +119,7 @@ class _Writer:
                 requests += [self._request(kind, order, home) for kind in self._kinds(row["status"])]
         return self.dice.sample(requests, len(requests))
 
-    def foreign(self, asker: int) -> list[Request]:
+    def foreign(self, asker: int) -> list[CustomerRequest]:
         """Requests for pending orders of others, one a customer."""
         home = self.rows["customers"][asker]["city"]
         requests = []
@@ -136,16 +136,18 @@ class _Writer:
             return ("cancel", "move", "ship", "move_ship")
         return ("cancel", "move", "return") if status == "shipped" else ("return", "damaged")
 
-    def _request(self, kind: Kind, order: int, home: str) -> Request:
+    def _request(self, kind: Kind, order: int, home: str) -> CustomerRequest:
         by_id = self.dice.below(3) == 0
         if kind not in ("move", "move_ship"):
-            return Request(kind, order, by_id=by_id)
+            return CustomerRequest(kind, order, by_id=by_id)
         now = self.rows["orders"][order]["city"]
         if now != home and self.dice.below(2):
-            return Request(kind, order, home, by_id, home=True)
-        return Request(kind, order, self.dice.choice([c for c in CITIES if c not in (now, home)]), by_id)
+            return CustomerRequest(kind, order, home, by_id, home=True)
+        return CustomerRequest(kind, order, self.dice.choice([c for c in CITIES if c not in (now, home)]), by_id)
 
-    def judged(self, asker: int, requests: Sequence[Request], withheld: frozenset[str] = frozenset()) -> list[Asked]:
+    def judged(
+        self, asker: int, requests: Sequence[CustomerRequest], withheld: frozenset[str] = frozenset()
+    ) -> list[Asked]:
         """The requests with what each calls for."""
         return [_judged(self.start.key[0], asker, request, withheld) for request in requests]
 
@@ -228,7 +230,7 @@ class _Writer:
         who = self.rows["customers"][asker]["name"] if named else f"Customer {asker}"
         return f"{who}: {'; '.join(wishes)}."
 
-    def _item(self, request: Request) -> str:
+    def _item(self, request: CustomerRequest) -> str:
         return str(self.rows["orders"][request.order]["item"])
 
     def reads(self, asker: int, chosen: Sequence[Asked], named: bool) -> list[ToolCall]:
@@ -246,7 +248,7 @@ class _Writer:
 
 
 @lru_cache(maxsize=2**16)  # a level's tasks share bases, and so most of what could be asked
-def _judged(number: int, asker: int, request: Request, withheld: frozenset[str]) -> Asked:
+def _judged(number: int, asker: int, request: CustomerRequest, withheld: frozenset[str]) -> Asked:
     return Asked(request, decide(base(number).rows, asker, request, withheld))
 
 
@@ -273,7 +275,7 @@ def build(level: int, seed: int) -> ToolProblem:
     name = f"depot/{level}/{seed}"
     if level == 0:
         text, write = _level0(dice, start)
-        return ToolProblem(name, (text,), 1, 0, secret=Plan(number, (), (write,)))
+        return ToolProblem(name, (text,), 1, 0, secret=TaskPlan(number, (), (write,)))
     writer = _Writer(dice, start)
     make: Callable[[], tuple[int, list[Asked], frozenset[str]]]
     make = {
@@ -285,7 +287,7 @@ def build(level: int, seed: int) -> ToolProblem:
     reads = tuple(writer.reads(asker, chosen, named))
     writes = tuple(write for option in chosen for write in option.decision.writes)
     reasons = tuple(option.decision.reason for option in chosen if option.decision.reason)
-    plan = Plan(number, reads, writes, reasons)
+    plan = TaskPlan(number, reads, writes, reasons)
     return ToolProblem(name, (text,), len(reads) + len(writes), level, (withheld,) if withheld else (), secret=plan)
 
 
@@ -333,4 +335,4 @@ def seeds(level: int, split: str) -> tuple[int, ...]:
     return tuple(seed for seed, part in panel(level) if part == split)
 
 
-__all__ = ["BASES", "LEVELS", "PANEL", "REFUSALS", "SPLITS", "Plan", "build", "panel", "parse", "seeds"]
+__all__ = ["BASES", "LEVELS", "PANEL", "REFUSALS", "SPLITS", "TaskPlan", "build", "panel", "parse", "seeds"]

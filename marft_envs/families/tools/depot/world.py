@@ -10,7 +10,7 @@ from typing import Any
 
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools.depot.desk import HARMLESS, IDEMPOTENT, READS, USER, WRITES, Desk
-from marft_envs.families.tools.depot.state import Base, Change, Saved, Store
+from marft_envs.families.tools.depot.state import Change, DepotBase, DepotStore, Saved
 from marft_envs.families.tools.schema import tool
 from marft_envs.families.tools.types import Tool, ToolError
 
@@ -69,8 +69,10 @@ class DepotWorld(Desk):
         faults: None: every tool works.
     """
 
-    def __init__(self, start: Base, problem_id: str = "", dual: bool = False, faults: Faults | None = None) -> None:
-        super().__init__(Store(start), dual)
+    def __init__(
+        self, start: DepotBase, problem_id: str = "", dual: bool = False, faults: Faults | None = None
+    ) -> None:
+        super().__init__(DepotStore(start), dual)
         self.problem_id, self.faults = problem_id, faults
         self._calls = 0
 

@@ -1,9 +1,9 @@
 """Dialects: the forms in which model families write calls of tools, each with its writer and its reader."""
 
-from marft_envs.families.tools.dialects.base import DEEPEST, ERRORS, LONGEST, MOST_CALLS, Dialect, Reply
+from marft_envs.families.tools.dialects.base import DEEPEST, ERRORS, LONGEST, MOST_CALLS, Dialect, ToolReply
 from marft_envs.families.tools.dialects.known import DEFAULT, DIALECTS, MARKS, Found, dialect, find, read
 
 __all__ = [
-    "DEEPEST", "DEFAULT", "DIALECTS", "ERRORS", "LONGEST", "MARKS", "MOST_CALLS", "Dialect", "Found", "Reply",
+    "DEEPEST", "DEFAULT", "DIALECTS", "ERRORS", "LONGEST", "MARKS", "MOST_CALLS", "Dialect", "Found", "ToolReply",
     "dialect", "find", "read",
 ]  # fmt: skip

@@ -46,7 +46,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Reply(NamedTuple):
+class ToolReply(NamedTuple):
     """What a reply asks for."""
 
     calls: tuple[ToolCall, ...] = ()
@@ -123,18 +123,18 @@ class Dialect(ABC):
         """Returns the line of a call's result as its agent reads it; most families' form is their template's alone."""
         return line
 
-    def read(self, text: str, schemas: Schemas | None = None) -> Reply:
+    def read(self, text: str, schemas: Schemas | None = None) -> ToolReply:
         """Returns the calls of a reply in this form, or the error that keeps it from being read; raises nothing."""
         if len(text) > LONGEST:
-            return Reply(error="too_large")
+            return ToolReply(error="too_large")
         try:
             said = self.said(text)
             calls, words = self._read(said, schemas or {})
             if len(calls) > MOST_CALLS:
                 raise Bad("too_many")
         except Bad as bad:
-            return Reply(error=bad.error, detail=bad.detail)
-        return Reply(tuple(calls), words=words.strip())
+            return ToolReply(error=bad.error, detail=bad.detail)
+        return ToolReply(tuple(calls), words=words.strip())
 
     def said(self, text: str) -> str:
         """Returns a reply without its thoughts, with its marks as they are written.

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects.base import Bad, Dialect, Reply, Schemas
+from marft_envs.families.tools.dialects.base import Bad, Dialect, Schemas, ToolReply
 from marft_envs.families.tools.dialects.gemma import Gemma4
 from marft_envs.families.tools.dialects.harmony import Harmony
 from marft_envs.families.tools.dialects.hermes import LOOSE, Hermes, unfenced
 from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE, Lfm2, LlamaPythonic, Olmo3
-from marft_envs.families.tools.dialects.tagged import DeepSeekV32, Glm, MiniMax, Muse, QwenXml, Seed
+from marft_envs.families.tools.dialects.tagged import DeepSeekV32, Glm, MiniMax, Muse, QwenXml, SeedXml
 from marft_envs.families.tools.dialects.tags import Tags
 from marft_envs.families.tools.dialects.wrapped import (
     Cohere,
@@ -35,7 +35,7 @@ DIALECTS: dict[str, Dialect] = {
     each.name: each
     for each in (
         Hermes(), QwenXml(), Glm(), LlamaJson(), LlamaPythonic(), MistralV3(), MistralV11(), MistralV13(), DeepSeekV3(),
-        DeepSeekV31(), DeepSeekV32(), KimiK2(), Harmony(), Gemma4(), Cohere(), Lfm2(), Nemotron(), Phi4(), Seed(),
+        DeepSeekV31(), DeepSeekV32(), KimiK2(), Harmony(), Gemma4(), Cohere(), Lfm2(), Nemotron(), Phi4(), SeedXml(),
         MiniMax(), Muse(), Olmo3(), Tags(),
     )
 }  # fmt: skip
@@ -91,7 +91,7 @@ def dialect(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def read(name: str, text: str, schemas: Schemas | None = None) -> Reply:
+def read(name: str, text: str, schemas: Schemas | None = None) -> ToolReply:
     """Returns the calls of a reply in a dialect; what looks like a call in another one is an error, never words.
 
     Args:
@@ -100,13 +100,13 @@ def read(name: str, text: str, schemas: Schemas | None = None) -> Reply:
         schemas: Tool -> schema of its arguments, of the tools that the agent holds.
     """
     if "<" not in text and "{" not in text and "[" not in text and "(" not in text and "=" not in text:
-        return Reply(words=text.strip())
+        return ToolReply(words=text.strip())
     if name == "any":
         name = seen(text[: len(text)], schemas or ()) or DEFAULT
     expected = dialect(name)
     reply = expected.read(text, schemas)
     if reply.error == "too_large" and not _suspicious(text):
-        return Reply(words=thoughts.spoken(text).strip())
+        return ToolReply(words=thoughts.spoken(text).strip())
     if reply.error in _SETTLED:
         return reply
     try:
@@ -117,12 +117,12 @@ def read(name: str, text: str, schemas: Schemas | None = None) -> Reply:
     if other is None:
         return reply
     if other == name:
-        return reply if reply.error else Reply(error="bad_form")
+        return reply if reply.error else ToolReply(error="bad_form")
     if other == "json":
-        return reply if reply.error else Reply(error="mixed")
+        return reply if reply.error else ToolReply(error="mixed")
     found = DIALECTS[other]
     what = f"this looks like a call in the form of {found.name} ({found.families}); expected {expected.form}"
-    return Reply(error="other_dialect", detail=what)
+    return ToolReply(error="other_dialect", detail=what)
 
 
 _SETTLED = frozenset({"too_large", "too_many", "too_deep", "bad_text", "bad_number", "duplicate_key"})

@@ -91,7 +91,7 @@ class QwenXml(Framed):
         return calls
 
 
-class Seed(QwenXml):
+class SeedXml(QwenXml):
     """The same within ``<seed:tool_call>``."""
 
     name = "seed"

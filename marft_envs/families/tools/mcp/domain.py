@@ -10,11 +10,11 @@ from marft_envs.errors import ConfigError, MarftError, WorkerError
 from marft_envs.families.tools.mcp.client import Connection, named
 from marft_envs.families.tools.mcp.wire import check_size, chosen
 from marft_envs.families.tools.mcp.worlds import ForeignWorld
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.families.tools.values import frozen
 from marft_envs.problems.sets import ProblemSet, of_split
 
-GradeFn = Callable[..., "Grade | bool | float"]
+GradeFn = Callable[..., "StateGrade | bool | float"]
 """Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
 number is the progress, and 1 (or True) is completion."""
 Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
@@ -146,13 +146,13 @@ class MCPToolDomain:
     def begin_turn(self, problem: ToolProblem, world: ForeignWorld, turn: int) -> None:
         """Does nothing: a server knows no user."""
 
-    def grade(self, problem: ToolProblem, world: ForeignWorld, told: Sequence[str] = ()) -> Grade:
+    def grade(self, problem: ToolProblem, world: ForeignWorld, told: Sequence[str] = ()) -> StateGrade:
         """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
             verdict = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
         except (WorkerError, TimeoutError):
-            return Grade(False, 0.0, {"server_lost": True})
-        return Grade.of(verdict)
+            return StateGrade(False, 0.0, {"server_lost": True})
+        return StateGrade.of(verdict)
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, if they were given."""
@@ -232,7 +232,7 @@ def _answer(world: ForeignWorld, call: ToolCall) -> tuple[str, Any]:
         return "error", str(error)
 
 
-def _expected(world: ForeignWorld, problem: ToolProblem) -> Grade:
+def _expected(world: ForeignWorld, problem: ToolProblem) -> StateGrade:
     """Progress: answers that have come true less answers that have stopped being true, of those that were wrong."""
     now, before = _held(world, problem), world.baseline
     won = sum(new and not old for new, old in zip(now, before, strict=True))
@@ -240,4 +240,4 @@ def _expected(world: ForeignWorld, problem: ToolProblem) -> Grade:
     wanted = before.count(False)
     share = max(0.0, (won - spoilt) / wanted) if wanted else 0.0
     done = all(now)
-    return Grade(done, 1.0 if done else share, {"achieved": won, "wanted": wanted, "wrong": spoilt})
+    return StateGrade(done, 1.0 if done else share, {"achieved": won, "wanted": wanted, "wrong": spoilt})

@@ -18,7 +18,7 @@ _GRACE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Past:
+class PastCall:
     """A call that was made on a server, and what came of it."""
 
     call: ToolCall
@@ -38,7 +38,7 @@ class ForeignWorld:
     may_block = True
 
     def __init__(self, connection: Connection, tools: Mapping[str, Tool], own: bool) -> None:
-        self.history: list[Past] = []
+        self.history: list[PastCall] = []
         """Calls in their order, for grading."""
         self.baseline: Any = None
         """What the domain noted at the episode's start."""
@@ -54,10 +54,10 @@ class ForeignWorld:
             value = self.ask(name, arguments)
         except ToolError as error:
             self._waiting = False
-            self.history.append(Past(call, False, str(error)))
+            self.history.append(PastCall(call, False, str(error)))
             raise
         self._waiting = False
-        self.history.append(Past(call, True, value))
+        self.history.append(PastCall(call, True, value))
         if not self._tools[name].read_only:
             self._writes.add(json.dumps([name, call.arguments], sort_keys=True))
         return value

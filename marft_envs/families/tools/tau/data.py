@@ -16,7 +16,7 @@ from typing import Any
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families.tools.tau import upstream
 from marft_envs.families.tools.tau.store import Change
-from marft_envs.families.tools.tau.world import READS, WRITES, Index
+from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
@@ -47,7 +47,7 @@ class Retail:
     """Everything that a domain needs; shared by all episodes, never changed."""
 
     path: Path
-    index: Index = field(repr=False)
+    index: TableIndex = field(repr=False)
     tools: Mapping[str, Tool] = field(repr=False)
     policy: str = field(repr=False)
     rows: Mapping[str, tuple[RetailTask, ...]] = field(repr=False)
@@ -98,7 +98,7 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
             for file in sorted(folder.glob("retail_*.jsonl"))
         }
     _check_tables(tables, folder)
-    index = Index(tables)
+    index = TableIndex(tables)
     known = read_tools(tools, folder)
     rows = {split: tuple(read_row(row, where, known, index) for where, row in pairs) for split, pairs in tasks.items()}
     return Retail(folder, index, known, policy, rows)
@@ -166,7 +166,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
     return dict(sorted(tools.items()))
 
 
-def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: Index) -> RetailTask:
+def read_row(row: Any, where: str, tools: Mapping[str, Tool], index: TableIndex) -> RetailTask:
     """Reads one task.
 
     Raises:

@@ -13,7 +13,16 @@ from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
-from marft_envs.families.tools.types import Grade, Tool, ToolCall, ToolError, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.types import (
+    StateGrade,
+    Tool,
+    ToolCall,
+    ToolError,
+    ToolProblem,
+    World,
+    own_world,
+    secret_of,
+)
 from marft_envs.problems.sets import ProblemSet, spread
 
 SPECIALISTS: Mapping[str, frozenset[str]] = {
@@ -127,7 +136,7 @@ class TauDomain:
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """There is one user turn; nothing happens."""
 
-    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> Grade:
+    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> StateGrade:
         """Judges the difference of the database against the gold one, as sets, and what the customer was told.
 
         The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them:
@@ -144,7 +153,7 @@ class TauDomain:
         total = max(wanted.total() + len(outputs), 1)
         progress = 1.0 if completion else max(min(right + outputs_told - wrong, total - 1), 0) / total
         info = {"right": right, "wrong": wrong, "missing": (wanted - done).total()}
-        return Grade(completion, progress, info | ({"untold": len(outputs) - outputs_told} if outputs else {}))
+        return StateGrade(completion, progress, info | ({"untold": len(outputs) - outputs_told} if outputs else {}))
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the customer: the wanted texts."""

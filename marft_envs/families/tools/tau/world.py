@@ -29,7 +29,7 @@ WRITES = frozenset(
 )  # fmt: skip
 
 
-class Index:
+class TableIndex:
     """Look-ups that the tables do not offer; made once per database."""
 
     def __init__(self, tables: Tables) -> None:
@@ -50,7 +50,7 @@ def _name(entry: tuple[str, Record]) -> str:
 class TauWorld:
     """One episode's database and the tools on it. Fresh ones cost microseconds: nothing is copied before a write."""
 
-    def __init__(self, index: Index, store: Store | None = None) -> None:
+    def __init__(self, index: TableIndex, store: Store | None = None) -> None:
         self._index = index
         self.store = store or Store(index.tables)
 
