@@ -32,7 +32,7 @@ from marft_algos.batching import learnable, pack
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.chunks import Chunk
+from marft_algos.rollout.panel import Chunk
 from marft_algos.runs import start
 from marft_algos.training.parts import build
 from marft_algos.training.rollouts import RolloutWorker

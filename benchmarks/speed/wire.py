@@ -29,7 +29,7 @@ from benchmarks.runs import table
 from marft_algos.cluster.rollouts import RayRollouts
 from marft_algos.cluster.worker import HashedBytes, RayWorker, pack
 from marft_algos.config import presets, settings
-from marft_algos.rollout.chunks import Played, cut
+from marft_algos.rollout.panel import Played, cut
 from marft_algos.runs.loggers import Display
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer

@@ -39,7 +39,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     from marft_algos.models.chat import Renderer
     from marft_algos.runs import disk
     from marft_algos.training import hosting, resumable, setup
-    from marft_algos.training.advice import LongProblems
+    from marft_algos.training.advice import too_long
     from marft_algos.training.resolve import resolve
 
     config, env = _settings(options)
@@ -66,7 +66,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
         except KeyboardInterrupt:
             say(f"stopped; what has ended is kept. Go on: {command}")
             return 130
-        if words := LongProblems().news(played):
+        if words := too_long(played, set()):
             say(words, error=True)
         _say(evaluation, resumable.results(evaluation, played, ledger))
     return 0

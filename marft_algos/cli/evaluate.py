@@ -38,7 +38,7 @@ def run_eval(argv: list[str]) -> int:
     from marft_algos.runs import checkpoint, records
     from marft_algos.runs import folder as runs
     from marft_algos.training import evaluate, hosting, setup
-    from marft_algos.training.advice import LongProblems
+    from marft_algos.training.advice import too_long
     from marft_algos.training.resolve import resolve
 
     torch.set_num_threads(config.threads)
@@ -67,7 +67,7 @@ def run_eval(argv: list[str]) -> int:
 
     played = evaluate.play(config, make_held_out, panel, renderer, engine)
     before = evaluate.records(played)
-    if words := LongProblems().news(played):
+    if words := too_long(played, set()):
         say(words, error=True)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
     say(f"untrained    {runs.estimate(before)}")

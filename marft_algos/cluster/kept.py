@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from marft_algos import seeds
 from marft_algos.cluster.worker import HashedBytes
-from marft_algos.rollout.chunks import Chunk
+from marft_algos.rollout.panel import Chunk
 from marft_algos.runs.disk import writing
 from marft_envs.errors import ConfigError
 

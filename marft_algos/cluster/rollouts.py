@@ -20,8 +20,8 @@ from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.chunks import CHUNK, Chunk, Played, lost
 from marft_algos.rollout.collector import OnProgress
+from marft_algos.rollout.panel import CHUNK, Chunk, Played, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
@@ -101,6 +101,9 @@ class RayRollouts:
             self._weights[policy] = _Weights(version, packed)
             self._count("publish_bytes", len(packed.data))
         self._count("time_publish", time.monotonic() - started)
+
+    def prepare(self) -> None:
+        """Does nothing: workers make their environments when they play."""
 
     def pin(self) -> dict[str, _Weights]:
         """Returns what is published now."""

@@ -24,7 +24,7 @@ from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.chunks import Chunk, Played
+from marft_algos.rollout.panel import Chunk, Played
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.rollouts import RolloutWorker

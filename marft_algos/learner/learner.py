@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -20,7 +21,6 @@ from marft_algos import credit, seeds
 from marft_algos.algorithms.base import Algorithm, UpdateConfig, ValueHeads
 from marft_algos.algorithms.groups import scale_gradient, truncated_weights
 from marft_algos.batching import (
-    Batch,
     Totals,
     UpdateError,
     behind,
@@ -34,10 +34,8 @@ from marft_algos.batching import (
 )
 from marft_algos.functional import kl_k3, ratio
 from marft_algos.learner.heads import Heads
-from marft_algos.learner.numbers import Added, average, read, summed
 from marft_algos.learner.past import WeightHistory
-from marft_algos.learner.rates import per_policy, rate_factor
-from marft_algos.learner.steps import step
+from marft_algos.learner.steps import Added, average, per_policy, rate_factor, read, step, summed
 from marft_algos.memory import Budget
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, Trajectory, Transition
@@ -105,6 +103,7 @@ class Learner:
         """Of the last update."""
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
+        self._needs_reference = self.config.needs_reference
         self.lanes = lanes or Lanes()
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
@@ -140,8 +139,10 @@ class Learner:
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
         estimates.behind = behind(shares, self.policies.version, self.staleness)
-        metrics = self.past.measure(rows, estimates.behind, self.rescore, self.config.ratio_tolerance)
-        self.past.keep(self.policies.version)
+        metrics = dict[str, float]()
+        if self.staleness:
+            metrics = self.past.measure(rows, estimates.behind, self.rescore, self.config.ratio_tolerance)
+            self.past.keep(self.policies.version)
         if self.config.old_logprobs == "learner":
             for turns in rows.values():
                 estimates.old_logprobs |= zip(turns, self.rescore(turns), strict=True)
@@ -149,7 +150,7 @@ class Learner:
             for turns in rows.values():
                 stale = [t for t in turns if t.reply.version != self.policies.version]
                 estimates.current_logprobs |= zip(stale, self.rescore(stale) if stale else [], strict=True)
-        if self.config.needs_reference:
+        if self._needs_reference:
             for turns in rows.values():
                 estimates.reference_logprobs |= zip(turns, self.rescore(turns, reference=True), strict=True)
         if self.config.kl_reward_coef:
@@ -184,7 +185,9 @@ class Learner:
         def score(piece: Sequence[Transition]) -> list[np.ndarray]:
             batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device)
             with torch.no_grad():
-                logprobs = self._reference(batch) if reference else self._score(batch)[0]
+                scored = batch.policy, batch.input_ids, batch.action_mask, batch.temperature
+                policies = self.policies
+                logprobs = policies.reference_logprobs(*scored) if reference else policies.logprobs(*scored)[0]
             return unpack(logprobs, batch)
 
         found = chain.from_iterable(self.lanes.spread(pieces, score, passes=True))
@@ -262,24 +265,17 @@ class Learner:
         }
 
     def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, first: bool) -> dict[str, float]:
-        """As ``_accumulate``, in smaller pieces if memory runs out."""
+        """Accumulates the gradient of one minibatch, piece by piece, smaller ones if memory runs out.
+
+        Returns:
+            The minibatch's numbers.
+        """
+        parameters, work = self.policies.parameters(policy), partial(self._backward, size=size, first=first)
         for tokens in self.pieces.sizes(context_tokens(part)):
             with self.pieces:
-                stats = self._accumulate(policy, part, size, first, tokens)
-        return stats
-
-    def _accumulate(
-        self, policy: str, part: Sequence[Transition], size: Totals, first: bool, tokens: int
-    ) -> dict[str, float]:
-        """Accumulates the gradient of one minibatch, piece by piece; returns its numbers."""
-        self.optimizers[policy].zero_grad(set_to_none=True)
-
-        def work(piece: Sequence[Transition]) -> Added:
-            return self._backward(pack(piece, self.estimates, self.algorithm.level, self.policies.device, size), first)
-
-        parameters = self.policies.parameters(policy)
-        done = self.lanes.gradient(parameters, self._pieces(part, tokens), work, passes=True)
-        stats = summed(self.lanes.merged(read(done)))
+                self.optimizers[policy].zero_grad(set_to_none=True)
+                done = self.lanes.gradient(parameters, self._pieces(part, tokens), work, passes=True)
+                stats = summed(self.lanes.merged(read(done)))
         if not math.isfinite(stats["loss"]):
             raise UpdateError(
                 f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."
@@ -291,9 +287,16 @@ class Learner:
         weights, squares = stats.pop("ratios"), stats.pop("squared_ratios")
         return stats | {"ess": weights**2 / (size.tokens * squares)}
 
-    def _backward(self, batch: Batch, first: bool) -> Added:
+    def _backward(self, piece: Sequence[Transition], size: Totals, first: bool) -> Added:
         """Adds a piece's gradient; returns its shares of the minibatch's numbers."""
-        logprobs, entropy = self._score(batch)
+        batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
+        logprobs, entropy = self.policies.logprobs(
+            batch.policy,
+            batch.input_ids,
+            batch.action_mask,
+            batch.temperature,
+            entropy_grad=bool(self.config.entropy_coef),
+        )
         weighted, added = logprobs, dict[str, float | Tensor]()
         if self.config.tis_cap is not None and not self.algorithm.imitates:  # nobody sampled demonstrations
             weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)
@@ -326,18 +329,6 @@ class Learner:
                 "Check that the engine publishes the current weights, samples at the recorded temperature without "
                 "top-k or top-p, and sees the same prompt; in bf16, use --old-logprobs learner --ratio-tolerance 0.1."
             )
-
-    def _score(self, batch: Any) -> tuple[Tensor, Tensor]:
-        return self.policies.logprobs(
-            batch.policy,
-            batch.input_ids,
-            batch.action_mask,
-            batch.temperature,
-            entropy_grad=bool(self.config.entropy_coef) and torch.is_grad_enabled(),
-        )
-
-    def _reference(self, batch: Any) -> Tensor:
-        return self.policies.reference_logprobs(batch.policy, batch.input_ids, batch.action_mask, batch.temperature)
 
     def _step(self, optimizer: Adam, name: str) -> float:
         return step(optimizer, name, self.config.max_grad_norm)

@@ -31,7 +31,7 @@ class WeightHistory:
     Args:
         policies: Whose weights.
         names: The policies that are trained.
-        size: Versions to keep before the present one; 0: none.
+        size: Versions to keep before the present one.
     """
 
     def __init__(self, policies: WeightSource, names: Sequence[str], size: int) -> None:
@@ -40,8 +40,6 @@ class WeightHistory:
 
     def keep(self, version: int) -> None:
         """Keeps the present weights as this version's, and forgets those that are too old for the next update."""
-        if not self._size:
-            return
         self._versions[version] = {
             p: [x.detach().to("cpu", copy=True) for x in self._policies.parameters(p)] for p in self._names
         }
@@ -64,7 +62,7 @@ class WeightHistory:
         Raises:
             UpdateError: A gap is too large, or a version's weights are not there.
         """
-        if not self._size or not behind:
+        if not behind:
             return {}
         turns = [t for part in rows.values() for t in part]
         ages = sorted({behind[t] for t in turns})

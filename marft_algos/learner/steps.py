@@ -1,13 +1,19 @@
-"""One step of an optimiser, by a gradient that is finite and not too long."""
+"""What a step of an optimiser takes and says: its learning rate, a finite gradient, the numbers of its minibatch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 from torch.optim import Adam
 
 from marft_algos.batching import UpdateError
+from marft_envs.errors import ConfigError, did_you_mean
+
+Added = Mapping[str, float | Tensor]
+"""Numbers of a piece by name: its shares of sums, but the largest is kept of those whose name ends in ``_max``."""
 
 
 def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
@@ -34,3 +40,60 @@ def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
     if norm:
         optimizer.step()
     return norm
+
+
+def rate_factor(iteration: int, warmup: int, anneal: int) -> float:
+    """Returns the learning rate's factor in an iteration, counted from 0.
+
+    Args:
+        iteration: Which one.
+        warmup: Linear to 1 in the last of these iterations.
+        anneal: Linear from 1 to .1 at this iteration, then .1; 0: 1.
+    """
+    risen = min((iteration + 1) / warmup, 1.0) if warmup else 1.0
+    return risen * (1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1))
+
+
+def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], name: str) -> dict[str, float]:
+    """Returns one number for all policies, or one for each by id.
+
+    Raises:
+        ConfigError: An id that is unknown, or one that is missing.
+    """
+    if not isinstance(setting, Mapping):
+        return dict.fromkeys(policies, float(setting))
+    for p in setting:
+        if p not in policies:
+            raise ConfigError(f"{name} names '{p}', which is no trainable policy. {did_you_mean(p, policies)}")
+    if missing := [p for p in policies if p not in setting]:
+        raise ConfigError(f"{name} has no value for {missing}; give one number, or one for each of {list(policies)}.")
+    return {p: float(setting[p]) for p in policies}
+
+
+def read(pieces: Mapping[int, Added]) -> dict[int, dict[str, float]]:
+    """Returns the pieces' numbers in double precision; tensors have one element, and have waited on their device."""
+    tensors = [value.detach().double().reshape(()) for piece in pieces.values() for value in _tensors(piece)]
+    known = iter(torch.stack(tensors).tolist() if tensors else ())
+    return {
+        number: {name: next(known) if isinstance(value, Tensor) else value for name, value in piece.items()}
+        for number, piece in pieces.items()
+    }
+
+
+def summed(pieces: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the sums, added in the order of the pieces."""
+    sums: dict[str, float] = {}
+    for piece in pieces:
+        for name, value in piece.items():
+            sums[name] = max(sums.get(name, value), value) if name.endswith("_max") else sums.get(name, 0.0) + value
+    return sums
+
+
+def average(log: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Returns the mean over minibatches of each number (maximum for ``…_max``)."""
+    keys = {key: [entry[key] for entry in log if key in entry] for entry in log for key in entry}
+    return {key: max(v) if key.endswith("_max") else sum(v) / len(v) for key, v in keys.items()}
+
+
+def _tensors(piece: Added) -> list[Tensor]:
+    return [value for value in piece.values() if isinstance(value, Tensor)]

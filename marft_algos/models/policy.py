@@ -177,6 +177,12 @@ class PolicySet:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
         return self._policies[policy]
 
+    def prepare(self) -> None:
+        """Makes the forward passes that adapters train through, and checks them, before the first batch does."""
+        for weights in self._policies.values():
+            if weights.peft is not None:
+                self._forward[id(weights.base.model)].prepare()
+
     # ------------------------------------------------------------------ shares of base models
 
     @property

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
+from marft_algos.rollout.demonstrations import Demonstrations
+from marft_algos.runs.loggers import Display
 from marft_algos.types import Trajectory
 from marft_envs.core.types import Episode
 
@@ -48,24 +50,43 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     )
 
 
-class LongProblems:
-    """Names the problems whose own text does not fit the model's context, each once."""
+class Notes:
+    """Says what is in the way of learning: problems whose own text is too long, demonstrations that were left out.
 
-    def __init__(self) -> None:
-        self._named = set[str]()
+    Args:
+        demonstrations: What is learnt from beside the run's own episodes, if there is any.
+    """
 
-    def news(self, played: Sequence[Trajectory]) -> str:
-        """Returns a note on those whose text was cut in these episodes, and were not named yet; "" for none."""
-        names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
-        fresh = [name for name in dict.fromkeys(names) if name not in self._named]
-        self._named.update(fresh)
-        if not fresh:
-            return ""
-        more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
-        return (
-            f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
-            f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
-        )
+    def __init__(self, demonstrations: Demonstrations | None) -> None:
+        self._demonstrations, self._named = demonstrations, set[str]()
+
+    def show(self, display: Display, played: Sequence[Trajectory] = (), last: bool = False) -> None:
+        """Shows what these episodes add; at the end, how many demonstrations were left out in all."""
+        if words := too_long(played, self._named):
+            display.note(words)
+        if self._demonstrations is not None:
+            words = self._demonstrations.summary() if last else self._demonstrations.news()
+            if words:
+                display.note(words)
+
+
+def too_long(played: Sequence[Trajectory], named: set[str]) -> str:
+    """Returns a note on problems whose own text was cut in these episodes; "" for none.
+
+    Args:
+        played: The episodes.
+        named: Problems that were named already; gets the others.
+    """
+    names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
+    fresh = [name for name in dict.fromkeys(names) if name not in named]
+    named.update(fresh)
+    if not fresh:
+        return ""
+    more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
+    return (
+        f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
+        f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
+    )
 
 
 def _shortened(episode: Episode) -> bool:

@@ -23,10 +23,20 @@ from marft_algos.credit import diagnostics
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
-from marft_algos.rollout.chunks import Played, cut
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Variety, check, check_any, counts, permute_rewards, settle, summary, whole
+from marft_algos.rollout.panel import (
+    Played,
+    Variety,
+    check,
+    check_any,
+    counts,
+    cut,
+    permute_rewards,
+    settle,
+    summary,
+    whole,
+)
 from marft_algos.runs import plain
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.parts import Parts

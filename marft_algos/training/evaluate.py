@@ -22,7 +22,7 @@ from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
-from marft_algos.training.advice import LongProblems, advice
+from marft_algos.training.advice import Notes, advice
 from marft_algos.training.parts import Parts
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
@@ -93,18 +93,9 @@ class Evaluator:
     """
 
     def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]], reads: bool) -> None:
-        self._config, self._apart, self._demonstrations = parts.config, parts.problems.apart, parts.demonstrations
+        self._config, self._apart, self._taught = parts.config, parts.problems.apart, parts.demonstrations is not None
         self._held_out, self._reads = held_out, reads
-        self._advised, self._long = False, LongProblems()
-
-    def notes(self, display: Display, played: Sequence[Trajectory] = (), last: bool = False) -> None:
-        """Says which problems were too long, and which demonstrations were left out; at the end, how many in all."""
-        if words := self._long.news(played):
-            display.note(words)
-        if self._demonstrations is not None:
-            words = self._demonstrations.summary() if last else self._demonstrations.news()
-            if words:
-                display.note(words)
+        self.notes, self._advised = Notes(parts.demonstrations), False
 
     def evaluate(self, run: RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
         """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
@@ -121,12 +112,12 @@ class Evaluator:
         gain = None if first else folders.compare(run.evaluation(UNTRAINED), now)[2]
         facts = PanelFacts.of([record.task_id for record in now], self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
-        self.notes(display, played)
+        self.notes.show(display, played)
         if estimate.mean > progress.best_score:
             progress.best_score, progress.best_iteration = estimate.mean, iteration
         counted = summary(played)
-        taught = self._demonstrations is not None and iteration == UNTRAINED  # it learns from others' replies
-        if not self._advised and not taught and (words := advice(counted, self._config)):
+        untaught = self._taught and iteration == UNTRAINED  # others' replies will teach it
+        if not self._advised and not untaught and (words := advice(counted, self._config)):
             self._advised = True  # once is enough
             display.note(words)
         measured = numbers(estimate, gain, facts, counted)

@@ -18,9 +18,8 @@ from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.chunks import CHUNK, Chunk, Played
 from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import settle, whole
+from marft_algos.rollout.panel import CHUNK, Chunk, Played, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
@@ -49,6 +48,9 @@ class RolloutBackend(Protocol):
             on_progress: Is told how far it is.
             weights: What ``pin`` returned; None: what is published now.
         """
+
+    def prepare(self) -> None:
+        """Makes the environments to train in; otherwise the first chunk does."""
 
     def pin(self) -> Any:
         """Returns what is published now, to be played with later."""
@@ -157,6 +159,10 @@ class LocalRollouts:
             self._stats.add(chunk, played)
         return results
 
+    def prepare(self) -> None:
+        """Makes this process's environments."""
+        self._worker.prepare()
+
     def pin(self) -> None:
         """Returns nothing: it is played at once."""
 
@@ -200,10 +206,11 @@ class RolloutWorker:
         self._parts, self._config, self._algorithm = parts, config, algorithm
         self._chunk, self._assignment = chunk, None if pool is None else pool.assign
         self.on_progress: OnProgress = lambda done, total, tokens: None
+        self._sampling = setup.sampling(config)
         self._replayer = Replayer(
             parts.policies.renderer,
             parts.engine,
-            setup.sampling(config),
+            self._sampling,
             seed=config.seed,
             slots=self._slots(config),
             start=StartEngine(parts.engine, parts.policies) if "start" in algorithm.rule.needs else None,
@@ -212,6 +219,20 @@ class RolloutWorker:
         self._training: VectorEnv | None = None
         self._held_out: VectorEnv | None = None
         self._collector: Collector | None = None
+
+    def prepare(self) -> Collector:
+        """Makes the environments to train in, and returns what plays in them."""
+        if self._collector is None:
+            config, algorithm = self._config, self._algorithm
+            seeds.start_global(seeds.tasks(config.seed, -1))
+            self._training = VectorEnv([self._parts.make_env] * self._slots(config))
+            place = (self._training, self._parts.policies.renderer, self._parts.engine, self._sampling)
+            kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": self._show}
+            kwargs |= {"assignment": self._assignment, "states": self._replayer.states}
+            if algorithm.candidates > 1:
+                kwargs |= {"replayer": self._replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
+            self._collector = (Collector if algorithm.candidates == 1 else TreeCollector)(*place, **kwargs)
+        return self._collector
 
     def play(self, chunk: Chunk) -> Played:
         """Plays a chunk's episodes, and their replays."""
@@ -266,23 +287,13 @@ class RolloutWorker:
 
     def _for_training(self, chunk: Chunk) -> Collector:
         """Returns what plays episodes to learn from, and ends the environments of the evaluation before."""
-        config = self._config
         if self._held_out is not None:
             self._held_out.close()
             self._held_out = None
-        if self._collector is None:
-            parts, algorithm = self._parts, self._algorithm
-            seeds.start_global(seeds.tasks(config.seed, -1))
-            self._training = VectorEnv([parts.make_env] * self._slots(config))
-            place = (self._training, parts.policies.renderer, parts.engine, setup.sampling(config))
-            kwargs: dict[str, Any] = {"seed": config.seed, "overlap": config.overlap, "on_progress": self._show}
-            kwargs |= {"assignment": self._assignment, "states": self._replayer.states}
-            if algorithm.candidates > 1:
-                kwargs |= {"replayer": self._replayer, "candidates": algorithm.candidates, "worth": algorithm.worth}
-            self._collector = (Collector if algorithm.candidates == 1 else TreeCollector)(*place, **kwargs)
+        collector = self.prepare()
         self._replayer.forget()  # a chunk that was broken off
-        seeds.start_global(seeds.tasks(config.seed, chunk.iteration, chunk.refill, chunk.place))
-        return self._collector
+        seeds.start_global(seeds.tasks(self._config.seed, chunk.iteration, chunk.refill, chunk.place))
+        return collector
 
     def _slots(self, config: TrainConfig) -> int:
         """Returns the number of episodes in flight."""

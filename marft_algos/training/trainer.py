@@ -87,6 +87,8 @@ class Trainer:
         try:
             with session.guarded(lambda: self._save(run) if self.state.begun(run) else None):
                 self.rollouts.lost = run.lost
+                self.policies.prepare()
+                self.rollouts.prepare()
                 self.rollouts.publish(self.policies.policies, self.policies.version)
                 with session.interrupt.installed():
                     self._run(session)
@@ -103,7 +105,7 @@ class Trainer:
         def show(done: int, total: int, tokens: int) -> None:
             display.phase(f"playing: {done}/{total} episodes, {tokens} tokens")
 
-        display, notes = session.display, self._evaluator.notes
+        display, notes = session.display, self._evaluator.notes.show
         notes(display)
         if self.progress.unevaluated or not self.state.begun(session.run):
             self._catch_up(session)

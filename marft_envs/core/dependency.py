@@ -213,12 +213,20 @@ class StaticDAG(DependencyFunction):
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns the next topological layer; dead agents are skipped."""
-        if not self._died(view) and self._simple:
+        if view.layer == 0:
+            self._short, self._position = False, 0
+        if view.dead and not self._short:  # the round no longer follows the plan made for all
+            self._short, self._position = True, view.layer
+        if self._simple and not self._short:
             if view.layer >= len(self._layers):
                 return []
-            plan = self._plans.get(view.round_start)
-            if plan is None:
-                plan = self._plans[view.round_start] = self._plan(view.round_start)
+            plan = self._plans.setdefault(view.round_start, [])
+            if not plan:
+                index = dict(zip(chain.from_iterable(self._layers), count(view.round_start)))
+                for names in self._layers:
+                    plan.append([])
+                    for name in names:
+                        plan[-1].append(Turn(name, tuple(sorted(map(index.__getitem__, self._preds[name])))))
             return plan[view.layer]
         while self._position < len(self._layers):
             names = self._layers[self._position]
@@ -227,25 +235,6 @@ class StaticDAG(DependencyFunction):
             if layer:
                 return layer
         return []
-
-    def _died(self, view: View) -> bool:
-        """Returns whether somebody is missing, so that the round no longer follows the plan made for all."""
-        if view.layer == 0:
-            self._short = False
-            self._position = 0
-        if view.dead and not self._short:
-            self._short, self._position = True, view.layer
-        return self._short
-
-    def _plan(self, start: int) -> list[list[Turn]]:
-        index = dict(zip(chain.from_iterable(self._layers), count(start)))
-        plan: list[list[Turn]] = []
-        for names in self._layers:
-            plan.append([])
-            for name in names:
-                sees = sorted(map(index.__getitem__, self._preds[name]))
-                plan[-1].append(Turn(name, tuple(sees)))
-        return plan
 
     def _sees(self, view: View, name: str) -> tuple[int, ...]:
         here = [view.latest(p, this_round=True) for p in self._preds[name] if p != name]

@@ -140,12 +140,43 @@ class Schedule:
             self._limits[agent] = max_chars
 
     def act(self, agent: str, text: str) -> bool:
-        """Takes an agent's action; with the layer's last it commits. Returns whether it did."""
+        """Takes an agent's action; with the layer's last it commits. Returns whether it did.
+
+        A commit enters the layer's actions into the history, asks the task, and goes on.
+        """
         self.expect_ready(agent)
         self.pending[agent] = text
         if len(self.pending) < len(self.layer):
             return False
-        self._commit()
+        view, layers = self.view, self.record.layers
+        start = index = len(view.history)
+        number, round_ = len(layers), view.round
+        turns: list[TurnRecord] = []
+        partial = self._limits or self.rules.max_chars is not None or self.transcript.selective
+        for agent, plan in self.layer.items():
+            role, extras = self.agents[agent].role, self._extras.pop(agent, None)
+            turn = TurnRecord(index, round_, number, agent, role, plan.sees, self.pending[agent], 0.0, extras)
+            turns.append(turn)
+            if partial:
+                self._note_unseen(turn)
+            self._speakers.append(self._order[agent])
+            self.transcript.enter(turn)
+            index += 1
+        view.history += turns
+        if view.dead:
+            self._members = [name for name in self.agents if name not in view.dead]
+        if sees := self.planner.asked:
+            self._asked += [(i, turn.index) for turn in turns for i in sees[turn.agent]]
+        layers.append(LayerRecord(number, round_, tuple(range(start, index))))
+        self.pending, self.layer = {}, {}
+        if self._early:
+            early, self._early = self._early, []
+            for outcome in early:
+                self._pay(outcome)
+        self._book(self.task.on_layer(turns))
+        self.planner.end_layer()
+        if not self.done:
+            self._advance()
         return True
 
     def truncate(self, reason: str, fault: Fault = "") -> None:
@@ -180,38 +211,6 @@ class Schedule:
         return obs_mod.RolloutObservation(self.agents[agent], len(self.view.history), task, parts, cuts)
 
     # Layers and rounds -----------------------------------------------------------------------------
-
-    def _commit(self) -> None:
-        """Enters the layer's actions into the history, asks the task, and goes on."""
-        view, layers = self.view, self.record.layers
-        start = index = len(view.history)
-        number, round_ = len(layers), view.round
-        turns: list[TurnRecord] = []
-        partial = self._limits or self.rules.max_chars is not None or self.transcript.selective
-        for agent, plan in self.layer.items():
-            role, extras = self.agents[agent].role, self._extras.pop(agent, None)
-            turn = TurnRecord(index, round_, number, agent, role, plan.sees, self.pending[agent], 0.0, extras)
-            turns.append(turn)
-            if partial:
-                self._note_unseen(turn)
-            self._speakers.append(self._order[agent])
-            self.transcript.enter(turn)
-            index += 1
-        view.history += turns
-        if view.dead:
-            self._members = [name for name in self.agents if name not in view.dead]
-        if sees := self.planner.asked:
-            self._asked += [(i, turn.index) for turn in turns for i in sees[turn.agent]]
-        layers.append(LayerRecord(number, round_, tuple(range(start, index))))
-        self.pending, self.layer = {}, {}
-        if self._early:
-            early, self._early = self._early, []
-            for outcome in early:
-                self._pay(outcome)
-        self._book(self.task.on_layer(turns))
-        self.planner.end_layer()
-        if not self.done:
-            self._advance()
 
     def _note_unseen(self, turn: TurnRecord) -> None:
         """Records what was cut from a turn's observation, and what of its ``sees`` is not in it at all."""

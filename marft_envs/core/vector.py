@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import repeat
 from operator import methodcaller
@@ -351,16 +351,14 @@ class VectorEnv:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(min(len(self._slots), _THREADS), "marft-commit")
         self._busy += 1
-        self._threads.submit(self._commit, slot, request, text, extra)
+        # Until it is reported, nobody else touches the slot's environment.
+        self._threads.submit(self._step, slot, request, text, extra).add_done_callback(partial(self._report, slot))
 
-    def _commit(self, slot: _Slot, request: Request, text: str, extra: Mapping[str, Any] | None) -> None:
-        """In a thread: until this is reported, nobody else touches the slot's environment."""
-        try:
-            self._step(slot, request, text, extra)
-        except BaseException as error:  # reported to the driver's thread, which raises or records it
-            self._committed.put((slot, error))
-        else:
-            self._committed.put((slot, None))
+    def _report(self, slot: _Slot, step: Future[None]) -> None:
+        """Tells the driver's thread, which raises or records an error; of a step that ``close`` cancelled, nothing."""
+        if step.cancelled():
+            return
+        self._committed.put((slot, step.exception()))
         if self._landed is not None:
             self._landed()
 

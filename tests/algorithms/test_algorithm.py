@@ -15,7 +15,7 @@ from helpers.teams import Tabular, episode
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.learner.learner import Learner
-from marft_algos.learner.rates import per_policy
+from marft_algos.learner.steps import per_policy
 from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
 

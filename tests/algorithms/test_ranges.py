@@ -82,7 +82,7 @@ def test_no_dataclass_of_settings_is_left_out() -> None:
     without_numbers = {"EnvsArguments", "CheckArguments", "ShowArguments", "ReportArguments", "ExportArguments"}
     without_numbers |= {"ReplayArguments", "DoctorArguments", "CompletionArguments", "NewArguments"}
     without_numbers |= {"PackArguments", "LeaderboardArguments"}
-    without_numbers.add("Entry")  # of the viewer's index: nobody types it
+    without_numbers |= {"EpisodeEntry", "CommandEntry", "BoardEntry", "Settings"}  # nobody types them
     assert found - known <= without_numbers
 
 

@@ -14,8 +14,7 @@ from marft_algos import seeds
 from marft_algos.cli import main
 from marft_algos.cluster import kept
 from marft_algos.cluster.worker import pack
-from marft_algos.rollout.chunks import Chunk, cut
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.panel import Chunk, Panel, cut
 from marft_algos.training.parts import build
 from marft_envs.errors import ConfigError
 

@@ -23,7 +23,7 @@ from helpers.tiny import save_tiny
 from marft_algos.cluster.worker import RayWorker, pack
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
-from marft_algos.rollout.chunks import Played, cut
+from marft_algos.rollout.panel import Played, cut
 from marft_algos.training.parts import build
 from marft_envs import ConfigError
 from marft_envs.powers import powers

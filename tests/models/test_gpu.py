@@ -272,7 +272,7 @@ def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, mon
     with gpu(), counting() as waits:
         _, run = runs.train(runs.settings(qwen, tmp_path / "gpu", device="cuda", **changes))
     if not REAL:  # two policies, two iterations of two epochs of two minibatches, whatever the pieces
-        assert waits.by_line["learner/numbers.py:read tolist"] == 16
+        assert waits.by_line["learner/steps.py:read tolist"] == 16
         assert not any(line.startswith("algorithms/base.py:clipped") for line in waits.by_line)
         assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
     _, expected = runs.train(runs.settings(qwen, tmp_path / "cpu", device="cpu", **changes))

@@ -21,8 +21,8 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checkpoint, checksums, disk
 from marft_algos.runs.disk import RunError
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training.interrupt import Interrupted
 from marft_algos.training.parts import build
+from marft_algos.training.session import Interrupted
 from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError
 

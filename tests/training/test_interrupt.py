@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from marft_algos.cli import app, commands
-from marft_algos.training import interrupt
+from marft_algos.training import session
 
 HANGS = """
 import signal, sys, time
-from marft_algos.training import interrupt
+from marft_algos.training import session
 
 class Two:
     rank, size = 0, 2
@@ -25,8 +25,8 @@ class Two:
     def agree(self, flag):
         return flag
 
-interrupt.STACK_S = 0.3
-handler = interrupt.Interrupt(Two())
+session.STACK_S = 0.3
+handler = session.Interrupt(Two())
 
 def hangs():
     time.sleep(2)
@@ -69,12 +69,12 @@ def test_a_sighup_that_is_ignored_stays_so() -> None:
     """As ``nohup`` has it: the terminal may close, and the run goes on."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with app._terminable(), interrupt.Interrupt().installed():
+        with app._terminable(), session.Interrupt().installed():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with app._terminable():
             assert signal.getsignal(signal.SIGHUP) == app._hung_up
-            handler = interrupt.Interrupt()
+            handler = session.Interrupt()
             with handler.installed():
                 assert signal.getsignal(signal.SIGHUP) == handler
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
@@ -84,10 +84,10 @@ def test_a_sighup_that_is_ignored_stays_so() -> None:
 
 CLOSED = """
 import os, signal, sys
-from marft_algos.training import interrupt
+from marft_algos.training import session
 
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the suite may ignore it
-handler = interrupt.Interrupt()
+handler = session.Interrupt()
 with handler.installed():
     print("there", flush=True)
     while not handler._requested:

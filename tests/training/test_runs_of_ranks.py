@@ -16,7 +16,7 @@ from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.alike import RanksDiffer
 from marft_algos.ranks.group import Alone
-from marft_algos.rollout.chunks import cut
+from marft_algos.rollout.panel import cut
 from marft_algos.runs import checkpoint
 from marft_algos.training.parts import build
 from marft_algos.training.rollouts import RolloutWorker

@@ -56,6 +56,11 @@ class ForwardPass:
         self._model, self._dtype, self._sharded = model, dtype, sharded
         self._allowed = fused_passes()
 
+    def prepare(self) -> None:
+        """Makes the pass that scores and trains, and checks it; otherwise the first batch does."""
+        if self._sharded is None:
+            self._text  # noqa: B018
+
     def autocast(self) -> torch.autocast:
         """Returns the context that computes in the compute dtype."""
         device = self._model.device.type

@@ -103,7 +103,8 @@ def grade(output: str, gold: str, statement: str = "") -> Grade:
     answer = extract_boxed(output)
     if answer is not None:
         verdict = grade_answer(answer, gold)
-        if verdict.score and statement and restated(answer, gold, statement):
+        said_again = statement and _numeral(answer.strip()) is None  # a number says nothing again
+        if verdict.score and said_again and restated(answer, gold, statement):
             return Grade(0.0, RESTATED, verdict.tier, answer)
         return verdict
     check_gold(gold)
