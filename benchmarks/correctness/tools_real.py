@@ -37,8 +37,8 @@ from marft_envs.errors import MissingExtraError
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain, grading
 from marft_envs.families.tools.session import Toolbox, ToolSession
+from marft_envs.families.tools.store import as_set
 from marft_envs.families.tools.tau import TauDomain
-from marft_envs.families.tools.tau.store import as_set
 from marft_envs.families.tools.types import ToolDomain, ToolProblem
 from marft_envs.records import experts
 from tests.helpers import bfcl_upstream as upstream

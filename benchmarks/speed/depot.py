@@ -88,7 +88,6 @@ def rows(problems: Sequence[ToolProblem]) -> tuple[dict[str, float], float]:
         "world's step through a session": lambda: microseconds(session),
         "tool call": lambda: _calls(problems, DEPOT.tools),
         "reset": lambda: microseconds(resets),
-        "reset without a waiting database": lambda: _cold(problems),
         "open and copy": lambda: microseconds(copies),
     }
     if any(call.name in harmless for calls in oracle.values() for call in calls):  # level 0 takes no reads
@@ -142,18 +141,6 @@ def _calls(problems: Sequence[ToolProblem], names: Collection[str]) -> float:
             world.close()
         best = min(best, spent / done)
     return best * 1e6
-
-
-def _cold(problems: Sequence[ToolProblem]) -> float:
-    """Microseconds of a reset where all databases are in use."""
-    held: list[object] = []
-
-    def run() -> int:
-        held.clear()
-        held.extend(DEPOT.open(problem) for problem in problems)  # dropped unclosed, so that none comes back
-        return len(problems)
-
-    return microseconds(run)
 
 
 def main() -> None:

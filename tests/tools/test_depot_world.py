@@ -1,4 +1,4 @@
-"""The depot's state: calls of any kind, snapshots, copies, hashes, the reuse of databases; and the calculator."""
+"""The depot's state: calls of any kind, snapshots, copies, hashes; and the calculator."""
 
 from __future__ import annotations
 

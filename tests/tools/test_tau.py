@@ -13,8 +13,8 @@ import pytest
 
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.tools import TEAMS, make, oracle
+from marft_envs.families.tools.store import Store, as_set
 from marft_envs.families.tools.tau import TauDomain
-from marft_envs.families.tools.tau.store import Store, as_set, clone
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
 from marft_envs.families.tools.types import ToolDomain, ToolError, ToolProblem, World
 from marft_envs.records import experts
@@ -494,10 +494,10 @@ def test_the_overlay_agrees_with_a_full_copy() -> None:
     rng = random.Random(0)
     base = {"t": {str(i): {"n": i, "list": [1, 2], "deep": {"x": float(i)}} for i in range(5)}}
     seen: dict[str, str] = {}
-    store, full = Store(base), clone(base)
+    store, full = Store(base), copy.deepcopy(base)
     for _ in range(400):
         key, value = str(rng.randrange(5)), rng.choice([0, 1, 1.0, 68, 68.0])
-        record = store.edit("t", key)
+        record = copy.deepcopy(store.get("t", key))
         copied = full["t"][key]
         where = rng.randrange(3)
         for target in (record, copied):
@@ -558,9 +558,8 @@ def test_the_right_payments_in_another_order_are_not_complete(domain: TauDomain)
     problem = domain.problems("train")[0]
     world, refusals = domain.replay(problem)
     assert refusals == 1 and domain.grade(problem, world).completion
-    done = world.store.edit("orders", "#W1")
-    done["payment_history"].append(done["payment_history"][-1])
-    world.store.put("orders", "#W1", done)
+    paid = world.store.get("orders", "#W1")["payment_history"]
+    world.store.change("orders", "#W1", payment_history=[*paid, paid[-1]])
     assert 0 < domain.grade(problem, world).progress < 1
 
 
@@ -585,9 +584,7 @@ def test_a_published_difference_is_what_is_graded(folder: Path) -> None:
     problem = domain.problems("dev")[0]
     world = domain.open(problem)
     assert not domain.grade(problem, world).completion
-    lost = world.store.edit("orders", "#W4")
-    lost["status"] = "lost"
-    world.store.put("orders", "#W4", lost)
+    world.store.change("orders", "#W4", status="lost")
     assert domain.grade(problem, world).completion
 
 

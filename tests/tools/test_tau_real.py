@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from marft_envs.families.tools import make, oracle, scoring
+from marft_envs.families.tools.store import as_set
 from marft_envs.families.tools.tau import TauDomain
-from marft_envs.families.tools.tau.store import as_set
 from marft_envs.families.tools.tau.world import READS, WRITES
 from marft_envs.families.tools.types import ToolError, ToolProblem
 from tests.helpers.tools_ordering import Scripted, cut

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, TODAY
-from marft_envs.families.tools.depot.state import DepotStore
+from marft_envs.families.tools.store import Record, Store
 from marft_envs.families.tools.types import ToolError
 
 OrderId = Annotated[int, Field(ge=1, le=9999)]
@@ -40,19 +40,6 @@ HARMLESS = frozenset((*READS, "calculate", "finish"))
 """Tools that never change the state."""
 IDEMPOTENT = frozenset((*HARMLESS, "cancel_order", "change_address", "ship_order", *USER))
 
-_ORDER = ("customer", "item", "quantity", "total", "paid", "status", "city", "note", "confirmed", "approved")
-_SHOWN = f"select {', '.join(_ORDER)} from orders where id = ?"
-_STATUS = "select status, confirmed from orders where id = ?"
-_TO_SHIP = (
-    "select status, item, quantity, received - sent, sent from orders join stock on stock.id = item where orders.id = ?"
-)
-_PAID_BACK = """select total, approved, count(refunds.id), coalesce(sum(amount), 0)
-    from orders left join refunds on order_id = orders.id where orders.id = ? group by orders.id"""
-_CASES = """select count(cases.id)
-    from orders left join cases on order_id = orders.id where orders.id = ? group by orders.id"""
-_REFUNDS = """select refunds.id, amount
-    from orders left join refunds on order_id = orders.id where orders.id = ? order by refunds.id"""
-
 
 class Desk:
     """The tools of one episode.
@@ -62,121 +49,111 @@ class Desk:
         dual: True: a new city needs the customer's confirmation, and a refund the customer's approval.
     """
 
-    def __init__(self, store: DepotStore, dual: bool = False) -> None:
+    def __init__(self, store: Store, dual: bool = False) -> None:
         self.store, self.dual = store, dual
-
-    def _of_order(self, query: str, order: int) -> list[tuple[Any, ...]]:
-        """The rows of a query that has some exactly if there is the order."""
-        rows = self.store.select(query, order)
-        if not rows:
-            raise ToolError(f"There is no order {order}.")
-        return rows
 
     def find_customer(self, name: Word) -> list[dict[str, Any]]:
         """Find customers whose name contains this text (at most five)."""
         if not name.isascii():  # no name here has other characters
             return []
-        query = "select id, name, city from customers where instr(lower(name), ?) > 0 order by id limit 5"
-        rows = self.store.select(query, name.lower())
-        return [{"customer": key, "name": full_name, "city": city} for key, full_name, city in rows]
+        rows = sorted(self.store.rows("customers").items())
+        found = [{"customer": key, **row} for key, row in rows if name.lower() in row["name"].lower()]
+        return found[:5]
 
     def get_customer(self, customer: CustomerId) -> dict[str, Any]:
         """Show a customer."""
-        rows = self.store.select("select name, city from customers where id = ?", customer)
-        if not rows:
-            raise ToolError(f"There is no customer {customer}.")
-        return {"customer": customer, "name": rows[0][0], "city": rows[0][1]}
+        return {"customer": customer, **self._get("customers", customer, f"There is no customer {customer}.")}
 
     def list_orders(self, customer: CustomerId) -> list[dict[str, Any]]:
         """List a customer's orders."""
-        rows = self.store.select("select id, item, status from orders where customer = ? order by id", customer)
-        return [{"order": key, "item": item, "status": status} for key, item, status in rows]
+        rows = sorted(self.store.rows("orders").items())
+        own = ((key, row) for key, row in rows if row["customer"] == customer)
+        return [{"order": key, "item": row["item"], "status": row["status"]} for key, row in own]
 
     def get_order(self, order: OrderId) -> dict[str, Any]:
         """Show an order."""
-        row = dict(zip(_ORDER, self._of_order(_SHOWN, order)[0], strict=True))
-        row["paid"] = bool(row["paid"])
-        for name in ("note", "confirmed", "approved"):
-            if not row[name]:
-                del row[name]
-        return {"order": order, **row}
+        row = self._order(order)
+        shown = {key: value for key, value in row.items() if value or key not in ("note", "confirmed", "approved")}
+        return {"order": order, **shown, "paid": bool(row["paid"])}
 
     def get_stock(self, item: Word) -> dict[str, Any]:
         """Show an item and its stock."""
-        self._item(item)
-        query = "select sku, price, final, received - sent from items join stock using (id) where id = ?"
-        [(sku, price, final, stock)] = self.store.select(query, item)
-        return {"item": item, "sku": sku, "stock": stock, "price": price, "final_sale": bool(final)}
+        left, row = self._left(item), self.store.tables["items"][item]
+        return {"item": item, "sku": row["sku"], "stock": left, "price": row["price"], "final_sale": bool(row["final"])}
 
     def get_shipment(self, order: OrderId) -> dict[str, Any]:
         """Show an order's shipment."""
-        rows = self.store.select("select code, city, day, delivered from shipments where id = ?", order)
-        if not rows:
-            raise ToolError(f"Order {order} has no shipment.")
-        code, city, day, delivered = rows[0]
-        return {"order": order, "code": code, "city": city, "sent": day, "delivered": delivered}
+        row = self._get("shipments", order, f"Order {order} has no shipment.")
+        return {
+            "order": order,
+            "code": row["code"],
+            "city": row["city"],
+            "sent": row["day"],
+            "delivered": row["delivered"],
+        }
 
     def get_refunds(self, order: OrderId) -> list[dict[str, Any]]:
         """List an order's refunds."""
-        rows = self._of_order(_REFUNDS, order)
-        return [{"refund": key, "amount": amount} for key, amount in rows if key is not None]
+        self._order(order)
+        return [{"refund": key, "amount": row["amount"]} for key, row in self._about("refunds", order)]
 
     def cancel_order(self, order: OrderId) -> dict[str, Any]:
         """Cancel a pending order."""
-        self._pending(_STATUS, order)
-        self.store.update("orders", order, "status", "cancelled")
+        self._pending(order)
+        self.store.change("orders", order, status="cancelled")
         return {"order": order, "status": "cancelled"}
 
     def change_address(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Move a pending order to another city."""
-        _, confirmed = self._pending(_STATUS, order)
+        row = self._pending(order)
         self._city(city)
-        if self.dual and confirmed != city:
+        if self.dual and row["confirmed"] != city:
             raise ToolError(f"The customer has not confirmed {city} for order {order}.")
-        self.store.update("orders", order, "city", city)
+        self.store.change("orders", order, city=city)
         return {"order": order, "city": city}
 
     def ship_order(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Ship a pending order from stock to a city."""
-        _, item, quantity, left, sent = self._pending(_TO_SHIP, order)
+        row = self._pending(order)
         self._city(city)
+        item, quantity, left = row["item"], row["quantity"], self._left(row["item"])
         if left < quantity:
             raise ToolError(f"Order {order} needs {quantity} of {item}; stock is {left}.")
-        self.store.update("stock", item, "sent", sent + quantity)
-        self.store.update("orders", order, "status", "shipped")
-        shipment = {"city": city, "code": 1000 + order, "day": TODAY, "delivered": None}
-        self.store.insert("shipments", order, shipment)
-        return {"order": order, "status": "shipped", "code": shipment["code"]}
+        self.store.change("stock", item, sent=self._stock(item)["sent"] + quantity)
+        self.store.change("orders", order, status="shipped")
+        self.store.change("shipments", order, city=city, code=1000 + order, day=TODAY, delivered=None)
+        return {"order": order, "status": "shipped", "code": 1000 + order}
 
     def add_stock(self, item: Word, quantity: Quantity) -> dict[str, Any]:
         """Add to the stock of an item."""
-        self._item(item)
-        [(received, sent)] = self.store.select("select received, sent from stock where id = ?", item)
-        self.store.update("stock", item, "received", received + quantity)
-        return {"item": item, "stock": received + quantity - sent}
+        stock = self._stock(item)
+        self.store.change("stock", item, received=stock["received"] + quantity)
+        return {"item": item, "stock": self._left(item)}
 
     def refund_order(self, order: OrderId, amount: Amount) -> dict[str, Any]:
         """Refund an amount of an order."""
-        [(total, approved, count, before)] = self._of_order(_PAID_BACK, order)
-        if amount > total - before:
-            raise ToolError(f"Order {order} can be refunded by {total - before} at most.")
-        if count >= 9:
+        row, earlier = self._order(order), self._about("refunds", order)
+        most = row["total"] - sum(refund["amount"] for _, refund in earlier)
+        if amount > most:
+            raise ToolError(f"Order {order} can be refunded by {most} at most.")
+        if len(earlier) >= 9:
             raise ToolError(f"Order {order} has nine refunds already.")
-        if self.dual and approved != amount:
+        if self.dual and row["approved"] != amount:
             raise ToolError(f"The customer has not approved a refund of {amount} for order {order}.")
-        key = order * 10 + count + 1
-        self.store.insert("refunds", key, {"order_id": order, "amount": amount})
+        key = order * 10 + len(earlier) + 1
+        self.store.change("refunds", key, order_id=order, amount=amount)
         return {"refund": key, "amount": amount}
 
     def record_case(
         self, order: OrderId, reason: Reason, evidence: Annotated[int, Field(ge=0, le=99999)] = 0
     ) -> dict[str, Any]:
         """Refuse or pass on what is asked for an order, with the reason and its evidence."""
-        [(count,)] = self._of_order(_CASES, order)
+        self._order(order)
+        count = len(self._about("cases", order))
         if count >= 9:
             raise ToolError(f"Order {order} has nine cases already.")
         key = order * 10 + count + 1
-        self.store.insert("cases", key, {"order_id": order, "reason": reason, "evidence": evidence})
+        self.store.change("cases", key, order_id=order, reason=reason, evidence=evidence)
         return {"case": key}
 
     def calculate(self, expression: Annotated[str, Field(max_length=100)]) -> int | float:
@@ -190,27 +167,42 @@ class Desk:
 
     def confirm_address(self, order: OrderId, city: Word) -> dict[str, Any]:
         """Confirm the new city of an order (the customer's)."""
-        self._of_order(_STATUS, order)
+        self._order(order)
         self._city(city)
-        self.store.update("orders", order, "confirmed", city)
+        self.store.change("orders", order, confirmed=city)
         return {"order": order, "confirmed": city}
 
     def approve_refund(self, order: OrderId, amount: Amount) -> dict[str, Any]:
         """Approve the amount of a refund (the customer's)."""
-        self._of_order(_STATUS, order)
-        self.store.update("orders", order, "approved", amount)
+        self._order(order)
+        self.store.change("orders", order, approved=amount)
         return {"order": order, "approved": amount}
 
-    def _pending(self, query: str, order: int) -> tuple[Any, ...]:
-        """What a query that begins with the status shows of a pending order."""
-        [row] = self._of_order(query, order)
-        if row[0] != "pending":
-            raise ToolError(f"Order {order} is {row[0]}, not pending.")
+    def _get(self, table: str, key: Any, missing: str) -> Record:
+        row = self.store.get(table, key)
+        if row is None:
+            raise ToolError(missing)
         return row
 
-    def _item(self, item: str) -> None:
-        if item not in ITEMS:
-            raise ToolError(f"There is no such item. Items: {', '.join(ITEMS)}.")
+    def _order(self, order: int) -> Record:
+        return self._get("orders", order, f"There is no order {order}.")
+
+    def _pending(self, order: int) -> Record:
+        row = self._order(order)
+        if row["status"] != "pending":
+            raise ToolError(f"Order {order} is {row['status']}, not pending.")
+        return row
+
+    def _about(self, table: str, order: int) -> list[tuple[int, Record]]:
+        """The rows about an order, with their ids."""
+        return sorted((key, row) for key, row in self.store.rows(table).items() if row["order_id"] == order)
+
+    def _stock(self, item: str) -> Record:
+        return self._get("stock", item, f"There is no such item. Items: {', '.join(ITEMS)}.")
+
+    def _left(self, item: str) -> int:
+        stock = self._stock(item)
+        return int(stock["received"] - stock["sent"])
 
     def _city(self, city: str) -> None:
         if city not in CITIES:

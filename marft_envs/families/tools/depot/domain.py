@@ -10,7 +10,7 @@ from typing import Any
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families.tools.depot import policy, tasks
 from marft_envs.families.tools.depot.desk import ROLES, USER
-from marft_envs.families.tools.depot.state import Change, base
+from marft_envs.families.tools.depot.rows import base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
 from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, spread
@@ -138,11 +138,10 @@ def _regenerate(dual: bool, problem_id: str) -> ToolProblem:
 
 
 @lru_cache(maxsize=16384)
-def _gold(problem_id: str, dual: bool) -> frozenset[Change]:
+def _gold(problem_id: str, dual: bool) -> frozenset[str]:
     """The difference that the oracle makes on a fresh world."""
     plan = tasks.build(*tasks.parse(problem_id)).secret
     world = DepotWorld(base(plan.base), problem_id, dual)
     for call in _consented(plan.writes, dual):
         world.call(call.name, call.arguments)
-    world.close()
     return world.difference()

@@ -15,8 +15,7 @@ from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families.tools.depot import tasks
 from marft_envs.families.tools.depot.domain import Depot
 from marft_envs.families.tools.depot.injections import FRAMES, attack
-from marft_envs.families.tools.depot.rows import CITIES
-from marft_envs.families.tools.depot.state import base
+from marft_envs.families.tools.depot.rows import CITIES, base
 from marft_envs.families.tools.depot.world import DepotWorld, Faults
 from marft_envs.families.tools.types import StateGrade, ToolCall, ToolProblem, World
 from marft_envs.problems.dice import Dice

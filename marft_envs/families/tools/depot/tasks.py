@@ -22,8 +22,7 @@ from functools import lru_cache
 from marft_envs.errors import DataError
 from marft_envs.families.tools.depot.desk import ROLES
 from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Kind, call, decide
-from marft_envs.families.tools.depot.rows import CITIES, ITEMS, Tables
-from marft_envs.families.tools.depot.state import DepotBase, base
+from marft_envs.families.tools.depot.rows import CITIES, ITEMS, DepotBase, Tables, base
 from marft_envs.families.tools.types import ToolCall, ToolProblem
 from marft_envs.problems.dice import Dice
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau import upstream
-from marft_envs.families.tools.tau.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Tool, ToolCall
 from marft_envs.problems.rows import of_file

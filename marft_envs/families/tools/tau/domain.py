@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
+from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
-from marft_envs.families.tools.tau.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
 from marft_envs.families.tools.types import (
     StateGrade,

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from marft_envs.families.tools.arithmetic import evaluate
-from marft_envs.families.tools.tau.store import Record, Replaced, Store, Tables, clone
+from marft_envs.families.tools.store import Record, Replaced, Store, Tables
 from marft_envs.families.tools.types import ToolError
+from marft_envs.families.tools.values import copied
 
 REASONS = ("no longer needed", "ordered by mistake")
 GIFT_CARD = "gift_card"
@@ -62,7 +63,7 @@ class TauWorld:
         if name not in READS and name not in WRITES:
             raise ToolError(f"There is no tool '{name}'.")
         tool: Callable[..., Any] = getattr(self, name)
-        return clone(tool(**arguments))
+        return copied(tool(**arguments))
 
     def snapshot(self) -> Replaced:
         return self.store.snapshot()
@@ -129,14 +130,11 @@ class TauWorld:
 
     def _book(self, user_id: str, payments: Sequence[tuple[str, float]]) -> None:
         """Moves the balances of gift cards by the amounts; other methods settle outside the database."""
-        user = None
         for payment_method_id, amount in payments:
-            if self._get("users", user_id)["payment_methods"][payment_method_id]["source"] == GIFT_CARD:
-                user = user or self.store.edit("users", user_id)
-                card = user["payment_methods"][payment_method_id]
-                card["balance"] = round(card["balance"] + amount, 2)
-        if user is not None:
-            self.store.put("users", user_id, user)
+            methods = self._get("users", user_id)["payment_methods"]
+            if (card := methods[payment_method_id])["source"] == GIFT_CARD:
+                booked = {**card, "balance": round(card["balance"] + amount, 2)}
+                self.store.change("users", user_id, payment_methods={**methods, payment_method_id: booked})
 
     # -- tools that read ---------------------------------------------------------------------------------------------
 
@@ -177,30 +175,20 @@ class TauWorld:
 
     def modify_user_address(self, user_id: str, **address: str) -> Record:
         self._get("users", user_id)
-        user = self.store.edit("users", user_id)
-        user["address"] = {key: address[key] for key in ADDRESS}
-        self.store.put("users", user_id, user)
-        return user
+        return self.store.change("users", user_id, address={key: address[key] for key in ADDRESS})
 
     def modify_pending_order_address(self, order_id: str, **address: str) -> Record:
         self._order(order_id, "pending")
-        order = self.store.edit("orders", order_id)
-        order["address"] = {key: address[key] for key in ADDRESS}
-        self.store.put("orders", order_id, order)
-        return order
+        return self.store.change("orders", order_id, address={key: address[key] for key in ADDRESS})
 
     def cancel_pending_order(self, order_id: str, reason: str) -> Record:
-        self._order(order_id, "pending")
+        order = self._order(order_id, "pending")
         if reason not in REASONS:
             raise ToolError(f"'{reason}' is no reason for a cancellation. Reasons: {', '.join(REASONS)}.")
-        order = self.store.edit("orders", order_id)
         paid = [(entry["payment_method_id"], entry["amount"]) for entry in order["payment_history"]]
-        order["status"] = "cancelled"
-        order["cancel_reason"] = reason
-        order["payment_history"] += [_entry("refund", amount, method) for method, amount in paid]
         self._book(order["user_id"], paid)
-        self.store.put("orders", order_id, order)
-        return order
+        history = [*order["payment_history"], *(_entry("refund", amount, method) for method, amount in paid)]
+        return self.store.change("orders", order_id, status="cancelled", payment_history=history, cancel_reason=reason)
 
     def modify_pending_order_payment(self, order_id: str, payment_method_id: str) -> Record:
         order = self._order(order_id, "pending")
@@ -212,11 +200,9 @@ class TauWorld:
         if former == payment_method_id:
             raise ToolError(f"Order '{order_id}' is already paid with '{payment_method_id}'.")
         self._covers(method, amount)
-        order = self.store.edit("orders", order_id)
-        order["payment_history"] += [_entry("payment", amount, payment_method_id), _entry("refund", amount, former)]
         self._book(order["user_id"], [(payment_method_id, -amount), (former, amount)])
-        self.store.put("orders", order_id, order)
-        return order
+        history = [*history, _entry("payment", amount, payment_method_id), _entry("refund", amount, former)]
+        return self.store.change("orders", order_id, payment_history=history)
 
     def modify_pending_order_items(
         self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
@@ -224,19 +210,17 @@ class TauWorld:
         order = self._order(order_id, "pending")
         variants, difference = self._swap(order, item_ids, new_item_ids)
         self._covers(self._method(order, payment_method_id), difference)
-        order = self.store.edit("orders", order_id)
-        waiting = list(order["items"])
+        items, waiting = list(order["items"]), list(range(len(order["items"])))
         for old_id, variant in zip(item_ids, variants, strict=True):
-            item = next(entry for entry in waiting if entry["item_id"] == old_id)
-            waiting = [entry for entry in waiting if entry is not item]
-            item["item_id"], item["price"] = variant["item_id"], variant["price"]
-            item["options"] = clone(variant["options"])
-        kind = "payment" if difference > 0 else "refund"
-        order["payment_history"].append(_entry(kind, abs(difference), payment_method_id))
-        order["status"] = "pending (item modified)"
+            place = next(i for i in waiting if items[i]["item_id"] == old_id)
+            waiting.remove(place)
+            items[place] = {**items[place], **{key: variant[key] for key in ("item_id", "price", "options")}}
         self._book(order["user_id"], [(payment_method_id, -difference)])
-        self.store.put("orders", order_id, order)
-        return order
+        paid = _entry("payment" if difference > 0 else "refund", abs(difference), payment_method_id)
+        history = [*order["payment_history"], paid]
+        return self.store.change(
+            "orders", order_id, items=items, payment_history=history, status="pending (item modified)"
+        )
 
     def return_delivered_order_items(self, order_id: str, item_ids: Sequence[str], payment_method_id: str) -> Record:
         order = self._order(order_id, "delivered")
@@ -244,12 +228,8 @@ class TauWorld:
         if method["source"] != GIFT_CARD and payment_method_id != order["payment_history"][0]["payment_method_id"]:
             raise ToolError("The refund must go to the original payment method or to a gift card.")
         self._has_items(order, item_ids)
-        order = self.store.edit("orders", order_id)
-        order["status"] = "return requested"
-        order["return_items"] = sorted(item_ids)
-        order["return_payment_method_id"] = payment_method_id
-        self.store.put("orders", order_id, order)
-        return order
+        changed = {"return_items": sorted(item_ids), "return_payment_method_id": payment_method_id}
+        return self.store.change("orders", order_id, status="return requested", **changed)
 
     def exchange_delivered_order_items(
         self, order_id: str, item_ids: Sequence[str], new_item_ids: Sequence[str], payment_method_id: str
@@ -258,14 +238,15 @@ class TauWorld:
         _, difference = self._swap(order, item_ids, new_item_ids)
         difference = round(difference, 2)
         self._covers(self._method(order, payment_method_id), difference)
-        order = self.store.edit("orders", order_id)
-        order["status"] = "exchange requested"
-        order["exchange_items"] = sorted(item_ids)
-        order["exchange_new_items"] = sorted(new_item_ids)
-        order["exchange_payment_method_id"] = payment_method_id
-        order["exchange_price_difference"] = difference
-        self.store.put("orders", order_id, order)
-        return order
+        return self.store.change(
+            "orders",
+            order_id,
+            status="exchange requested",
+            exchange_items=sorted(item_ids),
+            exchange_new_items=sorted(new_item_ids),
+            exchange_payment_method_id=payment_method_id,
+            exchange_price_difference=difference,
+        )
 
 
 def _entry(kind: str, amount: float, payment_method_id: str) -> Record:

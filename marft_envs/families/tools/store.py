@@ -13,22 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Record = dict[str, Any]
-Tables = Mapping[str, Mapping[str, Record]]
-Key = tuple[str, str]
+Tables = Mapping[str, Mapping[Any, Record]]
+Key = tuple[str, Any]
 """Table and id."""
-Replaced = dict[Key, tuple[Record, str]]
-"""Record and the digest of its content, of every record that differs from the published one."""
+Replaced = dict[Key, Record]
+"""Every record that is new or another one than at the start."""
 Change = list[Any]
 """``[path, op, old, new]``; op is ``set``, ``add`` or ``remove``; a path is ``/table/id/key/…``, ``/`` not escaped."""
-
-
-def clone(value: Any) -> Any:
-    """Returns a copy of a JSON value; several times faster than ``copy.deepcopy``."""
-    if isinstance(value, dict):
-        return {key: clone(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [clone(entry) for entry in value]
-    return value
 
 
 def canonical(value: Any) -> str:
@@ -60,28 +51,34 @@ class Store:
         """An independent view; the records themselves are never changed, so they are shared."""
         return Store(self.tables, self._replaced)
 
-    def get(self, table: str, key: str) -> Record | None:
-        """Returns the record as it is now, or None; not to be changed (see :meth:`edit`)."""
+    def get(self, table: str, key: Any) -> Record | None:
+        """Returns the record as it is now, or None; not to be changed."""
         replaced = self._replaced.get((table, key))
-        return replaced[0] if replaced is not None else self.tables[table].get(key)
+        return self.tables[table].get(key) if replaced is None else replaced
 
-    def edit(self, table: str, key: str) -> Record:
-        """Returns a copy to change and give to :meth:`put`."""
-        record = self.get(table, key)
-        assert record is not None, f"{table} has no {key}"  # tools look a record up before they change it
-        copied: Record = clone(record)
-        return copied
+    def rows(self, table: str) -> dict[Any, Record]:
+        """Returns id -> record of a table as it is now; not to be changed."""
+        return {
+            **self.tables[table],
+            **{key: record for (name, key), record in self._replaced.items() if name == table},
+        }
 
-    def put(self, table: str, key: str, record: Record) -> None:
-        """Replaces a record; one that equals the published record counts as unchanged."""
+    def change(self, table: str, key: Any, **columns: Any) -> Record:
+        """Sets columns of a record, or adds one; returns it."""
+        record = {**(self.get(table, key) or {}), **columns}
+        self.put(table, key, record)
+        return record
+
+    def put(self, table: str, key: Any, record: Record) -> None:
+        """Replaces a record; one that is as at the start counts as unchanged."""
         self._hash = None
-        if record == self.tables[table][key]:
+        if record == self.tables[table].get(key):
             self._replaced.pop((table, key), None)
         else:
-            self._replaced[table, key] = (record, canonical(record))
+            self._replaced[table, key] = record
 
     def snapshot(self) -> Replaced:
-        """Returns what differs from the published tables."""
+        """Returns what differs from the start."""
         return dict(self._replaced)
 
     def restore(self, snapshot: Replaced) -> None:
@@ -89,19 +86,17 @@ class Store:
         self._replaced, self._hash = dict(snapshot), None
 
     def state_hash(self) -> str:
-        """Returns SHA-256 over what differs from the published tables; computed once after each write."""
+        """Returns SHA-256 over what differs from the start; computed once after each write."""
         if self._hash is None:
-            digest = hashlib.sha256()
-            for (table, key), (_, content) in sorted(self._replaced.items()):
-                digest.update(f"{table}/{key}={content}\n".encode())
-            self._hash = digest.hexdigest()
+            lines = (f"{table}/{key}={canonical(record)}\n" for (table, key), record in self._replaced.items())
+            self._hash = hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
         return self._hash
 
     def difference(self) -> list[Change]:
-        """Returns every change against the published tables."""
+        """Returns every change since the start, each column of a new record among them."""
         changes: list[Change] = []
-        for (table, key), (record, _) in self._replaced.items():
-            changes += _differences(f"/{table}/{key}", self.tables[table][key], record)
+        for (table, key), record in self._replaced.items():
+            changes += _differences(f"/{table}/{key}", self.tables[table].get(key, {}), record)
         return changes
 
 
