@@ -21,7 +21,7 @@ from marft_envs.core.vector import VectorEnv
 from marft_envs.core.wrappers import RecordEpisodes
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.families.tools import make, oracle, patterns
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.records import trajectory
 from marft_envs.workers.untrusted import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
 

@@ -9,7 +9,7 @@ from helpers.tools_tiny import call, tiny
 from marft_envs import Episode, Independent, Router
 from marft_envs.core import metrics as m
 from marft_envs.families.tools import TEAMS, make, oracle
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.records import experts
 from marft_envs.testing.invariants import sampled
 

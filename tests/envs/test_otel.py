@@ -17,7 +17,7 @@ from marft_envs import MissingExtraError
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.records import otel, trajectory
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")

@@ -8,7 +8,7 @@ from typing import Any
 
 from marft_envs.core.env import FlexEnv
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.types import ToolCall, ToolDomain, ToolError, ToolProblem
 from marft_envs.records import experts
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import marft_envs
+from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.oracle import play
-from marft_envs.families.tools.parse import written
 from marft_envs.families.tools.types import ToolCall
 
 TEAMS = ("solo", "dual", "trio", "router", "supervisor", "debate", "dual_control")

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from marft_envs.core.observation import neutralise
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import ToolCall, make
-from marft_envs.families.tools.dialects import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find
-from marft_envs.families.tools.parse import parse, written
+from marft_envs.families.tools.dialects import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find, parse, written
 
 NAMES = list(DIALECTS)
 TAGS_ONLY = {"tags"}
@@ -147,7 +146,8 @@ def test_any_reads_every_dialect(writer: str) -> None:
 def test_an_explanation_says_what_was_seen_and_what_is_expected() -> None:
     reply = parse('[TOOL_CALLS]f[ARGS]{"a": 1}')
     assert reply.error == "other_dialect" and "mistral-v13" in reply.message and "<tool_call>" in reply.message
-    assert parse('I call {"name": "f", "arguments": {}} now.').error == "mixed"
+    for form in ("hermes", "any"):
+        assert parse('I call {"name": "f", "arguments": {}} now.', form).error == "mixed"
 
 
 # Broken and hostile -----------------------------------------------------------------------------------------

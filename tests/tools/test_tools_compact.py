@@ -18,7 +18,7 @@ from marft_envs.core.vector import VectorEnv
 from marft_envs.families.tools import CompactMessages, make, oracle
 from marft_envs.families.tools.compact import pieces
 from marft_envs.families.tools.depot import Depot
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.records import trajectory
 
 

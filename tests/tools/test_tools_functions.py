@@ -14,7 +14,7 @@ import pytest
 from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, start, tiny
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import FunctionDomain, ToolError, functions, make, marked, session
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 
 
 def said(*calls: Any) -> str:

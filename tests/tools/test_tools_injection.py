@@ -19,7 +19,7 @@ from marft_envs.core import observation as obs_mod
 from marft_envs.core.types import Episode
 from marft_envs.families.tools import TEAMS, ToolError, ToolProblem, make, oracle
 from marft_envs.families.tools.depot import Depot, demanded
-from marft_envs.families.tools.parse import parse, written
+from marft_envs.families.tools.dialects import parse, written
 from marft_envs.records import trajectory
 
 MODELS: dict[str, Callable[[], Model]] = {

@@ -14,7 +14,7 @@ import pytest
 from marft_envs import check_env
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
 from marft_envs.families.tools import StateGrade, ToolCall, ToolProblem, make, oracle
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from tests.helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 
 mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")

@@ -14,7 +14,7 @@ import pytest
 
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.families.tools import make
-from marft_envs.families.tools.parse import written
+from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.types import ToolCall, ToolProblem
 
 pytest.importorskip("mcp", reason="needs the mcp extra")

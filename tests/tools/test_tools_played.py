@@ -23,8 +23,8 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem, make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain
 from marft_envs.families.tools.depot import Depot
+from marft_envs.families.tools.dialects import parse, written
 from marft_envs.families.tools.mcp import MCPToolDomain
-from marft_envs.families.tools.parse import parse, written
 from marft_envs.families.tools.tau import TauDomain
 from marft_envs.testing.invariants import sampled
 from tests.helpers import bfcl_upstream as upstream

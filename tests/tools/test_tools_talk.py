@@ -11,7 +11,7 @@ from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, 
 from marft_envs import ConfigError, Layered, Router, check_env
 from marft_envs.core.types import AgentSpec
 from marft_envs.families.tools import TEAMS, FunctionDomain, StateGrade, Team, ToolProblem, make, oracle
-from marft_envs.families.tools.parse import parse, written
+from marft_envs.families.tools.dialects import parse, written
 from marft_envs.records import experts
 
 TALKERS = ("user_0", "agent_0")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from marft_envs.core.teams import Team
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, read
+from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, parse
 from marft_envs.families.tools.types import Tool, ToolCall
 
 ANY = "any"
@@ -81,7 +81,7 @@ class Speech:
 
     def read(self, agent: str, text: str) -> ToolReply:
         """Returns the calls of an agent's reply, or the error that keeps it from being read."""
-        return read(self.dialects[agent], text, self._schemas[agent])
+        return parse(text, self.dialects[agent], self._schemas[agent])
 
     def write(self, agent: str, calls: Sequence[ToolCall]) -> str:
         """Returns a reply of an agent that asks for these calls.

@@ -7,7 +7,8 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.families.tools.types import ToolCall
@@ -43,6 +44,12 @@ ERRORS = {
 Schemas = Mapping[str, Mapping[str, Any]]
 """Tool -> JSON Schema of its arguments: dialects that write no quotes need it to tell text from numbers."""
 
+NAME = re.compile(r"[^\s<>\[\](){}\"'`=,|｜]+")
+"""Names of tools that stand in a text without quotes."""
+
+TOKEN = re.compile(r"<[|｜][^<>\s]+>|<[^<>\s]+[|｜]>|</?[\w:]+>|\[/?[A-Z_]+\]")
+"""A special token."""
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -72,34 +79,46 @@ class Bad(ValueError):
         self.error, self.detail = error, detail
 
 
+@dataclass(eq=False)
 class Dialect(ABC):
     """A form in which a family of models writes calls.
 
     Text alone goes in and out, and it is never evaluated. Special tokens are written out as text.
     """
 
-    name: ClassVar[str]
-    families: ClassVar[str]
+    name: str
+    families: str
     """Who is trained on it."""
-    form: ClassVar[str]
-    """One call, on one line, as agents are told of it."""
-    marks: ClassVar[tuple[str, ...]] = ()
-    """What stands in every call that is written; of two dialects that read a text, the one with more marks in it is
-    meant."""
-    also: ClassVar[tuple[str, ...]] = ()
+    marks: tuple[str, ...] = ()
+    """What stands in every call that is written, by default its special tokens; of two dialects that read a text, the
+    one with more marks in it is meant."""
+    also: tuple[str, ...] = ()
     """Marks that may stand in a reply, too."""
-    ends: ClassVar[tuple[str, ...]] = ()
-    """Special tokens that end a reply with a call."""
-    alone: ClassVar[bool] = False
-    """Calls are the whole reply: words beside them make it unreadable."""
-    frames: ClassVar[bool] = False
-    """Marks frame messages, too, so an agent's earlier reply cannot be shown to it as the text that it was."""
-    names: ClassVar[re.Pattern[str]] = re.compile(r"[^\s<>\[\](){}\"'`=,|｜]+")
-    """Names of tools that can be written."""
-    keys: ClassVar[re.Pattern[str] | None] = None
-    """Names of arguments that can be written; None: any."""
-    listing: ClassVar[tuple[str, str]] = ("Your tools:\n", "")
+    call: str = ""
+    """A call as it is written; in place of ``%(name)s``, ``%(quoted)s`` (the name as JSON), ``%(arguments)s`` and
+    ``%(number)s`` (from 0 in a reply) stands what they say."""
+    around: tuple[str, str, str] = ("", "", "")
+    """What stands before, between and behind the calls of a reply."""
+    sample: str = "{…}"
+    """Arguments, as agents are told of them."""
+    told: str = ""
+    """One call, as agents are told of it; "": as it is written, on one line."""
+    listing: tuple[str, str] = ("Your tools:\n", "")
     """What stands before and behind the tools, one a line."""
+    alone: bool = False
+    """Calls are the whole reply: words beside them make it unreadable."""
+    frames: bool = False
+    """Marks frame messages, too, so an agent's earlier reply cannot be shown to it as the text that it was."""
+
+    def __post_init__(self) -> None:
+        self.marks = self.marks or tuple(TOKEN.findall(f"{self.around[0]}{self.call}{self.around[2]}"))
+
+    @property
+    def form(self) -> str:
+        """One call, on one line, as agents are told of it."""
+        before, _, behind = self.around
+        one = self.call % {"number": 0, "name": "name", "quoted": '"…"', "arguments": self.sample}
+        return self.told or f"{before}{one}{behind}".replace("\n", "") + " as the whole reply" * self.alone
 
     @property
     def use(self) -> str:
@@ -111,13 +130,22 @@ class Dialect(ABC):
         before, behind = self.listing
         return before + "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) + behind
 
-    @abstractmethod
     def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
         """Returns a reply that asks for these calls, which :meth:`read` with the same schemas reads back.
 
         Raises:
             ValueError: A name, or an argument's, cannot be written in this form.
         """
+        before, between, behind = self.around
+        written = []
+        for number, call in enumerate(calls):
+            parts = {"number": number, "name": call.name, "quoted": json.dumps(call.name, ensure_ascii=False)}
+            written.append(self.call % {**parts, "arguments": self._arguments(call, schemas or {})})
+        return before + between.join(written) + behind
+
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        """Returns the arguments of a call as they are written; raises ValueError as ``write``."""
+        return json.dumps(dict(call.arguments), ensure_ascii=False)
 
     def result(self, line: str) -> str:
         """Returns the line of a call's result as its agent reads it; most families' form is their template's alone."""
@@ -128,8 +156,7 @@ class Dialect(ABC):
         if len(text) > LONGEST:
             return ToolReply(error="too_large")
         try:
-            said = self.said(text)
-            calls, words = self._read(said, schemas or {})
+            calls, words = self._read(self.said(text), schemas or {})
             if len(calls) > MOST_CALLS:
                 raise Bad("too_many")
         except Bad as bad:
@@ -161,34 +188,32 @@ class Dialect(ABC):
         """
 
 
+@dataclass(eq=False)
 class Framed(Dialect):
-    """A dialect whose calls stand behind an opening mark, one call or several to each."""
+    """A dialect whose calls stand behind an opening mark, the first of its marks, one call or several to each."""
 
-    opens: ClassVar[str]
-    closes: ClassVar[tuple[str, ...]] = ()
-    """Marks that stand in no words."""
+    closes: tuple[str, ...] | None = None
+    """Marks that stand in no words; None: the last of its marks."""
 
     def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:
         calls: list[ToolCall] = []
         words: list[str] = []
-        at = 0
-        while (start := said.find(self.opens, at)) >= 0:
+        at, opening = 0, self.marks[0]
+        while (start := said.find(opening, at)) >= 0:
             words.append(said[at:start])
-            cursor = Cursor(said, start + len(self.opens))
+            cursor = Cursor(said, start + len(opening))
             calls += self._body(cursor, schemas)
             at = cursor.at
             if len(calls) > MOST_CALLS:
                 raise Bad("too_many")
-        words.append(said[at:])
-        spoken = "".join(words)
-        for mark in self.closes:
-            if mark in spoken:
-                raise Bad("stray_close")
+        spoken = "".join([*words, said[at:]])
+        if any(mark in spoken for mark in (self.marks[-1:] if self.closes is None else self.closes)):
+            raise Bad("stray_close")
         return calls, spoken
 
+    @abstractmethod
     def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
         """Reads what stands behind the opening mark."""
-        raise NotImplementedError
 
 
 class Cursor:
@@ -341,13 +366,3 @@ def object_of(arguments: Any) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         raise Bad("not_a_call")
     return arguments
-
-
-def text_of(call: ToolCall, key: str = "arguments") -> str:
-    """Returns a call as a JSON object."""
-    return json.dumps({"name": call.name, key: dict(call.arguments)}, ensure_ascii=False)
-
-
-def arguments_of(call: ToolCall) -> str:
-    """Returns a call's arguments as JSON."""
-    return json.dumps(dict(call.arguments), ensure_ascii=False)

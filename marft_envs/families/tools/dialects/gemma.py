@@ -11,32 +11,18 @@ from marft_envs.families.tools.dialects.base import DEEPEST, Bad, Cursor, Framed
 from marft_envs.families.tools.types import ToolCall
 
 _QUOTE = '<|"|>'
-_KEY = re.compile(r"\s*([^\s:{}\[\],<>\"]+)\s*:")
+_NAME = re.compile(r"\s*call:([^\s{}<>]+?)\s*(?=\{)")
+_PLAIN_KEY = re.compile(r"[^\s:{}\[\],<>\"]+")
+_KEY = re.compile(rf"\s*({_PLAIN_KEY.pattern})\s*:")
 _SCALAR = re.compile(r"\s*([^\s,{}\[\]<>]+)\s*")
 _WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
-_PLAIN_KEY = re.compile(r"[^\s:{}\[\],<>\"]+")
 
 
 class Gemma4(Framed):
     """``<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>``."""
 
-    name = "gemma4"
-    families = "Gemma 4, DiffusionGemma, FunctionGemma"
-    form = '<|tool_call>call:name{key:<|"|>text<|"|>,other:3}<tool_call|>'
-    opens = "<|tool_call>"
-    marks = ("<|tool_call>", "call:", "<tool_call|>")
-    also = (_QUOTE, "<|tool_response>")
-    ends = ("<|tool_response>",)
-    closes = ("<tool_call|>",)
-    _NAME = re.compile(r"\s*call:([^\s{}<>]+?)\s*(?=\{)")
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls between the marks.
-
-        Raises:
-            ValueError: A text holds the mark of quotes.
-        """
-        return "".join(f"<|tool_call>call:{call.name}{_written(dict(call.arguments))}<tool_call|>" for call in calls)
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        return _written(dict(call.arguments))
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Returns tools as declarations."""
@@ -50,7 +36,7 @@ class Gemma4(Framed):
         return super().said(text).removesuffix("<|tool_response>")
 
     def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
-        name = cursor.match(self._NAME)
+        name = cursor.match(_NAME)
         if name is None:
             raise Bad("bad_form" if "<tool_call|>" in cursor.text[cursor.at :] else "unclosed")
         arguments = _value(cursor, DEEPEST)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft_envs.core import thoughts
-from marft_envs.families.tools.dialects.base import Bad, Dialect, Schemas, arguments_of, object_of
+from marft_envs.families.tools.dialects.base import NAME, Bad, Dialect, Schemas, object_of
 from marft_envs.families.tools.types import ToolCall
 
 _TO = re.compile(r"\bto=functions\.([^\s<]+)")
@@ -23,14 +23,6 @@ class Harmony(Dialect):
     A reply goes on from ``<|start|>assistant``. The analysis channel is thought; final and commentary are words.
     """
 
-    name = "harmony"
-    families = "gpt-oss"
-    form = "<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>"
-    marks = ("<|channel|>", "to=functions.", "<|message|>")
-    also = thoughts.HARMONY
-    ends = ("<|call|>",)
-    frames = True
-
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Returns tools as TypeScript, as the developer message has them."""
         lines = []
@@ -39,16 +31,10 @@ class Harmony(Dialect):
             lines.append(f"type {tool['name']} = ({_parameters(tool.get('parameters', {}))}) => any;\n")
         return "# Tools\n\n## functions\n\nnamespace functions {\n\n" + "\n".join(lines) + "\n} // namespace functions"
 
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls as messages on the commentary channel."""
-        for call in calls:
-            if not self.names.fullmatch(call.name):
-                raise ValueError(f"'{call.name}' cannot be written as a recipient")
-        return "<|start|>assistant".join(
-            f"<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>{_safe(arguments_of(call))}"
-            "<|call|>"
-            for call in calls
-        )
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        if not NAME.fullmatch(call.name):
+            raise ValueError(f"'{call.name}' cannot be written as a recipient")
+        return super()._arguments(call, schemas).replace("<|", "\\u003c|")  # no mark that would end the message
 
     def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:
         calls: list[ToolCall] = []
@@ -69,11 +55,6 @@ class Harmony(Dialect):
             else:
                 words.append(content)
         return calls, "\n\n".join(part.strip() for part in words if part.strip())
-
-
-def _safe(arguments: str) -> str:
-    """JSON without a mark that would end the message."""
-    return arguments.replace("<|", "\\u003c|")
 
 
 def _parameters(schema: Mapping[str, Any]) -> str:

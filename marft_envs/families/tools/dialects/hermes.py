@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.families.tools.dialects.base import KEYS, MOST_CALLS, Bad, Dialect, Schemas, decoded, text_of, unwrapped
+from marft_envs.families.tools.dialects.base import KEYS, MOST_CALLS, Bad, Dialect, Schemas, decoded, unwrapped
 from marft_envs.families.tools.types import ToolCall
 
 # A blank behind the bracket: peers' words and an agent's own earlier ones can be shown to it in that form.
@@ -33,17 +33,6 @@ LOOSE = re.compile(r'\{\s*"(?:tool_)?name"\s*:\s*"[^"\n]{1,200}"\s*,\s*"(?:argum
 
 class Hermes(Dialect):
     """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``; plain JSON is read, too."""
-
-    name = "hermes"
-    families = "Qwen2.5, Qwen3, Hermes, SmolLM3"
-    form = '<tool_call>{"name": "…", "arguments": {…}}</tool_call>'
-    marks = ("<tool_call>", "</tool_call>", '"arguments"')
-    listing = ("You can call these tools:\n<tools>\n", "\n</tools>")
-    names = re.compile(r"(?s:.+)")
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls in tags."""
-        return "\n".join(f"<tool_call>\n{text_of(call)}\n</tool_call>" for call in calls)
 
     def restored(self, text: str) -> str:
         """Returns the text: its tags are read with a blank in them."""

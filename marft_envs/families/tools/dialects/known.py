@@ -8,43 +8,17 @@ from typing import NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects.base import Bad, Dialect, Schemas, ToolReply
-from marft_envs.families.tools.dialects.gemma import Gemma4
-from marft_envs.families.tools.dialects.harmony import Harmony
-from marft_envs.families.tools.dialects.hermes import LOOSE, Hermes, unfenced
-from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE, Lfm2, LlamaPythonic, Olmo3
-from marft_envs.families.tools.dialects.tagged import DeepSeekV32, Glm, MiniMax, Muse, QwenXml, SeedXml
-from marft_envs.families.tools.dialects.tags import Tags
-from marft_envs.families.tools.dialects.wrapped import (
-    Cohere,
-    DeepSeekV3,
-    DeepSeekV31,
-    KimiK2,
-    LlamaJson,
-    MistralV3,
-    MistralV11,
-    MistralV13,
-    Nemotron,
-    Phi4,
-)
+from marft_envs.families.tools.dialects.base import TOKEN, Bad, Dialect, Schemas, ToolReply
+from marft_envs.families.tools.dialects.formats import DIALECTS
+from marft_envs.families.tools.dialects.hermes import LOOSE, unfenced
+from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE
 from marft_envs.families.tools.types import ToolCall
 
 DEFAULT = "hermes"
 
-DIALECTS: dict[str, Dialect] = {
-    each.name: each
-    for each in (
-        Hermes(), QwenXml(), Glm(), LlamaJson(), LlamaPythonic(), MistralV3(), MistralV11(), MistralV13(), DeepSeekV3(),
-        DeepSeekV31(), DeepSeekV32(), KimiK2(), Harmony(), Gemma4(), Cohere(), Lfm2(), Nemotron(), Phi4(), SeedXml(),
-        MiniMax(), Muse(), Olmo3(), Tags(),
-    )
-}  # fmt: skip
-"""Name -> dialect."""
-
-_TOKEN = re.compile(r"<[|｜][^<>\s]+>|<[^<>\s]+[|｜]>|</?[\w:]+>|\[/?[A-Z_]+\]")
 
 MARKS = thoughts.MARKS | frozenset(
-    mark for each in DIALECTS.values() for mark in (*each.marks, *each.also) if _TOKEN.fullmatch(mark)
+    mark for each in DIALECTS.values() for mark in (*each.marks, *each.also) if TOKEN.fullmatch(mark)
 )
 """Special tokens that calls and thoughts are written with: decoding must keep them, or they are lost to the readers."""
 
@@ -91,19 +65,20 @@ def dialect(name: str) -> Dialect:
     return DIALECTS[name]
 
 
-def read(name: str, text: str, schemas: Schemas | None = None) -> ToolReply:
-    """Returns the calls of a reply in a dialect; what looks like a call in another one is an error, never words.
+def parse(text: str, form: str = DEFAULT, schemas: Schemas | None = None) -> ToolReply:
+    """Returns the calls of a reply; what looks like a call in another dialect is an error, never words. Raises nothing.
 
     Args:
-        name: The dialect that is expected; ``any``: whichever it is written in, the default where none is known.
         text: The reply, thoughts and all.
+        form: The dialect that is expected; ``any``: whichever it is written in, the default where none is known.
         schemas: Tool -> schema of its arguments, of the tools that the agent holds.
     """
-    if "<" not in text and "{" not in text and "[" not in text and "(" not in text and "=" not in text:
+    if not any(sign in text for sign in "<{[(="):
         return ToolReply(words=text.strip())
-    if name == "any":
-        name = seen(text[: len(text)], schemas or ()) or DEFAULT
-    expected = dialect(name)
+    if form == "any":
+        like = seen(text, schemas or ())
+        form = like if like in DIALECTS else DEFAULT
+    expected = dialect(form)
     reply = expected.read(text, schemas)
     if reply.error == "too_large" and not _suspicious(text):
         return ToolReply(words=thoughts.spoken(text).strip())
@@ -116,13 +91,18 @@ def read(name: str, text: str, schemas: Schemas | None = None) -> ToolReply:
     other = seen(rest, schemas or (), without=expected)
     if other is None:
         return reply
-    if other == name:
+    if other == form:
         return reply if reply.error else ToolReply(error="bad_form")
     if other == "json":
         return reply if reply.error else ToolReply(error="mixed")
     found = DIALECTS[other]
     what = f"this looks like a call in the form of {found.name} ({found.families}); expected {expected.form}"
     return ToolReply(error="other_dialect", detail=what)
+
+
+def written(calls: Sequence[ToolCall], form: str = DEFAULT, schemas: Schemas | None = None) -> str:
+    """Returns a reply that asks for these calls, which :func:`parse` reads back."""
+    return dialect(form).write(calls, schemas)
 
 
 _SETTLED = frozenset({"too_large", "too_many", "too_deep", "bad_text", "bad_number", "duplicate_key"})
@@ -202,4 +182,4 @@ def find(rendered: str, calls: Sequence[ToolCall], schemas: Schemas) -> Found:
 def _ends(rendered: str) -> list[int]:
     """Where a reply may end: before each mark of a template, the last first, and at line ends."""
     places = {match.start() for match in re.finditer(r"<|\[|\n|\Z", rendered)}
-    return sorted(places | {match.end() for match in _TOKEN.finditer(rendered)}, reverse=True)
+    return sorted(places | {match.end() for match in TOKEN.finditer(rendered)}, reverse=True)

@@ -6,6 +6,7 @@ import ast
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
@@ -17,33 +18,67 @@ LONGEST_SOURCE = 100_000
 """Characters of calls written as Python; a tree of more takes too much memory."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*", re.ASCII)
+_TAG_OF_LLAMA = re.compile(r"<\|python_(?:tag|start)\|>")
+LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\((?=\s*(?:\)|\*\*\s*\{|[A-Za-z_]\w*\s*=[^=]))", re.ASCII)
+"""The beginning of a list of calls."""
+SINGLE = re.compile(r"[A-Za-z_][\w.]*\(\s*(?:(?:[A-Za-z_]\w*\s*=[^=]|\*\*\s*\{).*)?\)", re.ASCII | re.DOTALL)
+"""A whole text that is one call."""
 _JSON_NAMES = {"null": None, "true": True, "false": False}
 _PIECE = re.compile(  # a text that is not closed goes on to the end, so nothing is looked at twice
     r"""(?P<string>'(?:[^'\\]|\\.)*(?:'|\\?\Z)|"(?:[^"\\]|\\.)*(?:"|\\?\Z))|[^'"]+""", re.DOTALL
 )
 
 
-def written(calls: Sequence[ToolCall], between: str) -> str:
-    """Returns calls as Python source.
+@dataclass(eq=False)
+class Pythonic(Dialect):
+    """Calls of functions: ``name(key=value)``."""
 
-    Raises:
-        ValueError: The name of one is none in Python.
-    """
-    return between.join(_written(call) for call in calls)
+    call: str = "%(name)s(%(arguments)s)"
+    sample: str = 'key="value"'
 
-
-def _written(call: ToolCall) -> str:
-    if not _NAME.fullmatch(call.name) or any(map(iskeyword, call.name.split("."))):
-        raise ValueError(f"'{call.name}' is no name in Python")
-    plain = {key: value for key, value in call.arguments.items() if _plain(key)}
-    odd = {key: value for key, value in call.arguments.items() if not _plain(key)}
-    parts = [f"{key}={value!r}" for key, value in plain.items()] + ([f"**{odd!r}"] if odd else [])
-    # A mark of a template inside a text would end the calls.
-    return f"{call.name}({', '.join(parts)})".replace("<|", "\\x3c|").replace("</", "\\x3c/")
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        if not _NAME.fullmatch(call.name) or any(map(iskeyword, call.name.split("."))):
+            raise ValueError(f"'{call.name}' is no name in Python")
+        parts = [f"{key}={value!r}" for key, value in call.arguments.items() if _plain(key)]
+        odd = {key: value for key, value in call.arguments.items() if not _plain(key)}
+        # A mark of a template inside a text would end the calls.
+        return ", ".join([*parts, f"**{odd!r}"] if odd else parts).replace("<|", "\\x3c|").replace("</", "\\x3c/")
 
 
 def _plain(key: str) -> bool:
     return key.isascii() and key.isidentifier() and not iskeyword(key)
+
+
+class LlamaPythonic(Pythonic):
+    """``[name(key=value), …]`` as the whole reply, or behind ``<|python_tag|>`` or between Llama 4's marks."""
+
+    def restored(self, text: str) -> str:
+        """Returns the text with the marks whole; its brackets are Python's."""
+        for mark in self.also:
+            text = text.replace(f"< {mark[1:]}", mark)
+        return text
+
+    def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:
+        before, tag, source = _TAG_OF_LLAMA.search(said), "", said
+        if before is not None:
+            tag, source = said[: before.start()], said[before.end() :].replace("<|python_end|>", "")
+        source = source.strip()
+        if before is None and not LIST.match(source) and not SINGLE.fullmatch(source):
+            return (), said
+        return calls_of(source), tag
+
+
+class PythonBlock(Pythonic, Framed):
+    """Calls between two marks, as a list or one a line."""
+
+    def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
+        calls = calls_of(cursor.until(self.marks[1]))
+        if not calls:
+            raise Bad("not_a_call")
+        return calls
+
+
+# Reading ------------------------------------------------------------------------------------------------
 
 
 def calls_of(source: str) -> list[ToolCall]:
@@ -133,80 +168,3 @@ def _scalar(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     raise Bad("bad_form", "arguments must be literals that JSON has, too")
-
-
-class LlamaPythonic(Dialect):
-    """``[name(key=value), …]`` as the whole reply, or behind ``<|python_tag|>`` or between Llama 4's marks."""
-
-    name = "llama-pythonic"
-    families = "Llama 3.2 (1B, 3B), Llama 4, ToolACE"
-    form = '[name(key="value")] as the whole reply'
-    marks = ("[", "(", ")]")
-    also = ("<|python_tag|>", "<|python_start|>", "<|python_end|>")
-    ends = ("<|eom_id|>",)
-    alone = True
-    names = _NAME
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls as a list of Python calls."""
-        return f"[{written(calls, ', ')}]"
-
-    def restored(self, text: str) -> str:
-        """Returns the text with the marks whole; its brackets are Python's."""
-        for mark in self.also:
-            text = text.replace(f"< {mark[1:]}", mark)
-        return text
-
-    def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:
-        before, tag, source = _TAG_OF_LLAMA.search(said), "", said
-        if before is not None:
-            tag, source = said[: before.start()], said[before.end() :].replace("<|python_end|>", "")
-        source = source.strip()
-        if before is None and not LIST.match(source) and not SINGLE.fullmatch(source):
-            return (), said
-        return calls_of(source), tag
-
-
-_TAG_OF_LLAMA = re.compile(r"<\|python_(?:tag|start)\|>")
-LIST = re.compile(r"\[\s*[A-Za-z_][\w.]*\s*\((?=\s*(?:\)|\*\*\s*\{|[A-Za-z_]\w*\s*=[^=]))", re.ASCII)
-"""The beginning of a list of calls."""
-SINGLE = re.compile(r"[A-Za-z_][\w.]*\(\s*(?:(?:[A-Za-z_]\w*\s*=[^=]|\*\*\s*\{).*)?\)", re.ASCII | re.DOTALL)
-"""A whole text that is one call."""
-
-
-class Lfm2(Framed):
-    """``<|tool_call_start|>[name(key=value), …]<|tool_call_end|>``."""
-
-    name = "lfm2"
-    families = "LFM2, LFM2.5"
-    form = '<|tool_call_start|>[name(key="value")]<|tool_call_end|>'
-    opens, end, between = "<|tool_call_start|>", "<|tool_call_end|>", ", "
-    brackets = ("[", "]")
-    marks = ("<|tool_call_start|>", "<|tool_call_end|>")
-    closes = ("<|tool_call_end|>",)
-    names = _NAME
-    listing = ("List of tools: [", "]")
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls between the marks."""
-        before, behind = self.brackets
-        return f"{self.opens}{before}{written(calls, self.between)}{behind}{self.end}"
-
-    def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
-        calls = calls_of(cursor.until(self.end))
-        if not calls:
-            raise Bad("not_a_call")
-        return calls
-
-
-class Olmo3(Lfm2):
-    """``<function_calls>`` with a Python call a line."""
-
-    name = "olmo3"
-    families = "OLMo 3"
-    form = '<function_calls>name(key="value")</function_calls>'
-    opens, end, between = "<function_calls>", "</function_calls>", "\n"
-    brackets = ("\n", "\n")
-    marks = ("<function_calls>", "</function_calls>")
-    closes = ("</function_calls>",)
-    listing = ("<functions>\n", "\n</functions>")

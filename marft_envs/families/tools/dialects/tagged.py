@@ -1,62 +1,88 @@
-"""Dialects that put every argument into tags of its own: Qwen3-Coder and Qwen3.5, GLM, MiniMax, Seed, DeepSeek V3.2."""
+"""Dialects that put every argument into tags of its own: Qwen3-Coder and Qwen3.5, GLM, MiniMax, Seed, DeepSeek V3.2.
+
+Values stand between tags without quotes: what is text and what is a number, the tool's schema says.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from marft_envs.families.tools.dialects import untyped
-from marft_envs.families.tools.dialects.base import Bad, Cursor, Framed, Schemas, check_text
+from marft_envs.families.tools.dialects.base import NAME, Bad, Cursor, Framed, Schemas, check_text, decoded
 from marft_envs.families.tools.types import ToolCall
 
 _KEYS = re.compile(r"[^<>\n\"=]+")
+_GLM = re.compile(r"\s*([^\s<>{}\[\]\"]+)\s*(?=<arg_key>|</tool_call>)")
+_IS_TEXT = re.compile(r'\s+string="(true|false)"')
+_MUSE = re.compile(r"(?:<\|eom\|>|<\|eot\|>)?(?:<\|start\|>assistant)?[ ]?(?:to=[\w.-]+)?<\|message\|>")
+_PYTHON = {"True": True, "False": False, "None": None}
+_ESCAPED = re.compile(r"\\u00")
 
 
-def _checked(call: ToolCall, names: re.Pattern[str]) -> ToolCall:
-    for name, pattern in ((call.name, names), *((key, _KEYS) for key in call.arguments)):
-        if not pattern.fullmatch(name) or name != name.strip():
-            raise ValueError(f"'{name}' cannot be written as a name")
-    return call
+@dataclass(eq=False)
+class Tagged(Framed):
+    """Arguments in tags, as they are written and read; a line each."""
 
+    argument: str = ""
+    """An argument as it is written, in place of ``%(key)s``, ``%(value)s`` and ``%(is_text)s`` what they say."""
+    tags: tuple[str, str, str, str] = ("", "", "", "")
+    """What stands before and behind a key, and before and behind a value."""
+    end: str = ""
+    """The tag that ends a call."""
 
-def _put(arguments: dict[str, Any], key: str, value: Any) -> None:
-    if key in arguments:
-        raise Bad("duplicate_key")
-    arguments[key] = value
-
-
-class QwenXml(Framed):
-    """``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``."""
-
-    name = "qwen-xml"
-    families = "Qwen3-Coder, Qwen3.5, Qwen3.6, Qwen3.8, Nemotron 3"
-    form = "<tool_call><function=name><parameter=key>value</parameter></function></tool_call>"
-    opens = "<function="
-    outer: ClassVar[tuple[str, str]] = ("<tool_call>", "</tool_call>")
-    marks: ClassVar[tuple[str, ...]] = ("<tool_call>", "<function=", "</function>", "</tool_call>")
-    also = ("<parameter=", "</parameter>")
-    keys = _KEYS
-    listing = ("# Tools\n\nYou have access to the following functions:\n\n<tools>\n", "\n</tools>")
-    _CLOSE = re.compile(r"</parameter>(?=\s*(?:<parameter=|</function>))")
-    _CLOSES = (re.compile(r"</parameter>"),)
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls, each in its tags."""
-        return "\n".join(self._written(_checked(call, self.names), schemas or {}) for call in calls)
-
-    def _written(self, call: ToolCall, schemas: Schemas) -> str:
-        lines = [self.outer[0], f"<function={call.name}>"]
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        for name, pattern in ((call.name, NAME), *((key, _KEYS) for key in call.arguments)):
+            if not pattern.fullmatch(name) or name != name.strip():
+                raise ValueError(f"'{name}' cannot be written as a name")
+        lines = []
         for key, value in call.arguments.items():
-            raw = untyped.write(value, untyped.property_of(schemas, call.name, key), ("</parameter>",))
-            lines += [f"<parameter={key}>", raw, "</parameter>"]
-        return "\n".join([*lines, "</function>", self.outer[1]])
+            known = property_of(schemas, call.name, key)
+            raw = raw_of(value, {"type": kind_of(value)} if "%(is_text)s" in self.argument else known, self.tags[3])
+            is_text = "true" if isinstance(value, str) else "false"
+            lines.append(self.argument % {"key": key, "value": raw, "is_text": is_text})
+        return "".join(f"{line}\n" for line in lines)
+
+    def _taken(self, cursor: Cursor, name: str, schemas: Schemas) -> dict[str, Any]:
+        """Reads the arguments that stand here, and the end of the call."""
+        arguments: dict[str, Any] = {}
+        before_key, behind_key, before_value, behind_value = self.tags
+        close = re.compile(rf"{behind_value}(?=\s*(?:{before_key.rstrip(chr(34))}|{self.end}))")
+        while cursor.take(before_key):
+            key = cursor.until(behind_key).strip()
+            schema = self._typed(cursor, property_of(schemas, name, key))
+            if before_value:
+                cursor.need(before_value)
+            end = close.search(cursor.text, cursor.at)
+            if end is None:
+                raise Bad("unclosed")
+            raw, cursor.at = cursor.text[cursor.at : end.start()], end.end()
+            value = value_of(self._raw(raw), schema)
+            if key in arguments:
+                raise Bad("duplicate_key")
+            arguments[key] = value
+        cursor.need(self.end)
+        return arguments
+
+    def _typed(self, cursor: Cursor, schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """The schema of the value that follows."""
+        return schema
+
+    def _raw(self, raw: str) -> str:
+        """What stands between a value's tags, without what is written around it."""
+        return raw
+
+
+class QwenXml(Tagged):
+    """``<tool_call><function=name><parameter=key>value</parameter></function></tool_call>``."""
 
     def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:
         calls: list[ToolCall] = []
         words: list[str] = []
-        at, (opening, closing) = 0, self.outer
-        while (start := said.find(self.opens, at)) >= 0:
+        at, opening, closing = 0, self.marks[0], self.marks[-1]
+        while (start := said.find("<function=", at)) >= 0:
             before = said[at:start].rstrip()
             framed = before.endswith(opening)  # models leave it out now and then
             words.append(before[: -len(opening)] if framed else said[at:start])
@@ -68,176 +94,141 @@ class QwenXml(Framed):
         spoken = "".join([*words, said[at:]])
         if opening in spoken:
             raise Bad("bad_form" if closing in spoken else "unclosed")
-        if any(mark in spoken for mark in (closing, "</function>", "</parameter>", "<parameter=")):
+        if any(mark in spoken for mark in self.closes or ()):
             raise Bad("stray_close")
         return calls, spoken
 
     def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
         calls = []
         while cursor.take("<function="):
-            name, arguments = cursor.until(">").strip(), dict[str, Any]()
-            if not self.names.fullmatch(name):
+            name = cursor.until(">").strip()
+            if not NAME.fullmatch(name):
                 raise Bad("not_a_call")
-            while cursor.take("<parameter="):
-                key = cursor.until(">").strip()
-                close = self._CLOSE.search(cursor.text, cursor.at)
-                if close is None:
-                    raise Bad("unclosed")
-                raw, cursor.at = cursor.text[cursor.at : close.start()], close.end()
-                raw = raw.removeprefix("\n").removesuffix("\n")
-                _put(arguments, key, untyped.read(raw, untyped.property_of(schemas, name, key)))
-            cursor.need("</function>")
-            calls.append(ToolCall(name, arguments))
+            calls.append(ToolCall(name, self._taken(cursor, name, schemas)))
         return calls
 
-
-class SeedXml(QwenXml):
-    """The same within ``<seed:tool_call>``."""
-
-    name = "seed"
-    families = "Seed-OSS"
-    form = "<seed:tool_call><function=name><parameter=key>value</parameter></function></seed:tool_call>"
-    outer = ("<seed:tool_call>", "</seed:tool_call>")
-    marks = ("<seed:tool_call>", "<function=", "</function>", "</seed:tool_call>")
+    def _raw(self, raw: str) -> str:
+        return raw.removeprefix("\n").removesuffix("\n")
 
 
-class Glm(Framed):
+class Glm(Tagged):
     """``<tool_call>name``, then ``<arg_key>key</arg_key><arg_value>value</arg_value>`` for each argument."""
 
-    name = "glm"
-    families = "GLM-4.5, GLM-4.6"
-    form = "<tool_call>name\n<arg_key>key</arg_key>\n<arg_value>value</arg_value>\n</tool_call>".replace("\n", "")
-    opens = "<tool_call>"
-    marks = ("<tool_call>", "</tool_call>")
-    also = ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
-    closes = ("</tool_call>", "<arg_key>", "</arg_value>")
-    keys = _KEYS
-    listing = QwenXml.listing
-    _NAME = re.compile(r"\s*([^\s<>{}\[\]\"]+)\s*(?=<arg_key>|</tool_call>)")
-    _CLOSE = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|</tool_call>))")
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls, each in its tags."""
-        return "\n".join(self._written(_checked(call, self.names), schemas or {}) for call in calls)
-
-    def _written(self, call: ToolCall, schemas: Schemas) -> str:
-        lines = [f"<tool_call>{call.name}"]
-        for key, value in call.arguments.items():
-            raw = untyped.write(value, untyped.property_of(schemas, call.name, key), ("</arg_value>",))
-            lines += [f"<arg_key>{key}</arg_key>", f"<arg_value>{raw}</arg_value>"]
-        return "\n".join([*lines, "</tool_call>"])
-
     def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
-        head = cursor.match(self._NAME)
+        head = cursor.match(_GLM)
         if head is None:
-            raise Bad("bad_form" if "</tool_call>" in cursor.text[cursor.at :] else "unclosed")
-        arguments: dict[str, Any] = {}
-        while cursor.take("<arg_key>"):
-            key = cursor.until("</arg_key>").strip()
-            cursor.need("<arg_value>")
-            close = self._CLOSE.search(cursor.text, cursor.at)
-            if close is None:
-                raise Bad("unclosed")
-            raw, cursor.at = cursor.text[cursor.at : close.start()], close.end()
-            _put(arguments, key, untyped.read(raw, untyped.property_of(schemas, head[1], key)))
-        cursor.need("</tool_call>")
-        return (ToolCall(head[1], arguments),)
+            raise Bad("bad_form" if self.end in cursor.text[cursor.at :] else "unclosed")
+        return (ToolCall(head[1], self._taken(cursor, head[1], schemas)),)
 
 
-class MiniMax(Framed):
-    """``<minimax:tool_call><invoke name="…"><parameter name="…">value</parameter></invoke></minimax:tool_call>``."""
-
-    name = "minimax"
-    families = "MiniMax M2"
-    prefix: ClassVar[str] = ""
-    outer_name: ClassVar[str] = "minimax:tool_call"
-    form = '<minimax:tool_call><invoke name="…"><parameter name="…">value</parameter></invoke></minimax:tool_call>'
-    opens = "<minimax:tool_call>"
-    marks: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", '<invoke name="', "</invoke>", "</minimax:tool_call>")
-    also: ClassVar[tuple[str, ...]] = ('<parameter name="', "</parameter>")
-    keys = _KEYS
-    typed: ClassVar[bool] = False
-    """Whether an attribute says that an argument is text."""
-    listing = ("<tools>\n", "\n</tools>")
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls in one block."""
-        inside = "\n".join(self._written(_checked(call, self.names), schemas or {}) for call in calls)
-        return f"{self.opens}\n{inside}\n</{self.prefix}{self.outer_name}>"
-
-    def _written(self, call: ToolCall, schemas: Schemas) -> str:
-        p, lines = self.prefix, [f'<{self.prefix}invoke name="{call.name}">']
-        for key, value in call.arguments.items():
-            schema = untyped.property_of(schemas, call.name, key)
-            kind = ""
-            if self.typed:
-                kind = f' string="{"true" if isinstance(value, str) else "false"}"'
-                schema = {"type": untyped.kind_of(value)}
-            raw = untyped.write(value, schema, (f"</{p}parameter>",))
-            lines.append(f'<{p}parameter name="{key}"{kind}>{raw}</{p}parameter>')
-        return "\n".join([*lines, f"</{p}invoke>"])
+class Invoked(Tagged):
+    """``<invoke name="…"><parameter name="…">value</parameter></invoke>`` in a section, which may say what is text."""
 
     def _body(self, cursor: Cursor, schemas: Schemas) -> Sequence[ToolCall]:
-        p, calls = self.prefix, list[ToolCall]()
-        end = re.compile(rf"</{p}parameter>(?=\s*(?:<{p}parameter name=|</{p}invoke>))")
-        kind_of = re.compile(r'\s+string="(true|false)"')
-        while cursor.take(f'<{p}invoke name="'):
-            name, arguments = cursor.until('"').strip(), dict[str, Any]()
+        calls = []
+        while cursor.take(self.marks[1]):
+            name = cursor.until('"').strip()
             cursor.need(">")
-            while cursor.take(f'<{p}parameter name="'):
-                key = cursor.until('"').strip()
-                kind = cursor.match(kind_of)
-                cursor.need(">")
-                close = end.search(cursor.text, cursor.at)
-                if close is None:
-                    raise Bad("unclosed")
-                raw, cursor.at = cursor.text[cursor.at : close.start()], close.end()
-                schema = untyped.property_of(schemas, name, key)
-                if kind is not None:
-                    schema = {"type": "string"} if kind[1] == "true" else schema
-                _put(arguments, key, untyped.read(raw, schema))
-            cursor.need(f"</{p}invoke>")
-            calls.append(ToolCall(name, arguments))
+            calls.append(ToolCall(name, self._taken(cursor, name, schemas)))
         if not calls:
             raise Bad("not_a_call")
-        cursor.need(f"</{p}{self.outer_name}>")
+        cursor.need(self.marks[-1])
         return calls
 
-
-class DeepSeekV32(MiniMax):
-    """The same with DeepSeek's mark before each tag, and an attribute that says what is text."""
-
-    name = "deepseek-v3.2"
-    families = "DeepSeek V3.2"
-    prefix, outer_name, typed = "｜DSML｜", "function_calls", True
-    form = (
-        '<｜DSML｜function_calls><｜DSML｜invoke name="…"><｜DSML｜parameter name="…" string="true">value'
-        "</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>"
-    )
-    opens = "<｜DSML｜function_calls>"
-    marks = ("<｜DSML｜function_calls>", '<｜DSML｜invoke name="', "</｜DSML｜invoke>", "</｜DSML｜function_calls>")
-    also = ('<｜DSML｜parameter name="', "</｜DSML｜parameter>")
+    def _typed(self, cursor: Cursor, schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        is_text = cursor.match(_IS_TEXT)
+        return {"type": "string"} if is_text is not None and is_text[1] == "true" else schema
 
 
-class Muse(MiniMax):
-    """The same with ``atem:``, behind a header that names the tool."""
-
-    name = "muse"
-    families = "Muse Glimmer"
-    prefix, outer_name = "atem:", "function_calls"
-    form = (
-        '<atem:function_calls><atem:invoke name="…"><atem:parameter name="…">value</atem:parameter></atem:invoke>'
-        "</atem:function_calls>"
-    )
-    opens = "<atem:function_calls>"
-    marks = ("<atem:function_calls>", '<atem:invoke name="', "</atem:invoke>", "</atem:function_calls>")
-    also = ('<atem:parameter name="', "</atem:parameter>", "<|start|>", "<|message|>", "<|eom|>")
-    ends = ("<|eom|>",)
-    frames = True
-    _HEADER = re.compile(r"(?:<\|eom\|>|<\|eot\|>)?(?:<\|start\|>assistant)?[ ]?(?:to=[\w.-]+)?<\|message\|>")
+class Muse(Invoked):
+    """The same behind a header that names the tool."""
 
     def said(self, text: str) -> str:
         """Returns a reply without headers."""
-        said = self._HEADER.sub("", super().said(text)).removesuffix("<|eom|>")
+        said = _MUSE.sub("", super().said(text)).removesuffix("<|eom|>")
         check_text(said)
         return said
+
+
+# Values between tags ------------------------------------------------------------------------------------
+
+
+def value_of(raw: str, schema: Mapping[str, Any] | None) -> Any:
+    r"""Returns the value that a raw text stands for.
+
+    Without a schema, what is JSON is its value, and all else is text. Where a schema allows text alone, it is text, but
+    for a JSON string with an escape ``\u00…``: so a text can be written that would be taken for something else.
+
+    Raises:
+        Bad: No text is allowed, and it is JSON that nothing can be called with.
+    """
+    inner = raw.strip()
+    quoted = inner[:1] == '"' and _ESCAPED.search(inner) is not None
+    kinds = None if schema is None or quoted else kinds_of(schema)
+    if kinds is not None and inner in _PYTHON and kind_of(_PYTHON[inner]) in kinds:
+        return _PYTHON[inner]
+    if kinds != {"string"}:
+        try:
+            value, end = decoded(inner, 0)
+        except Bad as bad:
+            if kinds is not None and "string" not in kinds and bad.error != "bad_json":
+                raise
+        else:
+            fits = kinds is None or (kind_of(value) in kinds and not isinstance(value, str))
+            if end == len(inner) and fits:
+                return value
+    check_text(raw)
+    return raw
+
+
+def raw_of(value: Any, schema: Mapping[str, Any] | None, end: str) -> str:
+    """Returns a value as a raw text that :func:`value_of` reads back, without the mark that would end it."""
+    raw = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+    if end not in raw and _stands_for(raw, schema, value):
+        return raw
+    quoted = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+    if isinstance(value, str) and value and not _ESCAPED.search(quoted):
+        first = format(ord(value[0]), "04x")
+        quoted = f'"\\u{first}{json.dumps(value[1:], ensure_ascii=False)[1:]}'
+    return quoted
+
+
+def _stands_for(raw: str, schema: Mapping[str, Any] | None, value: Any) -> bool:
+    """Whether a raw text is read as this very value, with 1, 1.0 and True apart."""
+    try:
+        read = value_of(raw, schema)
+    except Bad:
+        return False
+    return bool(read == value) and repr(read) == repr(value)
+
+
+def kind_of(value: Any) -> str:
+    """Returns the JSON type of a value."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def kinds_of(schema: Mapping[str, Any]) -> set[str] | None:
+    """Returns the JSON types that a schema allows (an integer is a number); None: it does not say."""
+    if "enum" in schema or "const" in schema:
+        return {kind_of(value) for value in schema.get("enum", [schema.get("const")])}
+    if isinstance(kinds := schema.get("type"), str | list):
+        return {"number" if kind == "integer" else kind for kind in ([kinds] if isinstance(kinds, str) else kinds)}
+    out: set[str] = set()
+    for option in schema.get("anyOf") or schema.get("oneOf") or ():
+        below = kinds_of(option) if isinstance(option, Mapping) else None
+        if below is None:
+            return None
+        out |= below
+    return out or None
+
+
+def property_of(schemas: Mapping[str, Mapping[str, Any]], tool: str, key: str) -> Mapping[str, Any] | None:
+    """Returns the schema of one argument; None where nothing is known of it."""
+    schema = schemas.get(tool, {}).get("properties", {}).get(key)
+    return schema if isinstance(schema, Mapping) else None

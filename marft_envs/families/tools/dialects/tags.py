@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.families.tools.dialects.base import Bad, Dialect, Schemas, arguments_of, check_text, decoded
+from marft_envs.families.tools.dialects.base import Bad, Dialect, Schemas, check_text, decoded
 from marft_envs.families.tools.types import ToolCall
 
 SEARCH = "search"
 """The tool that is known without a schema; it takes a ``query``."""
+_TOOL = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
 class Tags(Dialect):
@@ -19,28 +20,13 @@ class Tags(Dialect):
     Results come back as ``<information>…</information>``. Only tools that the agent holds are tags; ``search`` always.
     """
 
-    name = "tags"
-    families = "Search-R1, ZeroSearch, R1-Searcher"
-    form = "<search>words</search>, a tag with the tool's name around its text (around a JSON object, if it takes more)"
-    names = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
-
-    def write(self, calls: Sequence[ToolCall], schemas: Schemas | None = None) -> str:
-        """Returns the calls, each a tag.
-
-        Raises:
-            ValueError: A tool is not known, so its tag would be read as words.
-        """
-        return "\n".join(self._written(call, schemas or {}) for call in calls)
-
-    def _written(self, call: ToolCall, schemas: Schemas) -> str:
-        if (call.name != SEARCH and call.name not in schemas) or not self.names.fullmatch(call.name):
-            raise ValueError(f"'{call.name}' is no tag")
-        inside = arguments_of(call).replace("<", "\\u003c") if call.arguments else ""
-        key = _only(schemas.get(call.name))
-        if len(call.arguments) == 1 and isinstance(text := call.arguments.get(key), str):
-            plain = text and text == text.strip() and text[0] != "{" and "<" not in text
-            inside = text if plain else inside
-        return f"<{call.name}>{inside}</{call.name}>"
+    def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
+        if (call.name != SEARCH and call.name not in schemas) or not _TOOL.fullmatch(call.name):
+            raise ValueError(f"'{call.name}' is no tag")  # its tag would be read as words
+        text = call.arguments.get(_only(schemas.get(call.name))) if len(call.arguments) == 1 else None
+        if isinstance(text, str) and text and text == text.strip() and text[0] != "{" and "<" not in text:
+            return text
+        return super()._arguments(call, schemas).replace("<", "\\u003c") if call.arguments else ""
 
     def result(self, line: str) -> str:
         """Returns the line between the tags of results, whose end it cannot hold."""
