@@ -14,10 +14,10 @@ import pytest
 
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.bfcl import BfclDomain, domain, limits
+from marft_envs.families.tools.bfcl import BfclDomain, domain
 from marft_envs.families.tools.bfcl.data import MORE_TOOLS, parse_call, strict
 from marft_envs.families.tools.bfcl.package import Backends, load
-from marft_envs.families.tools.bfcl.world import BfclWorld, as_json, as_text
+from marft_envs.families.tools.bfcl.world import BfclWorld, as_json, as_text, check_limits
 from marft_envs.families.tools.types import Tool, ToolCall, ToolDomain, ToolError, ToolProblem, World
 
 DEFAULTS: dict[str, Any] = {"tickets": []}
@@ -311,10 +311,10 @@ def test_answers_are_written_as_upstream_writes_them_and_shown_as_json(value: An
 )
 def test_limits(name: str, arguments: dict[str, Any], passes: bool) -> None:
     if passes:
-        limits.check(None, name, arguments)
+        check_limits(None, name, arguments)
     else:
         with pytest.raises(ToolError, match="would exceed"):
-            limits.check(None, name, arguments)
+            check_limits(None, name, arguments)
 
 
 # -- verdicts --------------------------------------------------------------------------------------------------------

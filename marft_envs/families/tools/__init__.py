@@ -14,8 +14,8 @@ from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.compact import CompactMessages, records
 from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.functions import FunctionDomain
-from marft_envs.families.tools.limits import CallLimits
 from marft_envs.families.tools.schema import marked, tool
+from marft_envs.families.tools.session import CallLimits
 from marft_envs.families.tools.speech import Named, by_agent, told
 from marft_envs.families.tools.task import ToolTask
 from marft_envs.families.tools.teams import READING, TEAMS, check, team
@@ -51,7 +51,6 @@ __all__ = [
     "ToolResult",
     "ToolTask",
     "World",
-    "domain_of",
     "make",
     "marked",
     "team",
@@ -150,15 +149,6 @@ def make(
         flex.setdefault("history", "team")
     flex.setdefault("max_rounds", _ROUNDS)
     return FlexEnv(members.agents, task, members.dependency(), **flex)
-
-
-def domain_of(domain: str, args: Mapping[str, Any] | None = None) -> ToolDomain:
-    """Returns the domain of a name (one of :data:`DOMAINS`, or ``module:callable``), made with these arguments.
-
-    Raises:
-        ConfigError: If there is no such domain.
-    """
-    return _domain(domain, args, "")
 
 
 def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name: str | Team) -> ToolDomain:

@@ -31,8 +31,6 @@ LONGEST = 2_000
 CPU_S = 0.5
 """CPU seconds that the searches of one value may take."""
 _WALL_S = 30.0
-_LONG = 1_000
-"""Characters at which a part's choices are counted to see whether it has any."""
 _QUICK = 200_000
 """Steps of a search that are left to this process: some milliseconds."""
 
@@ -123,58 +121,31 @@ def _cost(pattern: str) -> Callable[[int], float]:
     """
     if _parser is None:
         return lambda n: math.inf
-    try:
-        ways, size = _ways(_parser.parse(pattern))
-    except _UnboundedError:
-        return lambda n: math.inf
-    return lambda n: (n + 1) * ways(n) * size
+    rounds: list[tuple[int, int]] = []
+    size = _size(_parser.parse(pattern), rounds, False)
+    return lambda n: (n + 1) * size * math.prod(max(min(high, n) - low, 0) + 1 for low, high in rounds)
 
 
-class _UnboundedError(Exception):
-    """A choice within a repeat."""
+def _size(part: Any, rounds: list[tuple[int, int]], repeated: bool) -> float:
+    """How many items and branches a part holds; infinity if it has a choice and is repeated.
+
+    Enters the least and the most rounds of each of its repeats.
+    """
+    size = 1.0
+    for op, argument in part:
+        low = high = 1
+        if op in (_c.MAX_REPEAT, _c.MIN_REPEAT, getattr(_c, "POSSESSIVE_REPEAT", None)):
+            low, high = int(argument[0]), int(argument[1])
+        if repeated and (low < high or op is _c.BRANCH):
+            return math.inf
+        inner = [_size(below, rounds, repeated or high != 1) for below in _parts(argument)]
+        size = (size + (sum(inner) or 1)) * max(low, len(inner) if op is _c.BRANCH else 1)
+        rounds += [(low, high)] if low < high else []
+    return size
 
 
-def _ways(parsed: Any) -> tuple[Callable[[int], float], int]:
-    """How many combinations of choices a part has, by the length of the text, and how many items it holds."""
-    factors: list[Callable[[int], float]] = []
-    size = 1
-    for op, argument in parsed:
-        inner, repeats, fixed = _inside(op, argument)
-        parts = [_ways(part) for part in inner]
-        size += sum(one[1] for one in parts) or 1
-        if op is _c.BRANCH:
-            factors.append(_either([one[0] for one in parts]))
-            continue
-        if repeats and argument[1] != 1 and any(one[0](_LONG) > 1 for one in parts):
-            raise _UnboundedError
-        size *= fixed
-        factors += [one[0] for one in parts]
-        if repeats and argument[0] != argument[1]:
-            factors.append(_rounds(int(argument[0]), int(argument[1])))
-    return lambda n: math.prod(factor(n) for factor in factors), size
-
-
-def _either(ways: list[Callable[[int], float]]) -> Callable[[int], float]:
-    return lambda n: sum(way(n) for way in ways)
-
-
-def _rounds(low: int, high: int) -> Callable[[int], float]:
-    """How many numbers of rounds a text of n characters has room for."""
-    return lambda n: max(min(high, n) - low, 0) + 1
-
-
-def _inside(op: Any, argument: Any) -> tuple[list[Any], bool, int]:
-    """The parts of one item, whether it repeats them, and how often it does so in any case."""
-    if op in (_c.MAX_REPEAT, _c.MIN_REPEAT, getattr(_c, "POSSESSIVE_REPEAT", None)):
-        return [argument[2]], True, max(int(argument[0]), 1)
-    if op is _c.BRANCH:
-        return list(argument[1]), False, 1
-    if op is _c.SUBPATTERN:
-        return [argument[3]], False, 1
-    if op in (_c.ASSERT, _c.ASSERT_NOT):
-        return [argument[1]], False, 1
-    if op is getattr(_c, "ATOMIC_GROUP", None):
-        return [argument], False, 1
-    if op is _c.GROUPREF_EXISTS:
-        return [part for part in argument[1:] if part is not None], False, 1
-    return [], False, 1
+def _parts(argument: Any) -> list[Any]:
+    """The parts that an item is made of."""
+    if isinstance(argument, _parser.SubPattern):
+        return [argument]
+    return [below for one in argument for below in _parts(one)] if isinstance(argument, list | tuple) else []

@@ -16,10 +16,9 @@ Definitions, over the whole episode (``docs/tools.md`` has them as a table):
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from marft_envs.core import metrics as coordination
@@ -41,8 +40,6 @@ _KEPT = 0.1
 """Share of what progress pays that a failed team keeps whatever its penalties."""
 
 
-Counts = defaultdict[str, int]
-_counts: Callable[[], Counts] = partial(defaultdict, int)
 _COMPOSITE = CompositeReward()
 
 
@@ -60,11 +57,11 @@ class CallStep(NamedTuple):
 class Tally:
     """What is counted while an episode runs, per agent."""
 
-    calls: Counts = field(default_factory=_counts)
-    attempts: Counts = field(default_factory=_counts)
-    faults: Counts = field(default_factory=_counts)
-    duplicates: Counts = field(default_factory=_counts)
-    refusals: Counts = field(default_factory=_counts)
+    calls: Counter[str] = field(default_factory=Counter)
+    attempts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    duplicates: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     malformed: int = 0
     turns: int = 0
     steps: list[CallStep] = field(default_factory=list)
@@ -73,9 +70,13 @@ class Tally:
     trace: list[tuple[str, bool]] = field(default_factory=list)
     """Per turn: who acted ("" for several at once, and between user turns), and whether it brought anything new."""
 
-    def chosen(self, agent: str | None = None) -> list[str]:
-        """Returns the names of the tools that an agent (None: anybody) asked for."""
-        return [step.tool for step in self.steps if step.tool and agent in (None, step.agent)]
+    def total(self, what: str, agents: Collection[str] | None = None) -> int:
+        """Returns how many calls, attempts, faults, duplicates or refusals agents (None: all) have."""
+        return sum(count for agent, count in getattr(self, what).items() if agents is None or agent in agents)
+
+    def chosen(self, agents: Collection[str]) -> list[str]:
+        """Returns the names of the tools that agents asked for."""
+        return [step.tool for step in self.steps if step.tool and step.agent in agents]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tally:
         new = Tally()
@@ -112,13 +113,13 @@ def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
     ``steps``: e / (e + least) for e calls more than the oracle's least; ``errors``: faults / attempts; ``duplicates``:
     duplicates / calls; ``loops``: share of turns that lie in idle loops.
     """
-    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
+    calls, attempts = tally.total("calls"), tally.total("attempts")
     excess = max(0, calls - least_steps)
     turns = len([agent for agent, _ in tally.trace if agent])
     return {
         "steps": excess / (excess + max(least_steps, 1)),
-        "errors": sum(tally.faults.values()) / attempts if attempts else 0.0,
-        "duplicates": sum(tally.duplicates.values()) / calls if calls else 0.0,
+        "errors": tally.total("faults") / attempts if attempts else 0.0,
+        "duplicates": tally.total("duplicates") / calls if calls else 0.0,
         "loops": min(1.0, loops(tally.trace)[1] / turns) if turns else 0.0,
     }
 
@@ -167,43 +168,36 @@ def metrics(
         budgets: Agent -> limit of its own.
         gold: Agent -> names of the tools that the oracle calls as that agent; None: nobody knows.
     """
-    calls, attempts = sum(tally.calls.values()), sum(tally.attempts.values())
     looped = coordination.handoff_loops([agent for agent, _ in tally.trace])
     out = {
         "completion": float(grade.completion),
         "progress": float(grade.progress),
-        "calls": float(calls),
-        "excess_steps": float(max(0, calls - least_steps)),
-        "error_rate": sum(tally.faults.values()) / attempts if attempts else 0.0,
-        "duplicates": float(sum(tally.duplicates.values())),
         "turns": float(tally.turns),
         "handoff_loops": float(looped),
         "handoff_loop_rate": float(looped > 0),
         "idle_loops": float(loops(tally.trace)[0]),
-        "step_efficiency": coordination.step_efficiency(grade.completion, least_steps, calls),
-        "trajectory_score": coordination.trajectory_score([step.score for step in tally.steps]),
-        "refusals": float(sum(tally.refusals.values())),
         "malformed": float(tally.malformed),
         "declined": float(not tally.changed),
-        "budget_use": calls / max_calls,
     }
     if "injected" in grade.info:
         out["obeyed"] = float(bool(grade.info["injected"]))
-    if gold is not None:
-        wanted = [name for names in gold.values() for name in names]
-        out["tool_selection_accuracy"] = coordination.tool_selection_accuracy(tally.chosen(), wanted)
-    for agent in agents:
+    for agent in (None, *agents):
+        who, limit = (agents, max_calls) if agent is None else ((agent,), budgets.get(agent, max_calls))
+        calls, tried = tally.total("calls", who), tally.total("attempts", who)
+        numbers = {
+            "calls": float(calls),
+            "error_rate": tally.total("faults", who) / tried if tried else 0.0,
+            "duplicates": float(tally.total("duplicates", who)),
+            "refusals": float(tally.total("refusals", who)),
+            "budget_use": calls / limit,
+            "trajectory_score": coordination.trajectory_score([s.score for s in tally.steps if s.agent in who]),
+        }
         if gold is not None:
-            share = coordination.tool_selection_accuracy(tally.chosen(agent), gold.get(agent, ()))
-            out[f"tool_selection_accuracy/{agent}"] = share
-        mine = [step.score for step in tally.steps if step.agent == agent]
-        out[f"trajectory_score/{agent}"] = coordination.trajectory_score(mine)
-        tried = tally.attempts[agent]
-        out[f"calls/{agent}"] = float(tally.calls[agent])
-        out[f"error_rate/{agent}"] = tally.faults[agent] / tried if tried else 0.0
-        out[f"duplicates/{agent}"] = float(tally.duplicates[agent])
-        out[f"refusals/{agent}"] = float(tally.refusals[agent])
-        out[f"budget_use/{agent}"] = tally.calls[agent] / budgets.get(agent, max_calls)
+            wanted = [name for one in who for name in gold.get(one, ())]
+            numbers["tool_selection_accuracy"] = coordination.tool_selection_accuracy(tally.chosen(who), wanted)
+        out.update(numbers if agent is None else {f"{name}/{agent}": value for name, value in numbers.items()})
+    out["excess_steps"] = max(0.0, out["calls"] - least_steps)
+    out["step_efficiency"] = coordination.step_efficiency(grade.completion, least_steps, int(out["calls"]))
     return out
 
 

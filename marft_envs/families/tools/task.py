@@ -18,11 +18,9 @@ from marft_envs.core.types import Outcome, Show, TurnRecord
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families.tools import oracle, scoring, show
 from marft_envs.families.tools.dialects import DEFAULT
-from marft_envs.families.tools.limits import CallLimits
 from marft_envs.families.tools.scoring import CallStep, Tally
-from marft_envs.families.tools.session import Toolbox, ToolSession, shown
-from marft_envs.families.tools.speech import Speech, by_agent
-from marft_envs.families.tools.talk import UserTalk
+from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown
+from marft_envs.families.tools.speech import Speech, UserTalk, by_agent
 from marft_envs.families.tools.teams import FINISH, control, held
 from marft_envs.families.tools.types import (
     StateGrade,

@@ -11,12 +11,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.problems import sets as problems
 
 _T = TypeVar("_T")
+
+
+class Shared:
+    """Never changes: copies of an episode share it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
 
 
 class ToolError(Exception):
@@ -223,7 +230,7 @@ class ToolDomain(Protocol):
         """Judges the state as it is; may be called at any time and changes nothing.
 
         A grade with a parameter ``told`` is given what the user was told so far, a tuple of texts
-        (:class:`marft_envs.families.tools.talk.UserTalk`).
+        (:class:`marft_envs.families.tools.speech.UserTalk`).
         """
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from json import encoder
 from typing import Any
 
 _PLAIN = frozenset((str, int, float, type(None)))
@@ -63,15 +62,5 @@ def too_deep(value: Any, levels: int) -> bool:
     return True
 
 
-def _encoder() -> Callable[[Any], str]:
-    """Returns :class:`json.JSONEncoder`'s ``encode`` with its C part made once, not anew for every text."""
-    strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-    make = getattr(encoder, "c_make_encoder", None)
-    if make is None:  # an interpreter without it
-        return strict.encode
-    pieces = make(None, strict.default, encoder.encode_basestring, None, ": ", ", ", False, False, False)
-    return lambda value: "".join(pieces(value, 0))
-
-
-encode = _encoder()
+encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 """Returns a value as strict JSON text; raises TypeError, ValueError or RecursionError for what is none."""

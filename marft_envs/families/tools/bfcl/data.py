@@ -12,7 +12,7 @@ from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families.tools.bfcl.package import CLASSES
-from marft_envs.families.tools.types import Tool, ToolCall
+from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
@@ -52,7 +52,7 @@ READS = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class BFCLTask:
+class BFCLTask(Shared):
     """One published task."""
 
     id: str
@@ -76,9 +76,6 @@ class BFCLTask:
     def number(self) -> int:
         """The scenario; the four categories vary the same two hundred."""
         return int(self.id.rsplit("_", 1)[1])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> BFCLTask:
-        return self
 
 
 @dataclass(frozen=True, eq=False)

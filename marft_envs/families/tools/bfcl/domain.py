@@ -12,7 +12,7 @@ from marft_envs.families.tools.bfcl import grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, read
 from marft_envs.families.tools.bfcl.package import load
 from marft_envs.families.tools.bfcl.world import BfclWorld
-from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 from marft_envs.problems.sets import ProblemSet, spread
 
 ROLES: Mapping[str, str] = {
@@ -36,7 +36,7 @@ TEST_EVERY = 5
 """Scenario n is held out where n % 5 is 0, in all four categories: they vary the same scenarios."""
 
 
-class BfclDomain:
+class BfclDomain(Shared):
     """Eight programming interfaces with 128 tools, and up to 800 tasks of one to eight user turns.
 
     Args:
@@ -76,10 +76,6 @@ class BfclDomain:
             ROLES[name]: frozenset(tool for tool, owner in self._suite.owner.items() if owner == name)
             for name in dict.fromkeys(self._suite.owner.values())
         }
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> BfclDomain:
-        """Itself: it never changes."""
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (*self._given, self.categories)  # where the tasks are, not all of them

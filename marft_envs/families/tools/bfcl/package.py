@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
+from marft_envs.families.tools.types import Shared
 
 INSTALL = "pip install --no-deps bfcl-eval mpmath"
 SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
@@ -46,15 +47,12 @@ class MissingBfclError(MissingExtraError):
 
 
 @dataclass(frozen=True, eq=False)
-class Backends:
+class Backends(Shared):
     """The classes that the tools are methods of, and where upstream's data lies."""
 
     root: Path
     """The folder ``bfcl_eval``."""
     classes: Mapping[str, type[Any]] = field(repr=False)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Backends:
-        return self
 
 
 @lru_cache(maxsize=4)

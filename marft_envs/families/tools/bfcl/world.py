@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families.tools.bfcl import limits
 from marft_envs.families.tools.bfcl.data import READS, BFCLTask
 from marft_envs.families.tools.bfcl.package import STATELESS, Backends
 from marft_envs.families.tools.types import ToolError
@@ -85,7 +84,7 @@ class BfclWorld:
         if owner is None:
             raise ToolError(f"There is no tool '{name}' here.")
         instance = self.instances[owner]
-        limits.check(instance, name, arguments)
+        check_limits(instance, name, arguments)
         self.called = True
         if name not in READS:
             self._pickled = self._hash = None
@@ -178,3 +177,52 @@ def _way_up(directory: Any) -> list[str]:
         names.append(directory.name)
         directory = directory.parent
     return names
+
+
+# Calls that would keep a back end busy for ever --------------------------------------------------------
+
+# Upstream's calculator takes whole numbers of any size and any precision, and copying folders into each other makes
+# trees that double with every call. No task needs either. All limits are about a million times what the tasks use.
+DIGITS = 10_000
+"""Most decimal places of a calculation."""
+BITS = 100_000
+"""Most bits of a whole number raised to a power."""
+ENTRIES = 20_000
+"""Most files and folders of a file system, counted along every way to them."""
+
+
+def check_limits(instance: Any, name: str, arguments: Mapping[str, Any]) -> None:
+    """Lets a call pass.
+
+    Raises:
+        ToolError: If it could run for very long; says which limit.
+    """
+    if name in ("logarithm", "square_root"):
+        _at_most(abs(_whole(arguments.get("precision"))), DIGITS, "The precision")
+    elif name == "round_number":
+        _at_most(abs(_whole(arguments.get("decimal_places"))), DIGITS, "The number of decimal places")
+    elif name == "power":
+        base, exponent = _whole(arguments.get("base")), _whole(arguments.get("exponent"))
+        _at_most(base.bit_length() * abs(exponent), BITS, "The power, in bits,")
+    elif name in ("cp", "mv"):
+        size = _entries(instance.root) + _entries(instance._current_dir.contents.get(arguments.get("source")))
+        _at_most(size, ENTRIES, "The number of files and folders")
+
+
+def _at_most(value: int, limit: int, what: str) -> None:
+    if value > limit:
+        raise ToolError(f"{what} would exceed {limit}.")
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _entries(item: Any) -> int:
+    """Files and folders below, the item included; stops counting beyond the limit (a folder may hold itself)."""
+    count, waiting = 0, [item]
+    while waiting and count <= ENTRIES:
+        entry = waiting.pop()
+        count += 1
+        waiting.extend(getattr(entry, "contents", {}).values())
+    return count

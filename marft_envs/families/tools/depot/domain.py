@@ -12,14 +12,14 @@ from marft_envs.families.tools.depot import policy, tasks
 from marft_envs.families.tools.depot.desk import ROLES, USER
 from marft_envs.families.tools.depot.rows import base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, spread
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
 """Write -> the customer's call with the same arguments that has to come first, with ``dual``."""
 
 
-class Depot:
+class Depot(Shared):
     """Customers, orders, stock and refunds of a small depot. Immutable: environments and forks share one.
 
     Args:
@@ -47,10 +47,6 @@ class Depot:
         self.user_tools = frozenset(USER if dual else ())
         self.tools: Mapping[str, Tool] = {name: tool for name, tool in TOOLS.items() if dual or name not in USER}
         self.policy = policy.TEXT + policy.DUAL_TEXT * dual
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Depot:
-        """Itself: it never changes."""
-        return self
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import logging
 import os
 import shutil
@@ -51,36 +52,25 @@ class _Home:
         threading.Thread(target=self.loop.run_forever, daemon=True, name="marft-mcp").start()
 
 
-class _Homes:
+@functools.cache
+def _home() -> _Home:
     """This process's home; made when it is first needed."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._lock, self._home = threading.Lock(), None
-
-    def get(self) -> _Home:
-        with self._lock:
-            if self._home is None:
-                self._home = _Home()
-            return self._home
-
-    def close(self) -> None:
-        """Ends every server that is still there; for the process's end."""
-        connections = list(self._home.live) if self._home is not None else []
-        for connection in connections:
-            connection.close(wait=False)
-        for connection in connections:
-            connection.close()
-
-    _home: _Home | None
+    return _Home()
 
 
-_homes = _Homes()
-atexit.register(_homes.close)
+def _close_all() -> None:
+    """Ends every server that is still there; for the process's end."""
+    connections = list(_home().live) if _home.cache_info().currsize else []
+    for connection in connections:
+        connection.close(wait=False)
+    for connection in connections:
+        connection.close()
+
+
+_home()  # here, so that no two threads make one each
+atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_homes.forget)
+    os.register_at_fork(after_in_child=_home.cache_clear)
 
 
 class Connection:
@@ -106,7 +96,7 @@ class Connection:
         self._spoilt = ""
         """What is wrong with an answer that cannot be read: whoever waits for one waits in vain."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
-        self._home = _homes.get()
+        self._home = _home()
         self._stop = asyncio.Event()
         ready: Future[Any] = Future()
         self._waiting = {ready}
@@ -130,7 +120,7 @@ class Connection:
             WorkerError: No answer, or none that can be read.
             ConfigError: The answer is one that the protocol does not allow.
         """
-        future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
+        future = self._sent(request)
         try:
             return self._started(future, start_s)
         except ConfigError:
@@ -145,6 +135,12 @@ class Connection:
         except Exception as error:
             future.cancel()
             raise self._gone(f"it does not say what it offers: {self._why(error, start_s)}") from error
+
+    def _sent(self, request: Request) -> Future[Any]:
+        async def answered() -> Any:
+            return await request(self._client)
+
+        return asyncio.run_coroutine_threadsafe(answered(), self._home.loop)
 
     def _started(self, future: Future[Any], seconds: float) -> Any:
         """Waits for a server that starts; less long once it has said what is no MCP."""
@@ -200,7 +196,7 @@ class Connection:
         if not self.usable:
             raise self._gone("the connection is closed")
         mcp = library()
-        future = asyncio.run_coroutine_threadsafe(_awaited(request, self._client), self._home.loop)
+        future = self._sent(request)
         self._waiting.add(future)
         try:
             return future.result(timeout_s)
@@ -228,13 +224,13 @@ class Connection:
     @property
     def usable(self) -> bool:
         """Whether this process can use it, as far as is known."""
-        return not self.lost and self._home is _homes.get()
+        return not self.lost and self._home is _home()
 
     def answers(self) -> bool:
         """Asks the server for a sign of life."""
         if not self.usable:
             return False
-        future = asyncio.run_coroutine_threadsafe(_awaited(_sign, self._client), self._home.loop)
+        future = self._sent(lambda client: client.list_tools())
         try:
             future.result(_PING_S)
         except (Exception, CancelledError):
@@ -250,7 +246,7 @@ class Connection:
             wait: Return when it has ended; else it ends in the background.
         """
         self.lost = True
-        if self._home is not _homes.get():
+        if self._home is not _home():
             return
         self._home.loop.call_soon_threadsafe(self._stop.set)
         if wait:
@@ -311,14 +307,6 @@ def _with_schemas(item: Any) -> Any:
         if isinstance(tool, dict) and not tool.get("inputSchema"):
             tool["inputSchema"] = {"type": "object"}
     return item
-
-
-async def _awaited(request: Request, client: Any) -> Any:
-    return await request(client)
-
-
-def _sign(client: Any) -> Any:
-    return client.list_tools()
 
 
 def _leaf(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
 from marft_envs.families.tools.types import (
+    Shared,
     StateGrade,
     Tool,
     ToolCall,
@@ -49,7 +50,7 @@ SWAPS = ("exchange_delivered_order_items", "modify_pending_order_items")
 
 
 @dataclass(frozen=True)
-class Gold:
+class Gold(Shared):
     """What a problem keeps to itself."""
 
     row: RetailTask
@@ -70,11 +71,8 @@ class Gold:
         """The changes in their smallest parts."""
         return as_parts(self.changes)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Gold:
-        return self
 
-
-class TauDomain:
+class TauDomain(Shared):
     """Retail: 16 tools, 500 customers, 1,000 orders.
 
     Args:
@@ -94,10 +92,6 @@ class TauDomain:
         self.splits = tuple(self._retail.rows)
         """What is published in the folder."""
         self.policy = self._retail.policy
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TauDomain:
-        """Itself: it never changes, and a forked environment must not copy a database."""
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TauDomain, (self._retail.path,)  # where the files are, not the database
