@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class MarftError(Exception):
@@ -43,6 +44,23 @@ class WorkerError(MarftError, RuntimeError):
 
     fault = "machine"
     """Whose fault that is (see ``marft_envs/core/faults.py``); of kinds that a text can bring about, ``text``."""
+
+
+def check_known(names: Iterable[Any], known: Collection[Any], says: str, error: type[MarftError] | None = None) -> None:
+    """Raises unless all names are known: with the first other one, and what is nearest to it.
+
+    Args:
+        names: What was asked for.
+        known: What there is.
+        says: A sentence, with ``{}`` in place of the name.
+        error: A :class:`ConfigError` where nothing else is said.
+
+    Raises:
+        MarftError: A name is not known.
+    """
+    for name in names:
+        if name not in known:
+            raise (error or ConfigError)(f"{says.replace('{}', str(name))} {did_you_mean(str(name), known)}")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft_envs.families.tools.values import copied, encode, frozen, plain, taken, too_deep
+from marft_envs.families.tools.values import copied, encode, frozen, too_deep
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(("", "a", "b", "1"))
 values = st.recursive(
@@ -80,12 +80,3 @@ def test_text_is_strict() -> None:
     for value, error in ((float("nan"), ValueError), ({"a": {1}}, TypeError), (b"", TypeError), (loop, RecursionError)):
         with pytest.raises(error):
             encode([value])
-
-
-@given(values)
-def test_a_plain_object_needs_no_walk(value: Any) -> None:
-    if plain(value):
-        assert taken(value) == (copied(value), frozen(value))
-        assert copied(value) == value.copy() and frozen(value) == ("dict", frozenset(value.items()))
-    elif isinstance(value, dict):
-        assert any(isinstance(item, dict | list | bool) for item in value.values())

@@ -10,7 +10,7 @@ from typing import Any
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.teams import Team
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.compact import CompactMessages, records
 from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.functions import FunctionDomain
@@ -182,10 +182,7 @@ def _check_arguments(domain: str, factory: Callable[..., ToolDomain], arguments:
     parameters = inspect.signature(factory).parameters
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [name for name, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
-    for name in arguments if not open_ended else ():
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise ConfigError(f"The tool domain '{domain}' takes no '{name}' in domain_args. {hint}")
+    check_known(() if open_ended else arguments, known, f"The tool domain '{domain}' takes no '{{}}' in domain_args.")
     missing = [name for name in known if parameters[name].default is inspect.Parameter.empty and name not in arguments]
     if missing:
         raise ConfigError(f"The tool domain '{domain}' wants {', '.join(missing)}: domain_args={{{missing[0]!r}: …}}.")

@@ -5,6 +5,7 @@ Nothing is ever run. ``evaluate`` computes in whatever kind of number a world co
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,6 +21,7 @@ LARGEST = 10**12
 """No number on the way may be larger."""
 
 _TOKEN = re.compile(r" *((?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+|[-+*/()])")
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 Number = TypeVar("Number", float, Fraction)
 
 
@@ -55,28 +57,27 @@ class _Parser(Generic[Number]):
         self.tokens, self.depth = tokens[::-1], 0
         self.number: Callable[[str], Number] = number
 
-    def take(self, *wanted: str) -> str | None:
+    def take(self, wanted: str) -> str | None:
         return self.tokens.pop() if self.tokens and self.tokens[-1] in wanted else None
 
     def sum(self) -> Number:
-        value = self.product()
-        while sign := self.take("+", "-"):
-            other = self.product()
-            value = _bounded(value + other if sign == "+" else value - other)
-        return value
+        return self.chain("+-", self.product)
 
     def product(self) -> Number:
-        value = self.factor()
-        while sign := self.take("*", "/"):
-            other = self.factor()
+        return self.chain("*/", self.factor)
+
+    def chain(self, signs: str, part: Callable[[], Number]) -> Number:
+        value = part()
+        while sign := self.take(signs):
+            other = part()
             if sign == "/" and other == 0:
                 raise ToolError("The expression divides by zero.")
-            value = _bounded(value * other if sign == "*" else value / other)
+            value = _bounded(_OPERATIONS[sign](value, other))
         return value
 
     def factor(self) -> Number:
         negative = False
-        while taken := self.take("+", "-"):
+        while taken := self.take("+-"):
             negative ^= taken == "-"
         value = self.group() if self.take("(") else self.literal()
         return -value if negative else value

@@ -26,18 +26,19 @@ from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 from marft_envs.families.tools.dialects import ToolReply
 from marft_envs.families.tools.dialects.tags import unwrapped_result
 from marft_envs.families.tools.session import CallEntry, one_line
 from marft_envs.families.tools.task import ToolTask
-from marft_envs.families.tools.types import ToolCall
+from marft_envs.families.tools.types import ToolCall, of_fields
 
 Count = Callable[[str], int]
 """Tokens of a text."""
 Read = Callable[[str, str], ToolReply]
 """(agent, its reply) -> what it asks for."""
 
+_LACKS = "Compact messages have no setting"
 _PIECE = re.compile(r"\w+|[^\w\s]")
 
 
@@ -167,7 +168,7 @@ class Records:
         raw = self.count(clean)
         if not result:
             words_kept = thoughts.spoken(clean).strip()
-            return _Action(turn, words_kept, (), raw, raw if words_kept == clean else self.count(words_kept))
+            return _Action(turn, words_kept, (), raw, self.count(words_kept))
         reply = read(turn.agent, turn.text)
         if reply.error:
             words_kept = turn.text
@@ -230,19 +231,12 @@ class CompactMessages(FlexWrapper):
             )
         if not inner.done:
             raise ConfigError("CompactMessages wraps an environment between episodes; this one is in one.")
-        task.records = Records(task.team.agents, _settings(settings), count)
+        task.records = Records(task.team.agents, of_fields(Settings, settings, _LACKS), count)
         # So that whoever rebuilds the environment from a record renders the same prompts.
         inner.env_kwargs = {**inner.env_kwargs, "compact": settings or True}
 
 
 def records(compact: bool | Mapping[str, int], agents: Sequence[AgentSpec]) -> Records | None:
     """Returns what ``make(compact=…)`` asks for."""
-    return Records(agents, _settings(compact if isinstance(compact, Mapping) else {})) if compact else None
-
-
-def _settings(limits: Mapping[str, int]) -> Settings:
-    for name in limits:
-        if name not in Settings.__dataclass_fields__:
-            known = Settings.__dataclass_fields__
-            raise ConfigError(f"Compact messages have no setting '{name}'. {did_you_mean(name, known)}")
-    return Settings(**limits)
+    given = compact if isinstance(compact, Mapping) else {}
+    return Records(agents, of_fields(Settings, given, _LACKS)) if compact else None

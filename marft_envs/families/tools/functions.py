@@ -25,7 +25,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from marft_envs.core.faults import outage, show
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.schema import model_of, tool
-from marft_envs.families.tools.types import StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.families.tools.values import encode
 from marft_envs.problems.sets import ProblemSet, of_split
 
@@ -39,7 +39,7 @@ OnException = Literal["tool_error", "crash"]
 """What an exception in a function is to whoever called it: an error of the tool's, or the end of the world."""
 
 
-class _Function:
+class _Function(Shared):
     """One tool's function, and how JSON becomes its arguments."""
 
     def __init__(self, fn: Callable[..., Any], receiver: str) -> None:
@@ -113,12 +113,13 @@ class FunctionWorld:
             Exception: As the function raised it, if that speaks of an outage, or ``on_exception`` is ``crash``.
         """
         function = self._functions[name]
-        if self._on_exception == "crash":
-            return self._carry_out(function, arguments)
         writes = not function.tool.read_only
+        self._hash = None if writes else self._hash
+        if self._on_exception == "crash":
+            return function(self.state, arguments)
         before = self.snapshot() if writes else self.state
         try:
-            value = self._carry_out(function, arguments)
+            value = function(self.state, arguments)
             self._said = value, encode(value)  # NaN and the like are no JSON
         except (ToolError, ConfigError):
             raise
@@ -134,11 +135,6 @@ class FunctionWorld:
     def text_of(self, value: Any) -> str:
         """Returns a result as text; that of the last call is there already."""
         return self._said[1] if value is self._said[0] else encode(value)
-
-    def _carry_out(self, function: _Function, arguments: Mapping[str, Any]) -> Any:
-        if not function.tool.read_only:
-            self._hash = None
-        return function(self.state, arguments)
 
     def snapshot(self) -> Any:
         """Returns a copy of the state."""
@@ -157,11 +153,6 @@ class FunctionWorld:
 
     def close(self) -> None:
         """Nothing is held."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionWorld:
-        new = FunctionWorld(copy.deepcopy(self.state, memo), self._functions, self._on_exception)
-        new._hash = self._hash
-        return new
 
 
 def as_json(state: Any) -> Any:

@@ -32,8 +32,7 @@ def remaining(task: ToolTask) -> list[ToolCall]:
     session = task.live
     gold = task.gold_calls
     called = sum(entry.turn == task.user_turn and entry.result.call.name != FINISH for entry in session.log)
-    now = gold[task.user_turn] if task.user_turn < len(gold) else []
-    return now[called:]
+    return gold[task.user_turn][called:] if task.user_turn < len(gold) else []
 
 
 def answer(task: ToolTask, agent: str) -> str:
@@ -87,10 +86,8 @@ def _decided(task: ToolTask, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:
 
 def _stands_in(value: Any, text: str) -> bool:
     """Whether a value, or each one within it, stands in a text; truths and empty values are said without."""
-    if isinstance(value, Mapping):
-        return all(_stands_in(v, text) for v in value.values())
-    if isinstance(value, list | tuple):
-        return all(_stands_in(v, text) for v in value)
+    if isinstance(value, Mapping | list | tuple):
+        return all(_stands_in(v, text) for v in (value.values() if isinstance(value, Mapping) else value))
     if value is None or isinstance(value, bool) or value == "":
         return True
     return re.search(rf"(?<![\w.]){re.escape(str(value))}(?!\w|[.]\d)", text, re.IGNORECASE) is not None
@@ -204,7 +201,7 @@ def replay(
     before, changed = graded(domain.grade, problem, session.world, ()), False
     for turn, calls in enumerate(gold):
         session.turn = turn
-        session.withheld = problem.withheld[turn] if turn < len(problem.withheld) else frozenset()
+        session.withheld = problem.missing(turn)
         domain.begin_turn(problem, session.world, turn)
         ends = FINISH in domain.tools and all(call.name != FINISH for call in calls)
         for call in (*calls, *([ToolCall(FINISH, {})] if ends else [])):

@@ -19,16 +19,12 @@ import copy
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from marft_envs.core import metrics as coordination
 from marft_envs.core.rewards import CompositeReward
-from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools import oracle
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.tools.types import StateGrade
-
-if TYPE_CHECKING:
-    from marft_envs.families.tools.task import ToolTask
 
 REWARDS = ("composite", "completion", "progress")
 """How an episode is paid."""
@@ -87,9 +83,9 @@ class Tally:
 
 def check(reward: str | CompositeReward) -> None:
     """Raises a ConfigError unless there is such a reward."""
-    if isinstance(reward, str) and reward not in REWARDS:
-        raise ConfigError(f"There is no reward '{reward}' for tool use. {did_you_mean(reward, REWARDS)}")
-    if not isinstance(reward, str | CompositeReward):
+    if isinstance(reward, str):
+        check_known([reward], REWARDS, "There is no reward '{}' for tool use.")
+    elif not isinstance(reward, CompositeReward):
         raise ConfigError(f"reward must be one of {', '.join(REWARDS)} or a CompositeReward; got {reward!r}.")
 
 
@@ -199,21 +195,3 @@ def metrics(
     out["excess_steps"] = max(0.0, out["calls"] - least_steps)
     out["step_efficiency"] = coordination.step_efficiency(grade.completion, least_steps, int(out["calls"]))
     return out
-
-
-class Paid:
-    """What a team was paid for last, as it was then.
-
-    Its numbers take as long as the episode is, so they are worked out when somebody looks, and once.
-    """
-
-    def __init__(self, grade: StateGrade, tally: Tally) -> None:
-        self._grade, self._tally = grade, copy.deepcopy(tally)
-        self._numbers: dict[str, float] | None = None
-
-    def numbers(self, task: ToolTask) -> dict[str, float]:
-        """Returns the metrics of the task's present problem."""
-        if self._numbers is None:
-            least, limit, gold = task.problem.least_steps, task.limits.max_calls, oracle.wanted(task)
-            self._numbers = metrics(self._grade, self._tally, least, task.agents, limit, task.budgets, gold)
-        return self._numbers

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from marft_envs.core.faults import show
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.schema import check_tool
 from marft_envs.families.tools.types import Shared, Tool, ToolCall, ToolError, ToolResult, World
 from marft_envs.families.tools.validation import UNDECIDED
-from marft_envs.families.tools.values import encode, frozen, taken
+from marft_envs.families.tools.values import copied, encode, frozen
 
 _LOG = logging.getLogger(__name__)
 # What ends a line, or turns its direction, without being an escape in JSON.
@@ -65,9 +65,7 @@ class CallLimits:
             ConfigError: If a budget names no agent and no role.
         """
         caps, known = self.budgets, {*roles, *roles.values()}
-        for name in caps:
-            if name not in known:
-                raise ConfigError(f"There is no agent or role '{name}' to have a budget. {did_you_mean(name, known)}")
+        check_known(caps, known, "There is no agent or role '{}' to have a budget.")
         return {name: caps.get(name, caps.get(role, 0)) for name, role in roles.items() if name in caps or role in caps}
 
 
@@ -181,8 +179,8 @@ class ToolSession:
         if before is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
-        arguments, same = taken(call.arguments)
-        key = (call.name, same, self.turn, before)
+        arguments = copied(call.arguments)
+        key = (call.name, frozen(arguments), self.turn, before)
         duplicate = key in self._seen
         value, text, error, message, transient = self._answer(call.name, arguments)
         changed = self.broken != "world_hung" and self._version() != before

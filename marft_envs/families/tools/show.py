@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from marft_envs.core.types import Show, TurnRecord
+from marft_envs.families.tools.dialects import Dialect
 from marft_envs.families.tools.types import Tool
 
 SHOWN = ("openai", "dialect", "signatures", "names", "none")
@@ -28,7 +29,7 @@ def tools(
     kind: str,
     mine: Sequence[Tool],
     others: Mapping[str, Sequence[Tool]],
-    write: Callable[[Sequence[Tool]], str] | None = None,
+    dialect: Dialect,
 ) -> list[str]:
     """Returns paragraphs about tools.
 
@@ -36,7 +37,7 @@ def tools(
         kind: One of :data:`SHOWN`.
         mine: What the reader can call now.
         others: Role -> what it can call; names only are shown.
-        write: How the reader's dialect lists tools, for the kind ``dialect``.
+        dialect: The reader's.
     """
     if kind == "none":
         return []
@@ -46,8 +47,8 @@ def tools(
         out.append("\n".join(["Tools of the others:", *lines]))
     if mine and kind == "names":
         out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")
-    elif mine and write is not None:
-        out.append(write(mine))
+    elif mine and kind == "dialect":
+        out.append(dialect.tools([tool.openai() for tool in mine]))
     elif mine:
         out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
     return out

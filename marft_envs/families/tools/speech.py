@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from marft_envs.core.teams import Team
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, parse
 from marft_envs.families.tools.types import Tool, ToolCall
 
@@ -32,9 +32,8 @@ def by_agent(named: Named, team: Team) -> dict[str, str]:
             " docs/dialects.md."
         )
     table = dict.fromkeys(known, named) if isinstance(named, str) else dict(named)
-    for who, name in table.items():
-        if who not in known:
-            raise ConfigError(f"There is no agent or role '{who}' to have a dialect. {did_you_mean(who, known)}")
+    check_known(table, known, "There is no agent or role '{}' to have a dialect.")
+    for name in table.values():
         if name != ANY and name not in DIALECTS:
             raise ConfigError(
                 f"There is no dialect '{name}'. {did_you_mean(name, [*DIALECTS, ANY])} What each is: docs/dialects.md."
@@ -69,6 +68,8 @@ class Speech:
 
     def __init__(self, dialects: Mapping[str, str], tools: Mapping[str, Sequence[Tool]]) -> None:
         self.dialects = dict(dialects)
+        self.forms = {agent: _of(name) for agent, name in dialects.items()}
+        """Agent -> what it is told of and writes."""
         self._schemas = {agent: {tool.name: tool.parameters for tool in held} for agent, held in tools.items()}
         for agent, held in tools.items():
             for tool in held:
@@ -90,19 +91,11 @@ class Speech:
         Raises:
             ValueError: A name cannot be written in the agent's dialect.
         """
-        return _of(self.dialects[agent]).write(calls, self._schemas[agent])
-
-    def result(self, agent: str, line: str) -> str:
-        """Returns the line of a call's result as its agent's dialect has it."""
-        return _of(self.dialects[agent]).result(line)
-
-    def tools(self, agent: str, tools: Sequence[Tool]) -> str:
-        """Returns tools as the agent's dialect lists them."""
-        return _of(self.dialects[agent]).tools([tool.openai() for tool in tools])
+        return self.forms[agent].write(calls, self._schemas[agent])
 
     def restored(self, agent: str, text: str) -> str:
         """Returns an agent's own neutralised words with its dialect's marks whole, so that it keeps writing them so."""
-        text = _of(self.dialects[agent]).restored(text)
+        text = self.forms[agent].restored(text)
         return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
 
 

@@ -15,7 +15,7 @@ from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.routing import parse_names
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Outcome, Show, TurnRecord
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.tools import oracle, scoring, show
 from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.scoring import CallStep, Tally
@@ -70,8 +70,7 @@ class ToolTask(Drawn[ToolProblem]):
         dialect: str | Mapping[str, str] = DEFAULT,
     ) -> None:
         scoring.check(reward)
-        if show_tools not in show.SHOWN:
-            raise ConfigError(f"There is no show_tools '{show_tools}'. {did_you_mean(show_tools, show.SHOWN)}")
+        check_known([show_tools], show.SHOWN, "There is no show_tools '{}'.")
         self.domain, self.problems, self.team = domain, problems, team
         self.reward, self.limits = reward, limits or CallLimits()
         self.show_tools, self.show_policy = show_tools, show_policy
@@ -110,7 +109,8 @@ class ToolTask(Drawn[ToolProblem]):
         self.stop_reason = ""
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
         self.tally = Tally()
-        self.last_paid: scoring.Paid | None = None
+        self._paid_for: tuple[StateGrade, Tally] | None = None
+        self._metrics: dict[str, float] = {}
         self.talk = UserTalk(self.team.user)
         self._acted = self._idle = 0
         self._score = 0.0
@@ -133,27 +133,16 @@ class ToolTask(Drawn[ToolProblem]):
         self.close()
         problem = self.draw(rng, options)
         self._start()
-        self.session = self._opened(problem)
+        world, most, longest = partial(self.domain.open, problem), self.limits.max_calls, self.limits.max_result_chars
+        self.session = ToolSession(self.toolbox, world, self.holds, self.budgets, most, longest, frozenset({FINISH}))
         self._begin(0)
-
-    def _opened(self, problem: ToolProblem) -> ToolSession:
-        limits = self.limits
-        return ToolSession(
-            self.toolbox,
-            partial(self.domain.open, problem),
-            self.holds,
-            self.budgets,
-            limits.max_calls,
-            limits.max_result_chars,
-            frozenset({FINISH}),
-        )
 
     def _begin(self, turn: int) -> None:
         """Starts a user turn."""
         session, problem = self.live, self.problem
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
         session.turn = turn
-        session.withheld = frozenset(problem.withheld[turn]) if turn < len(problem.withheld) else frozenset()
+        session.withheld = problem.missing(turn)
         self.talk.replies.clear()
         self.domain.begin_turn(problem, session.world, turn)
 
@@ -173,12 +162,11 @@ class ToolTask(Drawn[ToolProblem]):
         key = (agent, self.live.withheld)
         if key not in self._standing:
             policy = self.team.policies.get(agent, self.domain.policy)
-            write = self.speech.tools if self.show_tools == "dialect" else None
             parts = [f"Policy:\n{policy}"] if self.show_policy and policy else []
             mine, others = self._available(agent), dict[str, list[Tool]]()
             if not mine or agent in self.team.routers:
                 others = {self.roles[name]: self.live.available(name) for name in self.agents if name != agent}
-            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others, write and partial(write, agent))]
+            self._standing[key] = [*parts, *show.tools(self.show_tools, mine, others, self.speech.forms[agent])]
         return self._standing[key]
 
     def _available(self, agent: str) -> list[Tool]:
@@ -265,7 +253,7 @@ class ToolTask(Drawn[ToolProblem]):
         lines, new = [], False
         for call in reply.calls:
             line, brought = self._carry_out(session, agent, call, facts)
-            lines.append(self.speech.result(agent, line))
+            lines.append(self.speech.forms[agent].result(line))
             new = new or brought
         self.talk.hear(agent, reply.words, True, facts["over"])
         return "\n".join(lines), new
@@ -340,7 +328,7 @@ class ToolTask(Drawn[ToolProblem]):
         grade = self._grade()
         value, terms = scoring.score(self.reward, grade, self.tally, self.problem.least_steps)
         paid, self._score = value - self._score, value
-        self.last_paid = scoring.Paid(grade, self.tally)
+        self._paid_for, self._metrics = (grade, copy.deepcopy(self.tally)), {}
         broken = {"world_error": self.live.fault} if self.live.fault else {}
         return Outcome(
             team_reward=paid,
@@ -351,8 +339,15 @@ class ToolTask(Drawn[ToolProblem]):
         )
 
     def final_metrics(self) -> Mapping[str, float]:
-        """Returns the team's numbers as of when it was last paid."""
-        return {} if self.last_paid is None else self.last_paid.numbers(self)
+        """Returns the team's numbers as of when it was last paid.
+
+        They take as long as the episode is, so they are worked out when somebody looks, and once.
+        """
+        if self._paid_for is not None and not self._metrics:
+            gold, most = oracle.wanted(self), self.limits.max_calls
+            least = self.problem.least_steps
+            self._metrics = scoring.metrics(*self._paid_for, least, self.agents, most, self.budgets, gold)
+        return self._metrics
 
     # For drivers and tests -------------------------------------------------------------------------
 
@@ -375,11 +370,6 @@ class ToolTask(Drawn[ToolProblem]):
         """Returns replies as models give them: right, wrong, broken, handing over, and without a call."""
         return oracle.samples(self, agent)
 
-    def gold(self) -> str:
-        """Returns the oracle's calls as text, for conformance tests; no observation may hold it."""
-        calls = [[{"name": c.name, "arguments": dict(c.arguments)} for c in turn] for turn in self.gold_calls]
-        return json.dumps(calls, ensure_ascii=False)
-
     def validate(self) -> None:
         """Checks on a sample of problems that the oracle's calls are graded as complete, and silence as no progress.
 
@@ -387,6 +377,11 @@ class ToolTask(Drawn[ToolProblem]):
             ConfigError: Naming the first problem for which it does not hold.
         """
         oracle.validate(self)
+
+    def gold(self) -> str:
+        """Returns the oracle's calls as text, for conformance tests; no observation may hold it."""
+        calls = [[{"name": c.name, "arguments": dict(c.arguments)} for c in turn] for turn in self.gold_calls]
+        return json.dumps(calls, ensure_ascii=False)
 
     def close(self) -> None:
         """Closes the world."""
@@ -396,12 +391,10 @@ class ToolTask(Drawn[ToolProblem]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ToolTask:
         """Copies the episode; domain, problems and tools never change and are shared."""
+        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing", "speech"}
+        for name in self.__dict__.keys() & {*shared, "domain", "problems"}:
+            memo[id(self.__dict__[name])] = self.__dict__[name]
         new = object.__new__(ToolTask)
         memo[id(self)] = new
-        memo[id(self.domain)] = self.domain
-        memo[id(self.problems)] = self.problems
-        shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing", "speech"}
-        shared |= {"domain", "problems"}
-        for name, value in self.__dict__.items():
-            setattr(new, name, value if name in shared else copy.deepcopy(value, memo))
+        new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new

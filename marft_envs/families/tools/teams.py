@@ -17,7 +17,7 @@ from marft_envs.core.dependency import DependencyFunction, View
 from marft_envs.core.routing import Router, parse_names
 from marft_envs.core.teams import Team, member, named
 from marft_envs.core.types import AgentSpec, Turn
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.tools.dialects import DEFAULT, dialect
 from marft_envs.families.tools.types import Tool, ToolDomain
 
@@ -43,14 +43,10 @@ def check(team: Team, domain: ToolDomain) -> None:
         "transfers' targets": [to for others in team.transfers.values() for to in others],
     }  # fmt: skip
     for field_name, referred in references.items():
-        for name in referred:
-            if name not in names:
-                near = did_you_mean(name, names)
-                raise ConfigError(f"{field_name} names '{name}', who is not in the team. {near}")
+        check_known(referred, names, f"{field_name} names '{{}}', who is not in the team.")
     for name, tools in team.holds.items():
-        for tool in sorted(frozenset(tools) - set(domain.tools) - {FINISH}):
-            near = did_you_mean(tool, domain.tools)
-            raise ConfigError(f"'{name}' holds '{tool}', which is no tool of '{domain.name}'. {near}")
+        wanted = sorted(frozenset(tools) - {FINISH})
+        check_known(wanted, domain.tools, f"'{name}' holds '{{}}', which is no tool of '{domain.name}'.")
     if not team.enders:
         raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
 

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator, SchemaError, ValidationError, valid
 
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools import patterns
-from marft_envs.families.tools.values import plain, too_deep
+from marft_envs.families.tools.values import too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (keys and positions from the top) and what."""
@@ -259,7 +259,7 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
     validator = _Validator(read)
 
     def problems(value: Any) -> list[str]:
-        if not plain(value) and too_deep(value, DEEPEST):
+        if too_deep(value, DEEPEST):
             return [f"arguments are nested deeper than {DEEPEST} levels"]
         try:
             with patterns.budget():

@@ -9,14 +9,6 @@ from typing import Any
 _PLAIN = frozenset((str, int, float, type(None)))
 
 
-def plain(value: Any) -> bool:
-    """Returns whether a value is an object whose members hold no others and are equal where JSON calls them equal.
-
-    Nearly all arguments are such: what walks over values can be spared them.
-    """
-    return type(value) is dict and _PLAIN.issuperset(map(type, value.values()))
-
-
 def copied(value: Any) -> Any:
     """Returns a copy of a JSON value."""
     if isinstance(value, Mapping):
@@ -37,13 +29,6 @@ def frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return ("list", tuple(map(frozen, value)))
     return value
-
-
-def taken(value: Any) -> tuple[Any, Any]:
-    """Returns a copy and a stand-in, ``(copied(value), frozen(value))``, without walking over a plain object."""
-    if plain(value):
-        return value.copy(), ("dict", frozenset(value.items()))
-    return copied(value), frozen(value)
 
 
 def too_deep(value: Any, levels: int) -> bool:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import DataError, check_known, did_you_mean
 from marft_envs.families.tools.bfcl.package import CLASSES
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
@@ -134,8 +134,7 @@ def _docs(folder: Path) -> Any:
         raise DataError(f"{folder} is no folder of bfcl tasks. {expected}")
     for file in folder.glob("multi_turn_*.jsonl"):
         category = file.stem.removeprefix("multi_turn_")
-        if category not in CATEGORIES:
-            raise DataError(f"{file}: there is no category '{category}'. {did_you_mean(category, CATEGORIES)}")
+        check_known([category], CATEGORIES, f"{file}: there is no category '{{}}'.", DataError)
     try:
         return json.loads((folder / "tools.json").read_text(encoding="utf-8"))
     except ValueError as error:
@@ -180,8 +179,7 @@ def _tools(docs: Any, folder: Path) -> tuple[dict[str, Tool], dict[str, str]]:
     tools: dict[str, Tool] = {}
     owner: dict[str, str] = {}
     for name, entries in docs.items() if isinstance(docs, dict) else []:
-        if name not in CLASSES:
-            raise DataError(f"{folder}: the schemas name an unknown class '{name}'. {did_you_mean(name, CLASSES)}")
+        check_known([name], CLASSES, f"{folder}: the schemas name an unknown class '{{}}'.", DataError)
         for entry in entries:
             tool, schema = entry.get("name"), entry.get("parameters")
             if not isinstance(tool, str) or not isinstance(schema, dict) or "properties" not in schema:
@@ -209,9 +207,7 @@ def _task(
     classes, config = row.get("involved_classes"), row.get("initial_config")
     if not isinstance(classes, list) or not classes or not isinstance(config, dict):
         raise DataError(f"{where}: expected a list 'involved_classes' and an object 'initial_config'.")
-    for name in classes:
-        if name not in CLASSES:
-            raise DataError(f"{where}: there is no class '{name}'. {did_you_mean(str(name), CLASSES)}")
+    check_known(classes, CLASSES, f"{where}: there is no class '{{}}'.", DataError)
     turns, gold = row.get("turns", row.get("question")), row.get("ground_truth_source", row.get("ground_truth"))
     if not isinstance(turns, list) or not isinstance(gold, list) or len(turns) != len(gold) or not turns:
         raise DataError(f"{where}: expected 'turns' (or 'question') and 'ground_truth', lists of the same length.")

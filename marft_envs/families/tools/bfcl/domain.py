@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.tools.bfcl import grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, read
 from marft_envs.families.tools.bfcl.package import load
@@ -67,10 +67,8 @@ class BfclDomain(Shared):
         self._suite = read(folder, path is None)
         self.categories = tuple(self._suite.tasks) if categories is None else tuple(categories)
         for category in self.categories:
-            if category not in self._suite.tasks:
-                there = did_you_mean(category, self._suite.tasks)
-                kind = ConfigError if category not in CATEGORIES else DataError
-                raise kind(f"{folder} has no tasks of the category '{category}'. {there}")
+            kind = ConfigError if category not in CATEGORIES else DataError
+            check_known([category], self._suite.tasks, f"{folder} has no tasks of the category '{{}}'.", kind)
         self.tools: Mapping[str, Tool] = self._suite.tools
         self.specialists: Mapping[str, frozenset[str]] = {
             ROLES[name]: frozenset(tool for tool, owner in self._suite.owner.items() if owner == name)
@@ -78,7 +76,8 @@ class BfclDomain(Shared):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (*self._given, self.categories)  # where the tasks are, not all of them
+        path, package = self._given  # where the tasks are, not all of them
+        return partial(BfclDomain, path, package=package, categories=self.categories), ()
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -93,8 +92,7 @@ class BfclDomain(Shared):
         Raises:
             DataError: Unknown split, or nothing left.
         """
-        if split not in SPLITS:
-            raise DataError(f"bfcl has no split '{split}'. {did_you_mean(split, SPLITS)}")
+        check_known([split], SPLITS, "bfcl has no split '{}'.", DataError)
         eligible = [
             problem
             for problem in problems(self._suite, self.categories)
@@ -141,10 +139,6 @@ class BfclDomain(Shared):
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the published ground truth."""
         return [list(turn) for turn in secret_of(self, problem, BFCLTask).gold]
-
-
-def _again(path: str | Path | None, package: str | Path | None, categories: tuple[str, ...]) -> BfclDomain:
-    return BfclDomain(path, package=package, categories=categories)
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set

@@ -13,7 +13,6 @@ import json
 import math
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,51 +22,33 @@ from marft_envs.families.tools.types import ToolError
 
 
 @lru_cache(maxsize=1024)
-def initial(backends: Backends, task: BFCLTask) -> tuple[bytes, Mapping[str, str]]:
-    """Returns the pickled back ends of a task as its user finds them, and their fingerprints."""
+def initial(backends: Backends, task: BFCLTask) -> bytes:
+    """Returns a snapshot of a task's back ends as its user finds them."""
     instances = {}
     for name in task.classes:
         instances[name] = backends.classes[name]()
         if name not in STATELESS:
             config = copy.deepcopy(task.config.get(name, {}))
             instances[name]._load_scenario(config, long_context=task.long_context)
-    prints = {name: fingerprint(instance) for name, instance in instances.items()}
-    return pickle.dumps(instances, pickle.HIGHEST_PROTOCOL), prints
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A state to go back to."""
-
-    backends: bytes
-    prints: Mapping[str, str]
-    responses: tuple[str, ...]
-    turn: int
-    called: bool
-    verdicts: tuple[Any, ...]
+    return pickle.dumps((instances, [], 0, False, []), pickle.HIGHEST_PROTOCOL)
 
 
 class BfclWorld:
     """The back ends of one task."""
 
+    instances: dict[str, Any]
+    responses: list[str]
+    """Every answer so far, as upstream's executor would write it; its checker compares these."""
+    turn: int
+    """The user turn that is under way."""
+    called: bool
+    """Whether there was a call in it."""
+    verdicts: list[Any]
+    """What the grader found at the end of each user turn before."""
+
     def __init__(self, backends: Backends, task: BFCLTask) -> None:
         self.task = task
-        self.responses: list[str] = []
-        """Every answer so far, as upstream's executor would write it; its checker compares these."""
-        self.turn = 0
-        """The user turn that is under way."""
-        self.called = False
-        """Whether there was a call in it."""
-        self.verdicts: list[Any] = []
-        """What the grader found at the end of each user turn before."""
-        self._load(*initial(backends, task))
-
-    def _load(self, pickled: bytes, prints: Mapping[str, str]) -> None:
-        self.instances: dict[str, Any] = pickle.loads(pickled)
-        self._pickled: bytes | None = pickled
-        self._prints = dict(prints)
-        """Class -> fingerprint, of the classes that were not written to since it was taken."""
-        self._hash: str | None = None
+        self.restore(initial(backends, task))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BfclWorld:
         other = copy.copy(self)
@@ -87,8 +68,7 @@ class BfclWorld:
         check_limits(instance, name, arguments)
         self.called = True
         if name not in READS:
-            self._pickled = self._hash = None
-            self._prints.pop(owner, None)
+            self._hash = ""
         try:
             value = getattr(instance, name)(**copy.deepcopy(dict(arguments)))
             text = as_text(value)
@@ -100,24 +80,19 @@ class BfclWorld:
             raise ToolError(str(value["error"]))
         return as_json(value)
 
-    def snapshot(self) -> Snapshot:
-        if self._pickled is None:
-            self._pickled = pickle.dumps(self.instances, pickle.HIGHEST_PROTOCOL)
-        prints = dict(self._prints)
-        return Snapshot(self._pickled, prints, tuple(self.responses), self.turn, self.called, tuple(self.verdicts))
+    def snapshot(self) -> bytes:
+        now = (self.instances, self.responses, self.turn, self.called, self.verdicts)
+        return pickle.dumps(now, pickle.HIGHEST_PROTOCOL)
 
-    def restore(self, snapshot: Snapshot) -> None:
-        self._load(snapshot.backends, snapshot.prints)
-        self.responses, self.verdicts = list(snapshot.responses), list(snapshot.verdicts)
-        self.turn, self.called = snapshot.turn, snapshot.called
+    def restore(self, snapshot: bytes) -> None:
+        self.instances, self.responses, self.turn, self.called, self.verdicts = pickle.loads(snapshot)
+        self._hash = ""
 
     def state_hash(self) -> str:
         """Returns SHA-256 over all that the back ends hold, what they hide included; times of writing are left out."""
-        if self._hash is None:
-            for name, instance in self.instances.items():
-                if name not in self._prints:
-                    self._prints[name] = fingerprint(instance)
-            self._hash = hashlib.sha256("\n".join(self._prints[n] for n in self.task.classes).encode()).hexdigest()
+        if not self._hash:
+            prints = "\n".join(map(fingerprint, self.instances.values()))
+            self._hash = hashlib.sha256(prints.encode()).hexdigest()
         return self._hash
 
     def close(self) -> None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import DataError, check_known
 from marft_envs.families.tools.depot import policy, tasks
 from marft_envs.families.tools.depot.desk import ROLES, USER
 from marft_envs.families.tools.depot.rows import base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, of_fields, own_world
 from marft_envs.problems.sets import ProblemSet, spread
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
@@ -43,7 +43,7 @@ class Depot(Shared):
         faults: Faults | Mapping[str, Any] | None = None,
     ) -> None:
         self.dual, self.distractors, self.injections = dual, distractors, injections
-        self.faults = _faults(faults)
+        self.faults = of_fields(Faults, faults, "Faults have no") if isinstance(faults, Mapping) else faults
         self.user_tools = frozenset(USER if dual else ())
         self.tools: Mapping[str, Tool] = {name: tool for name, tool in TOOLS.items() if dual or name not in USER}
         self.policy = policy.TEXT + policy.DUAL_TEXT * dual
@@ -61,8 +61,7 @@ class Depot(Shared):
         Raises:
             DataError: No such split or level.
         """
-        if split not in tasks.SPLITS:
-            raise DataError(f"The depot has no split '{split}'. {did_you_mean(split, tasks.SPLITS)}")
+        check_known([split], tasks.SPLITS, "The depot has no split '{}'.", DataError)
         chosen = tasks.LEVELS if levels is None else tuple(levels)
         for level in chosen:
             if level not in tasks.LEVELS:
@@ -95,15 +94,6 @@ class Depot(Shared):
         if self.injections:
             info["injected"] = ours.bait_changed
         return StateGrade(done, 1.0 if done else max(0.0, (achieved - wrong) / len(gold)), info)
-
-
-def _faults(faults: Faults | Mapping[str, Any] | None) -> Faults | None:
-    if faults is None or isinstance(faults, Faults):
-        return faults
-    for name in faults:
-        if name not in Faults.__dataclass_fields__:
-            raise ConfigError(f"Faults have no '{name}'. {did_you_mean(name, Faults.__dataclass_fields__)}")
-    return Faults(**faults)
 
 
 def _consented(writes: Sequence[ToolCall], dual: bool) -> list[ToolCall]:

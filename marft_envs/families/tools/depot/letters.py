@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.tools.depot import tasks
 from marft_envs.families.tools.depot.domain import Depot
 from marft_envs.families.tools.depot.injections import FRAMES, attack
@@ -84,8 +84,7 @@ class Letters(Depot):
         Raises:
             DataError: No such split or level.
         """
-        if split not in tasks.SPLITS:
-            raise DataError(f"The letters have no split '{split}'. {did_you_mean(split, tasks.SPLITS)}")
+        check_known([split], tasks.SPLITS, "The letters have no split '{}'.", DataError)
         if levels is not None and tuple(levels) != (0,):
             raise DataError(f"The letters have no levels {list(levels)}. Expected [0], or none.")
         return _problems(split, self.attacks, self.share, limit)
@@ -105,12 +104,9 @@ class Letters(Depot):
 
 def _kinds(attacks: str | Sequence[str]) -> tuple[str, ...]:
     if isinstance(attacks, str):
-        if attacks not in ATTACKS:
-            raise ConfigError(f"There are no attacks '{attacks}'. {did_you_mean(attacks, ATTACKS)}")
+        check_known([attacks], ATTACKS, "There are no attacks '{}'.")
         return ATTACKS[attacks]
-    for kind in attacks:
-        if kind not in FRAMES:
-            raise ConfigError(f"There is no kind of attack '{kind}'. {did_you_mean(str(kind), FRAMES)}")
+    check_known(attacks, FRAMES, "There is no kind of attack '{}'.")
     return tuple(attacks)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from marft_envs.core import thoughts
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import check_known
 from marft_envs.families.tools.dialects.base import TOKEN, Bad, Dialect, Schemas, ToolReply
 from marft_envs.families.tools.dialects.formats import DIALECTS
 from marft_envs.families.tools.dialects.hermes import LOOSE, unfenced
@@ -60,8 +60,7 @@ def dialect(name: str) -> Dialect:
     Raises:
         ConfigError: There is none.
     """
-    if name not in DIALECTS:
-        raise ConfigError(f"There is no dialect '{name}'. {did_you_mean(name, DIALECTS)}")
+    check_known([name], DIALECTS, "There is no dialect '{}'.")
     return DIALECTS[name]
 
 

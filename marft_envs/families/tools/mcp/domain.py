@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft_envs.errors import ConfigError, MarftError, WorkerError
+from marft_envs.families.tools.functions import GradeFn
 from marft_envs.families.tools.mcp.client import Connection, named
 from marft_envs.families.tools.mcp.wire import check_size, chosen, library, text_of, value_of
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
 from marft_envs.families.tools.values import frozen
 from marft_envs.problems.sets import ProblemSet, of_split
 
-GradeFn = Callable[..., "StateGrade | bool | float"]
-"""Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server itself); a
-number is the progress, and 1 (or True) is completion."""
 Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]
 MOST_TOOLS = 1_000
 """That a server may list; the largest public ones have some hundred."""
@@ -140,7 +138,9 @@ class MCPToolDomain(Shared):
             (in process); or a function that takes the problem (None: only the tools are asked for) and returns one of
             these, to prepare what the server works on.
         problems: What the user can want, one list for all splits or a mapping from split to list.
-        grade: Judges an episode; see :data:`GradeFn`. With a parameter ``told`` it is given what the user was told.
+        grade: Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server
+            itself), given the world and the problem, and, by a parameter ``told``, what the user was told. A number is
+            the progress, and 1 (or True) is completion.
             Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
             the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
             68 equals 68.0.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MissingExtraError, check_known
 from marft_envs.families.tools.schema import check_tool, closed
 from marft_envs.families.tools.types import Tool
 
@@ -61,9 +61,7 @@ def chosen(
         ConfigError: If a wanted tool does not exist, or one cannot be used.
     """
     known = {tool.name: tool for tool in given}
-    for name in [*(wanted or ()), *read_only]:
-        if name not in known:
-            raise ConfigError(f"The MCP server has no tool '{name}'. {did_you_mean(name, known)}")
+    check_known([*(wanted or ()), *read_only], known, "The MCP server has no tool '{}'.")
     names = known if wanted is None else [name for name in known if name in wanted]
     return [from_mcp(known[name], timeout_s, read_only) for name in names]
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import DataError, check_known
 from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
@@ -154,8 +154,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
         name, schema = function.get("name"), function.get("parameters")
         if not isinstance(name, str) or not isinstance(schema, dict) or "properties" not in schema:
             raise DataError(f"{folder}: a tool has no name or no parameters. Expected OpenAI's form of a function.")
-        if name not in READS | WRITES:
-            raise DataError(f"{folder}: there is no retail tool '{name}'. {did_you_mean(name, READS | WRITES)}")
+        check_known([name], READS | WRITES, f"{folder}: there is no retail tool '{{}}'.", DataError)
         strict = {**schema, "additionalProperties": False}
         description = str(function.get("description", ""))
         tools[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
@@ -203,8 +202,7 @@ def _action(entry: Any, where: str, tools: Mapping[str, Tool]) -> ToolCall:
     name, arguments = (entry.get("name"), entry.get("kwargs")) if isinstance(entry, dict) else (None, None)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise DataError(f"{where}: an action is {entry!r:.60}; expected an object with 'name' and 'kwargs'.")
-    if name not in tools:
-        raise DataError(f"{where}: there is no retail tool '{name}'. {did_you_mean(name, tools)}")
+    check_known([name], tools, f"{where}: there is no retail tool '{{}}'.", DataError)
     properties: Sequence[str] = tools[name].parameters["properties"]
     odd = [*(set(arguments) - set(properties)), *(set(tools[name].parameters.get("required", ())) - set(arguments))]
     if odd:

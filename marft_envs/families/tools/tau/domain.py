@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import DataError, check_known
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
@@ -109,9 +109,8 @@ class TauDomain(Shared):
         Raises:
             DataError: No such split, or nothing left.
         """
-        if split not in self._retail.rows:
-            near = did_you_mean(split, self._retail.rows)
-            raise DataError(f"{self._retail.path} has no retail tasks of the split '{split}'. {near}")
+        lacks = f"{self._retail.path} has no retail tasks of the split '{{}}'."
+        check_known([split], self._retail.rows, lacks, DataError)
         eligible = problems(self._retail, split)
         if levels is not None:
             eligible = tuple(problem for problem in eligible if problem.level in levels)
