@@ -98,15 +98,13 @@ class _Reader:
             elif keyword in _SINGLE:
                 value = self.read(value, below)
             for pattern in [value] if keyword == "pattern" else value if keyword == "patternProperties" else ():
-                self.matches(pattern, keyword, path)
+                try:
+                    _matcher(pattern)
+                except (TypeError, ValueError) as error:
+                    shown = repr(pattern)[:200]
+                    raise self.fail(path, f"'{keyword}' has a bad pattern {shown}: {error}.") from error
             out[keyword] = value
         return out
-
-    def matches(self, pattern: Any, keyword: str, path: str) -> None:
-        try:
-            _matcher(pattern)
-        except (TypeError, ValueError) as error:
-            raise self.fail(path, f"'{keyword}' has a bad pattern {repr(pattern)[:200]}: {error}.") from error
 
     def follow(self, schema: Any, path: str, followed: tuple[str, ...]) -> None:
         """Checks that a reference leads somewhere, and not back to itself before the next step into the value."""
@@ -130,9 +128,7 @@ class _Reader:
                 self.follow(sub, path, followed)
 
 
-@lru_cache(maxsize=4096)
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    return patterns.compiled(pattern)
+_matcher = lru_cache(maxsize=4096)(patterns.compiled)
 
 
 # Keywords -----------------------------------------------------------------------------------------------

@@ -189,10 +189,7 @@ class _Writer:
             first = options[0]
             gone = frozenset([self.dice.choice(first.decision.writes).name]) if without else frozenset()
             chosen = self.judged(asker, [first.request], gone)
-            for option in self.judged(asker, own_requests, gone):
-                left = wanted - _count(chosen)
-                if self._beside(option, chosen, left):
-                    chosen.append(option)
+            self._fill(chosen, self.judged(asker, own_requests, gone), wanted)
             if _count(chosen) == wanted and len(chosen) <= 3:
                 return asker, self.dice.sample(chosen, len(chosen)), gone
         raise AssertionError
@@ -204,13 +201,17 @@ class _Writer:
             if self.dice.below(2):
                 refusals = self.judged(asker, [*self.foreign(asker), *self.options(asker)])
                 chosen = self.dice.sample([o for o in refusals if o.decision.reason], 1)
-            for option in self.judged(asker, self.options(asker)):
-                if self._beside(option, chosen, 6 - _count(chosen)):
-                    chosen.append(option)
+            self._fill(chosen, self.judged(asker, self.options(asker)), 6)
             used = {write.name for option in chosen for write in option.decision.writes}
             if _count(chosen) == 6 and len(chosen) >= 3 and all(used & tools for tools in ROLES.values()):
                 return asker, self.dice.sample(chosen, len(chosen)), frozenset()
         raise AssertionError
+
+    def _fill(self, chosen: list[Asked], options: Sequence[Asked], writes: int) -> None:
+        """Chooses options as long as there are no more writes than these."""
+        for option in options:
+            if self._beside(option, chosen, writes - _count(chosen)):
+                chosen.append(option)
 
     @staticmethod
     def _beside(option: Asked, chosen: Sequence[Asked], most: int) -> bool:
@@ -223,14 +224,12 @@ class _Writer:
         wishes = []
         for option in chosen:
             request = option.request
-            ref = f"order {request.order}" if request.by_id else f"my {self._item(request)} order"
+            item = self.rows["orders"][request.order]["item"]
+            ref = f"order {request.order}" if request.by_id else f"my {item} order"
             words = self.dice.choice(_WORDS[request.kind])
             wishes.append(words.format(ref=ref, city="my home city" if request.home else request.city))
         who = self.rows["customers"][asker]["name"] if named else f"Customer {asker}"
         return f"{who}: {'; '.join(wishes)}."
-
-    def _item(self, request: CustomerRequest) -> str:
-        return str(self.rows["orders"][request.order]["item"])
 
     def reads(self, asker: int, chosen: Sequence[Asked], named: bool) -> list[ToolCall]:
         """What cannot be known without looking it up; each once."""

@@ -30,7 +30,6 @@ def _qwen(name: str, families: str, tag: str) -> QwenXml:
         around=("", "\n", ""),
         argument="<parameter=%(key)s>\n%(value)s\n</parameter>",
         tags=("<parameter=", ">", "", "</parameter>"),
-        end="</function>",
         sample="<parameter=key>value</parameter>",
         listing=_FUNCTIONS,
     )
@@ -73,7 +72,6 @@ def _invoked(
         around=(f"<{section}>\n", "\n", f"\n</{section}>"),
         argument=f'{named}%(key)s"{text}>%(value)s{end}',
         tags=(named, '"', ">", end),
-        end=f"</{p}invoke>",
         told=f'<{section}>{called}…">{named}…"{text}>value{end}</{p}invoke></{section}>' % {"is_text": "true"},
         listing=("<tools>\n", "\n</tools>"),
         frames=frames,
@@ -99,7 +97,6 @@ _ALL = (
         around=("", "\n", ""),
         argument="<arg_key>%(key)s</arg_key>\n<arg_value>%(value)s</arg_value>",
         tags=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-        end="</tool_call>",
         sample="<arg_key>key</arg_key><arg_value>value</arg_value>",
         listing=_FUNCTIONS,
     ),

@@ -30,8 +30,11 @@ class Tagged(Framed):
     """An argument as it is written, in place of ``%(key)s``, ``%(value)s`` and ``%(is_text)s`` what they say."""
     tags: tuple[str, str, str, str] = ("", "", "", "")
     """What stands before and behind a key, and before and behind a value."""
-    end: str = ""
-    """The tag that ends a call."""
+
+    @property
+    def end(self) -> str:
+        """The tag that ends a call."""
+        return self.call.partition("%(arguments)s")[2].partition("\n")[0]
 
     def _arguments(self, call: ToolCall, schemas: Schemas) -> str:
         for name, pattern in ((call.name, NAME), *((key, _KEYS) for key in call.arguments)):
