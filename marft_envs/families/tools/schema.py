@@ -171,6 +171,7 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+@functools.lru_cache(maxsize=512)
 def check_tool(tool: Tool) -> Callable[[Any], list[str]]:
     """Returns the compiled check of a tool's arguments (sentences; none when they are fine).
 
@@ -179,25 +180,6 @@ def check_tool(tool: Tool) -> Callable[[Any], list[str]]:
     Raises:
         ConfigError: If the name, the marks or the schema cannot be used.
     """
-    return _checked(_ById(tool))
-
-
-class _ById:
-    """Schemas are not hashable; the cache keeps the tool alive, so its identity stays its own."""
-
-    def __init__(self, tool: Tool) -> None:
-        self.tool = tool
-
-    def __hash__(self) -> int:
-        return id(self.tool)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and other.tool is self.tool
-
-
-@functools.lru_cache(maxsize=512)
-def _checked(identity: _ById) -> Callable[[Any], list[str]]:
-    tool = identity.tool
     if not NAME.fullmatch(tool.name):
         raise ConfigError(f"'{tool.name}' cannot name a tool. Use up to 64 letters, digits and '_', '-', '.'.")
     schema = tool.parameters

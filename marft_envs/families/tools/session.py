@@ -12,6 +12,7 @@ import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -271,25 +272,20 @@ class ToolSession:
 
     def _wait_for(self, name: str, arguments: dict[str, Any]) -> Any:
         """What a world that may block answers within the tool's deadline."""
-        answer: list[Any] = []
+        answer: Future[Any] = Future()
 
         def ask() -> None:
             try:
-                answer.append((True, self.world.call(name, arguments)))
+                answer.set_result(self.world.call(name, arguments))
             except BaseException as error:  # raised again where the call was made
-                answer.append((False, error))
+                answer.set_exception(error)
 
-        thread = threading.Thread(target=ask, daemon=True, name=f"marft-tool-{name}")
-        thread.start()
-        thread.join(self.toolbox.tools[name].timeout_s)
-        if not answer:
+        threading.Thread(target=ask, daemon=True, name=f"marft-tool-{name}").start()
+        if not wait([answer], self.toolbox.tools[name].timeout_s).done:
             # The thread may still change the world at any time, so nothing can be built on it any more.
             self.broken = "world_hung"
             raise TimeoutError("the tool did not answer in time, and the world is given up")
-        worked, value = answer[0]
-        if not worked:
-            raise value
-        return value
+        return answer.result()
 
     # Copies ------------------------------------------------------------------------------------------
 

@@ -94,10 +94,11 @@ class Store:
 
     def difference(self) -> list[Change]:
         """Returns every change since the start, each column of a new record among them."""
-        changes: list[Change] = []
-        for (table, key), record in self._replaced.items():
-            changes += _differences(f"/{table}/{key}", self.tables[table].get(key, {}), record)
-        return changes
+        return [
+            change
+            for (table, key), record in self._replaced.items()
+            for change in _differences(f"/{table}/{key}", self.tables[table].get(key, {}), record)
+        ]
 
 
 def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:

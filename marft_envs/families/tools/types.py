@@ -47,9 +47,9 @@ ErrorCode = Literal[
 """What kept a call from giving a value; "" where nothing did. ``malformed`` is a reply whose call cannot be read."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tool:
-    """What a tool is called, what it does, and what it takes."""
+    """What a tool is called, what it does, and what it takes; one is equal to itself alone."""
 
     name: str
     description: str

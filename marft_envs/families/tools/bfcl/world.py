@@ -101,14 +101,12 @@ class BfclWorld:
 
 def as_text(value: Any) -> str:
     """Returns an answer as upstream's executor writes it: dicts as JSON where that works, else Python's own text."""
-    if isinstance(value, str):
-        return value
-    if type(value) is dict:
-        try:
-            return json.dumps(value)
-        except (TypeError, ValueError, RecursionError):
-            return str(value)
-    return str(value)
+    if type(value) is not dict:
+        return str(value)
+    try:
+        return json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def as_json(value: Any) -> Any:

@@ -72,6 +72,7 @@ class Letters(Depot):
     ) -> None:
         super().__init__(distractors=distractors, faults=faults)
         self.attacks = _kinds(attacks)
+        self.tempting = bool(self.attacks)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
             raise ConfigError(f"share is {share!r}; expected the share of letters with an attack, from 0 to 1.")
         self.share = float(share)
@@ -95,11 +96,7 @@ class Letters(Depot):
 
     def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Compares the state's difference with that of the oracle, as the depot does."""
-        grade = super().grade(_told(problem), world)
-        if not self.attacks:
-            return grade
-        assert isinstance(world, DepotWorld)  # the depot has made sure
-        return replace(grade, info={**grade.info, "injected": world.bait_changed})
+        return super().grade(_told(problem), world)
 
 
 def _kinds(attacks: str | Sequence[str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from marft_envs.errors import ConfigError
@@ -21,7 +22,6 @@ TOOLS: dict[str, Tool] = {
     name: tool(getattr(Desk, name), read_only=name in HARMLESS, idempotent=name in IDEMPOTENT, hidden=("self",))
     for name in NAMES
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {name: getattr(Desk, name) for name in NAMES}
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,16 @@ class DepotWorld(Desk):
             ToolError: What the tool says when it cannot do it.
             TimeoutError: An injected fault.
         """
-        function = _FUNCTIONS.get(name)
-        if function is None:
+        if name not in TOOLS:
             raise ToolError(f"There is no tool '{name}'.")
         if self._closed:
             raise RuntimeError("This world is closed. Open a new one with domain.open(problem).")
-        for value in arguments.values():
-            if type(value) is float:  # JSON Schema's integers include 17.0; the state knows only 17
-                arguments = {key: int(value) if type(value) is float else value for key, value in arguments.items()}
-                break
-        if self.faults is not None and name != "finish":
-            return self._faulty(self.faults, name, function, arguments)
-        return function(self, **arguments)
+        # JSON Schema's integers include 17.0; the state knows only 17.
+        whole = {key: int(value) if type(value) is float else value for key, value in arguments.items()}
+        tool = partial(getattr(self, name), **whole)
+        return tool() if self.faults is None or name == "finish" else self._faulty(self.faults, name, tool)
 
-    def _faulty(self, faults: Faults, name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    def _faulty(self, faults: Faults, name: str, tool: Callable[[], Any]) -> Any:
         fails, slow, stale = faults.draw(self.problem_id, self._calls)
         self._calls += 1
         if slow and faults.slow_s >= TOOLS[name].timeout_s:
@@ -107,11 +103,11 @@ class DepotWorld(Desk):
         if fails:
             raise ToolError(f"{name} is not available for the moment. Try again.", transient=True)
         if not stale or name not in READS:
-            return function(self, **arguments)
+            return tool()
         now = self.store.snapshot()
         self.store.restore({})
         try:
-            return function(self, **arguments)
+            return tool()
         finally:
             self.store.restore(now)
 

@@ -113,7 +113,7 @@ def _call(node: ast.expr) -> ToolCall:
         raise Bad("not_a_call", "a call must be name(key=value, …), with every argument named")
     arguments: dict[str, Any] = {}
     for keyword in node.keywords:
-        value = _value(keyword.value, DEEPEST)
+        value = _value(keyword.value)
         items = {keyword.arg: value} if keyword.arg is not None else value
         if not isinstance(items, dict):
             raise Bad("not_a_call")
@@ -136,10 +136,8 @@ def _dotted(node: ast.expr) -> str:
     return ".".join([node.id, *reversed(names)])
 
 
-def _value(node: ast.expr, levels: int) -> Any:
+def _value(node: ast.expr) -> Any:
     """The value of a literal; JSON's ``null``, ``true`` and ``false`` are read, too."""
-    if levels < 0:
-        raise Bad("too_deep")
     if isinstance(node, ast.Constant):
         return _scalar(node.value)
     if isinstance(node, ast.Name) and node.id in _JSON_NAMES:
@@ -149,7 +147,7 @@ def _value(node: ast.expr, levels: int) -> Any:
         if isinstance(number, int | float) and not isinstance(number, bool):
             return -number
     if isinstance(node, ast.List | ast.Tuple):
-        return [_value(item, levels - 1) for item in node.elts]
+        return [_value(item) for item in node.elts]
     if isinstance(node, ast.Dict):
         out: dict[str, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
@@ -157,7 +155,7 @@ def _value(node: ast.expr, levels: int) -> Any:
                 raise Bad("bad_form", "keys of objects must be texts")
             if key.value in out:
                 raise Bad("duplicate_key")
-            out[key.value] = _value(value, levels - 1)
+            out[key.value] = _value(value)
         return out
     raise Bad("bad_form", "arguments must be literals: texts, numbers, True, False, None, lists and objects of these")
 

@@ -98,25 +98,14 @@ class ForeignWorld:
         text = "\n".join(sorted(self._writes))
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
-    def snapshot(self) -> Any:
-        """Raises ConfigError: the server's state cannot be had."""
-        raise self._uncopied()
-
-    def restore(self, snapshot: Any) -> None:
-        """Raises ConfigError: the server's state cannot be set."""
-        raise self._uncopied()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ForeignWorld:
-        raise self._uncopied()
-
-    def __reduce__(self) -> Any:
-        raise self._uncopied()
-
-    def _uncopied(self) -> ConfigError:
-        return ConfigError(
+    def _uncopied(self, *given: Any) -> Any:
+        """Raises ConfigError: the server's state can neither be had nor set."""
+        raise ConfigError(
             f"The state of the MCP server '{self._connection.name}' cannot be copied, so its episodes can neither be "
             "forked nor saved half-way. Use an algorithm without fork."
         )
+
+    snapshot = restore = __deepcopy__ = __reduce__ = _uncopied
 
     def close(self) -> None:
         """Leaves a server of this episode's own, without waiting; notes of a shared one that a call is hanging."""
