@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import subprocess
 import sys
 from collections import Counter
@@ -97,11 +98,14 @@ def test_an_id_regenerates_the_same_problem_in_another_process() -> None:
         f"print(hashlib.sha256(repr([from_id(i) for i in {ids!r}]).encode()).hexdigest())"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
-    import hashlib
-
     problems = [from_id(i) for i in ids]
     assert [p.id for p in problems] == ids
     assert hashlib.sha256(repr(problems).encode()).hexdigest() == other
+
+
+def test_every_version_writes_the_same_problems() -> None:
+    problems = [procedural.build(*cell, key) for cell in HIGHER for key in range(3)] + enumerate_level0()
+    assert hashlib.sha256(repr(problems).encode()).hexdigest()[:16] == "75675c59dee66e78"
 
 
 @pytest.mark.parametrize(

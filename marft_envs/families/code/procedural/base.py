@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
@@ -11,20 +12,14 @@ from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import ProblemWriter
 from marft_envs.problems.generators import split_of as split_of_text
 
-__all__ = ["CELLS", "Dice", "Draft", "Item", "Items", "ProblemWriter", "cell", "split_of", "write"]
+__all__ = ["CELLS", "Dice", "Draft", "ProblemWriter", "cell", "function", "split_of", "write"]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A level-0 problem: ``f(args): words``, whose gold is ``return code`` and whose meaning is ``value``."""
-
-    args: str
-    words: str
-    code: str
-    value: Callable[..., Any]
-
-
-Items = Iterator[Item]
+@lru_cache(maxsize=8192)
+def function(args: str, code: str) -> Callable[..., Any]:
+    """The function of these parameters that a generator's own expression is; it is no text of anybody else."""
+    made: Callable[..., Any] = eval(f"lambda {args}: {code}")
+    return made
 
 
 @dataclass(frozen=True, slots=True)

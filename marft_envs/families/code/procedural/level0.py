@@ -18,27 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marft_envs.families.code.problem import CodeProblem, Test
-from marft_envs.families.code.procedural import level0_numbers as numbers
-from marft_envs.families.code.procedural import level0_sequences as sequences
-from marft_envs.families.code.procedural.base import CELLS, Item, Items, ProblemWriter
+from marft_envs.families.code.procedural import level0_families
+from marft_envs.families.code.procedural.base import CELLS, ProblemWriter, function
 
-FAMILIES: dict[str, Callable[[], Items]] = {
-    "linear": numbers.linear,
-    "two_terms": numbers.two_terms,
-    "offset": numbers.offset,
-    "squares": numbers.squares,
-    "three": numbers.three,
-    "larger": numbers.larger,
-    "distance": numbers.distance,
-    "clamp": numbers.clamp,
-    "compare": numbers.compare,
-    "branch": numbers.branch,
-    "remainder": numbers.remainder,
-    "text": sequences.text,
-    "scalars": sequences.scalars,
-    "lists": sequences.lists,
-    "unclear": numbers.unclear,
-}
+FAMILIES: dict[str, Callable[[], level0_families.Items]] = {
+    name: getattr(level0_families, name)
+    for name in (
+        "linear", "two_terms", "offset", "squares", "three", "larger", "distance", "clamp", "compare", "branch",
+        "remainder", "text", "scalars", "lists", "unclear",
+    )
+}  # fmt: skip
+"""Name, which is part of ids -> what lists the family's items."""
 
 _PAIRS = [(3, 5), (7, 2), (4, 9), (8, 3), (0, 6), (5, 0), (1, 1), (6, 6), (-2, 4), (9, 8), (10, 7), (2, -3), (-5, -1)]
 _PAIRS += [(k, 12) for k in range(2, 11)] + [(12, k) for k in (4, 6, 8)]
@@ -64,7 +54,7 @@ _HIDDEN = 6
 
 
 @cache
-def family(name: str) -> tuple[Item, ...]:
+def family(name: str) -> tuple[level0_families.Item, ...]:
     """All items of a family; a key is an index."""
     return tuple(FAMILIES[name]())
 
@@ -79,15 +69,15 @@ def _outputs(name: str, args: str) -> tuple[dict[int, int], NDArray[np.int64], l
     """
     indices = [i for i, item in enumerate(family(name)) if item.args == args]
     codes: dict[str, int] = {"": -1}
-    texts = [[_literal(family(name)[i], values) for values in POOLS[args]] for i in indices]
+    texts = [[_literal(args, family(name)[i].code, values) for values in POOLS[args]] for i in indices]
     table = np.array([[codes.setdefault(text, len(codes)) for text in row] for row in texts], dtype=np.int64)
     return {index: row for row, index in enumerate(indices)}, table, texts
 
 
-def _literal(item: Item, values: tuple[Any, ...]) -> str:
-    """The item's value as a literal; "" where it has none, e.g. the largest of an empty list."""
+def _literal(args: str, code: str, values: tuple[Any, ...]) -> str:
+    """The value of an item's code as a literal; "" where it has none, e.g. the largest of an empty list."""
     try:
-        return repr(item.value(*values))
+        return repr(function(args, code)(*values))
     except (ValueError, IndexError, ZeroDivisionError):
         return ""
 

@@ -1,11 +1,11 @@
-"""Conditions and mappings on whole numbers, in words, in Python source and as functions; and lists to try them on."""
+"""Conditions and mappings on whole numbers, in words and in Python source; and lists to try them on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from marft_envs.families.code.procedural.base import Dice
+from marft_envs.families.code.procedural.base import Dice, function
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,11 @@ class ValueRule:
     """A condition that is easily mistaken for it."""
     edges: tuple[int, ...]
     """Values on which the two differ, and their neighbours."""
-    holds: Callable[[int], bool]
+
+    @property
+    def holds(self) -> Callable[[int], bool]:
+        """The condition as a function."""
+        return function("v", self.code)
 
 
 def rule(dice: Dice, least: int = -5) -> ValueRule:
@@ -27,27 +31,24 @@ def rule(dice: Dice, least: int = -5) -> ValueRule:
     kind = dice.below(6)
     k = dice.integer(2, 9)
     if kind == 0:
-        return ValueRule(
-            f"divisible by {k}", f"v % {k} == 0", f"v % {k} == 1", (2 * k, 1, k, 0, k + 1), lambda v: v % k == 0
-        )
+        return ValueRule(f"divisible by {k}", f"v % {k} == 0", f"v % {k} == 1", (2 * k, 1, k, 0, k + 1))
     if kind == 1:
-        return ValueRule(f"not divisible by {k}", f"v % {k} != 0", f"v % {k} != 1", (1, k, k + 1, 0, 2 * k),
-                    lambda v: v % k != 0)  # fmt: skip
+        return ValueRule(f"not divisible by {k}", f"v % {k} != 0", f"v % {k} != 1", (1, k, k + 1, 0, 2 * k))
     if kind == 2:
         t = dice.integer(least, 20)
-        return ValueRule(f"greater than {t}", f"v > {t}", f"v >= {t}", (t, t + 1, t - 1, t + 7), lambda v: v > t)
+        return ValueRule(f"greater than {t}", f"v > {t}", f"v >= {t}", (t, t + 1, t - 1, t + 7))
     if kind == 3:
         t = dice.integer(least, 20)
-        return ValueRule(f"less than {t}", f"v < {t}", f"v <= {t}", (t, t - 1, t + 1, t - 7), lambda v: v < t)
+        return ValueRule(f"less than {t}", f"v < {t}", f"v <= {t}", (t, t - 1, t + 1, t - 7))
     if kind == 4:
         low = dice.integer(least, 12)
         high = low + dice.integer(2, 12)
-        return ValueRule(f"from {low} to {high} (both included)", f"{low} <= v <= {high}", f"{low} <= v < {high}",
-                         (high, low, high + 1, low - 1), lambda v: low <= v <= high)  # fmt: skip
+        words, edges = f"from {low} to {high} (both included)", (high, low, high + 1, low - 1)
+        return ValueRule(words, f"{low} <= v <= {high}", f"{low} <= v < {high}", edges)
     d = dice.below(10)
-    return ValueRule(f"such that the last decimal digit is {d}", f"abs(v) % 10 == {d}",
-                     f"abs(v) % 10 == {(d + 1) % 10}",
-                     (d, 10 + d, (d + 1) % 10, -20 - d), lambda v: abs(v) % 10 == d)  # fmt: skip
+    other = (d + 1) % 10
+    words, edges = f"such that the last decimal digit is {d}", (d, 10 + d, other, -20 - d)
+    return ValueRule(words, f"abs(v) % 10 == {d}", f"abs(v) % 10 == {other}", edges)
 
 
 def two_rules(dice: Dice) -> ValueRule:
@@ -61,11 +62,8 @@ def two_rules(dice: Dice) -> ValueRule:
     if not both or not neither or not either:  # a condition that always or never holds is no condition
         return two_rules(dice)
     edges = (both[len(both) // 2], either[0], neither[len(neither) // 2], *one.edges, *two.edges)
-    if dice.below(2):
-        return ValueRule(f"{one.words} and {two.words}", f"{one.code} and {two.code}", f"{one.code} or {two.code}",
-                         edges, lambda v: one.holds(v) and two.holds(v))  # fmt: skip
-    return ValueRule(f"{one.words} or {two.words}", f"{one.code} or {two.code}", f"{one.code} and {two.code}", edges,
-                     lambda v: one.holds(v) or two.holds(v))  # fmt: skip
+    join, near = ("and", "or") if dice.below(2) else ("or", "and")
+    return ValueRule(f"{one.words} {join} {two.words}", *(f"{one.code} {w} {two.code}" for w in (join, near)), edges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +75,27 @@ class Mapping:
     code: str
     near: str
     """Code of something easily mistaken for it; it differs for every ``v`` but a few."""
-    apply: Callable[[int], int]
+
+    @property
+    def apply(self) -> Callable[[int], int]:
+        """The mapping as a function."""
+        return function("v", self.code)
 
 
 def mapping(dice: Dice) -> Mapping:
     """One of about 100 mappings."""
     kind, k, d = dice.below(5), dice.integer(2, 9), dice.integer(1, 9)
     if kind == 0:
-        return Mapping(f"{k} times {{}} plus {d}", f"{k} * v + {d}", f"{k} * (v + {d})", lambda v: k * v + d)
+        return Mapping(f"{k} times {{}} plus {d}", f"{k} * v + {d}", f"{k} * (v + {d})")
     if kind == 1:
-        return Mapping(f"{k} times {{}} minus {d}", f"{k} * v - {d}", f"{k} * (v - {d})", lambda v: k * v - d)
+        return Mapping(f"{k} times {{}} minus {d}", f"{k} * v - {d}", f"{k} * (v - {d})")
     if kind == 2:
         m = dice.integer(3, 12)
-        return Mapping(f"the remainder of {{}} divided by {m}", f"v % {m}", f"v // {m}", lambda v: v % m)
+        return Mapping(f"the remainder of {{}} divided by {m}", f"v % {m}", f"v // {m}")
     if kind == 3:
         t = dice.integer(2, 20)
-        return Mapping(f"the distance between {{}} and {t}", f"abs(v - {t})", f"(v - {t})", lambda v: abs(v - t))
-    return Mapping(f"the square of {{}} minus {d}", f"v * v - {d}", f"(v - {d}) ** 2", lambda v: v * v - d)
+        return Mapping(f"the distance between {{}} and {t}", f"abs(v - {t})", f"(v - {t})")
+    return Mapping(f"the square of {{}} minus {d}", f"v * v - {d}", f"(v - {d}) ** 2")
 
 
 def int_lists(dice: Dice, edges: Sequence[int] = (), low: int = -9, high: int = 30) -> list[list[int]]:
