@@ -38,23 +38,20 @@ class Clause:
         return f"  {'ok' if self.met else 'NO':<3} {self.name:<13} {self.found}"
 
 
+_KINDS: dict[Kind, type] = {"flex": FlexEnv, "aec": AECEnv, "parallel": ParallelEnv, "gymnasium": gymnasium.Env}
+_PLAYED = ("aec", "parallel", "gymnasium")
+"""Kinds whose spaces and episodes have clauses."""
+
+
 def kind_of(env: Any) -> Kind:
     """Tells what an environment is."""
-    kinds: tuple[tuple[Kind, type], ...] = (
-        ("flex", FlexEnv),
-        ("aec", AECEnv),
-        ("parallel", ParallelEnv),
-        ("gymnasium", gymnasium.Env),
-    )
     inner = getattr(env, "unwrapped", env)
-    for kind, base in kinds:
+    for kind, base in _KINDS.items():
         if isinstance(inner, base) or isinstance(env, base):
             return kind
     if callable(getattr(env, "get_observation", None)) and callable(getattr(env, "step", None)):
         return "textarena"
-    if type(inner).__module__.partition(".")[0] == "gem":
-        return "gem"
-    return "unknown"
+    return "gem" if type(inner).__module__.partition(".")[0] == "gem" else "unknown"
 
 
 def check(env: Any, codec: Any = None) -> list[Clause]:
@@ -64,18 +61,8 @@ def check(env: Any, codec: Any = None) -> list[Clause]:
         env: An environment of any kind; it is reset and stepped.
         codec: The codec that it will be used with, if it is not the one that its spaces suggest.
     """
-    kind = kind_of(env)
-    clauses = [_interface(env, kind)]
-    if not clauses[0].met or kind in ("flex", "textarena", "gem"):
-        return clauses
-    clauses.append(_cast(env, kind))
-    if not clauses[-1].met:
-        return clauses
-    if codec is None:
-        clauses += _spaces(env, kind)
-    else:
-        clauses.append(Clause("actions", True, "by the codec that is given"))
-    if all(clause.met for clause in clauses) and codec is None:
+    kind, clauses = kind_of(env), _without_playing(env, codec)
+    if kind in _PLAYED and codec is None and all(clause.met for clause in clauses):
         clauses.append(_episode(env, kind))
     return clauses
 
@@ -91,18 +78,23 @@ def require_trainable(env: Any, codec: Any = None) -> None:
     Raises:
         ConfigError: Names each clause that is not met, and what would be needed.
     """
-    kind = kind_of(env)
-    clauses = [_interface(env, kind)]
-    if clauses[0].met and kind in ("aec", "parallel", "gymnasium"):
-        clauses.append(_cast(env, kind))
-        if clauses[-1].met and codec is None:
-            clauses += _spaces(env, kind)
-    missing = [f"{clause.name}: {clause.found}" for clause in clauses if not clause.met]
+    missing = [f"{clause.name}: {clause.found}" for clause in _without_playing(env, codec) if not clause.met]
     if missing:
         raise ConfigError("This environment cannot be trained as it is.\n" + "\n".join(missing))
 
 
 # The clauses ------------------------------------------------------------------------------------------
+
+
+def _without_playing(env: Any, codec: Any) -> list[Clause]:
+    kind = kind_of(env)
+    clauses = [_interface(env, kind)]
+    if clauses[0].met and kind in _PLAYED:
+        clauses.append(_cast(env, kind))
+        if clauses[-1].met:
+            given = [Clause("actions", True, "by the codec that is given")]
+            clauses += _spaces(env, kind) if codec is None else given
+    return clauses
 
 
 def _interface(env: Any, kind: Kind) -> Clause:

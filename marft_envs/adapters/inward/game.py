@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.adapters.inward.isolation import GlobalGenerators
 from marft_envs.errors import ConfigError
 
@@ -87,6 +88,42 @@ class Game:
         self.__dict__.update(state)
         if self._started is not None:
             self._replay()
+
+
+class CodecGame(Game):
+    """A game whose observations and actions are values: a codec for each seat turns them into text and back."""
+
+    env: Any
+    codecs: Mapping[str, Codec]
+
+    def seen(self, seat: str) -> tuple[Any, Any]:
+        """Returns a seat's observation, None without one, and its mask of legal moves, None without one."""
+        raise NotImplementedError
+
+    def observe(self, seat: str) -> str:
+        """What the codec shows of the seat's observation."""
+        observation, mask = self.seen(seat)
+        return "" if observation is None else self.codecs[seat].show(observation, mask)
+
+    def moves(self, seat: str) -> Sequence[str] | None:
+        """Names of the legal moves."""
+        moves = self.codecs[seat].moves(self.seen(seat)[1])
+        return None if moves is None else list(moves)
+
+    def action(self, seat: str, text: str) -> Any:
+        """Returns the action that a legal move is."""
+        named = self.codecs[seat].moves(self.seen(seat)[1])
+        return text if named is None else named[text]
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+
+def masked(observation: Any, info: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns an observation, and the mask of legal moves that it or its info holds."""
+    holds = isinstance(observation, Mapping) and "action_mask" in observation
+    return observation, observation["action_mask"] if holds else info.get("action_mask")
 
 
 Player = Callable[[Game, str, np.random.Generator], str]

@@ -17,11 +17,11 @@ from typing import Any
 
 from marft_envs.adapters.inward import foreign
 from marft_envs.adapters.inward.codecs import Codec, suited
-from marft_envs.adapters.inward.game import Game
+from marft_envs.adapters.inward.game import CodecGame, masked
 from marft_envs.core.env import FlexEnv
 
 
-class GymGame(Game):
+class GymGame(CodecGame):
     """A Gymnasium environment as a game of one seat, ``actor``."""
 
     seats = ("actor",)
@@ -31,7 +31,7 @@ class GymGame(Game):
         self.env = env
         spec = getattr(env, "spec", None)
         self.name = str(spec.id if spec is not None else type(env.unwrapped).__name__)
-        self.codec = codec or suited(env.action_space, env.observation_space)
+        self.codecs = {"actor": codec or suited(env.action_space, env.observation_space)}
         self._seen: Any = None
         self._info: Mapping[str, Any] = {}
         self._over = True
@@ -45,31 +45,16 @@ class GymGame(Game):
         """The seat, until the episode is over."""
         return () if self._over else self.seats
 
-    def observe(self, seat: str) -> str:
-        """What the codec shows of the last observation."""
-        return self.codec.show(self._seen, self._mask())
-
-    def moves(self, seat: str) -> Sequence[str] | None:
-        """Names of the legal moves."""
-        moves = self.codec.moves(self._mask())
-        return None if moves is None else list(moves)
+    def seen(self, seat: str) -> tuple[Any, Any]:
+        """The last observation."""
+        return masked(self._seen, self._info)
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step."""
-        named = self.codec.moves(self._mask())
-        text = moves[self.seats[0]]
-        self._seen, reward, terminated, truncated, self._info = self.env.step(text if named is None else named[text])
+        action = self.action("actor", moves["actor"])
+        self._seen, reward, terminated, truncated, self._info = self.env.step(action)
         self._over = bool(terminated or truncated)
-        return {self.seats[0]: float(reward)}
-
-    def close(self) -> None:
-        """Closes the environment."""
-        self.env.close()
-
-    def _mask(self) -> Any:
-        if isinstance(self._seen, Mapping) and "action_mask" in self._seen:
-            return self._seen["action_mask"]
-        return self._info.get("action_mask")
+        return {"actor": float(reward)}
 
 
 def wrap(env: Any, codec: Codec | None = None, **settings: Any) -> FlexEnv:

@@ -66,7 +66,7 @@ def load(
         MissingExtraError: Its package is not installed.
     """
     named: dict[str, Any] = {
-        "codec": _named(codec) if isinstance(codec, str) else codec,
+        "codec": _named(codec),
         "players": players,
         "sees": sees,
         "opponents": opponents,
@@ -109,7 +109,7 @@ def clauses(
         return []  # a function that takes other arguments makes an environment of this project
     if compliance.kind_of(env) == "flex":
         return []
-    return compliance.check(env, _named(codec) if isinstance(codec, str) else codec)
+    return compliance.check(env, _named(codec))
 
 
 def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any:
@@ -194,7 +194,10 @@ def _pettingzoo(name: str, settings: Mapping[str, Any], parallel: bool) -> Any:
     return build(**settings)
 
 
-def _named(name: str) -> Any:
+def _named(name: Any) -> Any:
+    """Returns the codec of a name; a codec as it is."""
+    if not isinstance(name, str):
+        return name
     module, _, attribute = name.partition(":")
     try:
         codec = getattr(importlib.import_module(module), attribute) if attribute else None

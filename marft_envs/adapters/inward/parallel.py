@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft_envs.adapters.inward import foreign
-from marft_envs.adapters.inward.aec import PettingZooGame, masked
+from marft_envs.adapters.inward.aec import PettingZooGame
 from marft_envs.adapters.inward.codecs import Codec
+from marft_envs.adapters.inward.game import masked
 from marft_envs.core.env import FlexEnv
 
 
@@ -32,8 +33,7 @@ class ParallelGame(PettingZooGame):
 
     def seen(self, seat: str) -> tuple[Any, Any]:
         """The seat's last observation."""
-        observation = self._seen.get(seat)
-        return observation, masked(observation, self._infos.get(seat, {}))
+        return masked(self._seen.get(seat), self._infos.get(seat, {}))
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step of everybody."""
