@@ -36,14 +36,16 @@ class Draft:
     """Body of the gold function ``f``, without indentation of its own."""
     reference: Callable[..., Any]
     """The same function, written a second time: it makes the expected values."""
-    inputs: Sequence[tuple[Any, ...]]
-    """Arguments of the tests: two typical ones, which become public, then edges and more."""
+    inputs: Sequence[Any]
+    """Arguments of the tests, in tuples where there are several parameters: two typical ones, which become public, then
+    edges and more."""
     wrong: Sequence[tuple[str, str]]
     """Edits of ``body`` that each make it wrong: an off-by-one, a wrong operator, an edge case ignored."""
 
     def results(self) -> list[tuple[tuple[Any, ...], Any]]:
         """The different inputs, each with the reference's value."""
-        unique = {repr(args): args for args in self.inputs}
+        one = len(self.params.split()) == 1
+        unique = {repr(given): (given,) if one else given for given in self.inputs}
         return [(args, self.reference(*args)) for args in unique.values()]
 
 

@@ -26,8 +26,8 @@ def digits(dice: Dice, level: int) -> Draft:
     if level == 1:
         task = f"For each decimal digit d of n (n is not negative) compute {one.words.format('d')}; give the sum."
         return Draft(task, "n:int", "int", body.format(one.code), lambda n: sum(map(one.apply, _digits(n))),
-                     [(n,) for n in _NUMBERS[:12]],
-                     [(one.code, one.near), ("total = 0", "total = 1"), ("str(n)", "str(n)[1:]")])  # fmt: skip
+                     _NUMBERS[:12], [(one.code, one.near), ("total = 0", "total = 1"),
+                     ("str(n)", "str(n)[1:]")])  # fmt: skip
     d, k = dice.integer(1, 8), dice.integer(11, 40)
     if level == 2:
         task = (
@@ -36,23 +36,20 @@ def digits(dice: Dice, level: int) -> Draft:
         )
         code = f"{one.code} if v >= {d} else -{k}"
         return Draft(task, "n:int", "int", body.format(code),
-                     lambda n: sum(one.apply(v) if v >= d else -k for v in _digits(n)),
-                     [(n,) for n in [*_NUMBERS, d, d - 1, 11 * d]],
+                     lambda n: sum(one.apply(v) if v >= d else -k for v in _digits(n)), [*_NUMBERS, d, d - 1, 11 * d],
                      [(f"v >= {d}", f"v > {d}"), (f"else -{k}", f"else {k}"), ("str(n)", "str(n)[1:]")])  # fmt: skip
     b = dice.integer(3, 9)
     task = (
-        f"Write n (n >= 0) in base {b}. The last digit has position 1, the one before it position 2, and so on. "
-        "Give the "
-        f"sum over all positions p of p times ({one.words.format('d')}), where d is the digit there."
+        f"Write n (n >= 0) in base {b}. The last digit has position 1, the one before it position 2, and so on. Give "
+        f"the sum over all positions p of p times ({one.words.format('d')}), where d is the digit there."
     )
     code = (
         f"total = 0\np = 1\nwhile n > 0 or p == 1:\n    v = n % {b}\n    total += p * ({one.code})\n"
         f"    n //= {b}\n    p += 1\nreturn total"
     )
-    return Draft(task, "n:int", "int", code,
-                 lambda n: sum(p * one.apply(v) for p, v in enumerate(_digits(n, b), start=1)),
-                 [(n,) for n in [*_NUMBERS[:12], b, b - 1, b * b]],
-                 [("p = 1", "p = 0"), (f"n % {b}", f"n % {b + 1}"), (one.code, one.near)])  # fmt: skip
+    return Draft(task, "n:int", "int", code, lambda n: sum(p * one.apply(v) for p,
+                 v in enumerate(_digits(n, b), start=1)), [*_NUMBERS[:12], b, b - 1, b * b], [("p = 1", "p = 0"),
+                 (f"n % {b}", f"n % {b + 1}"), (one.code, one.near)])  # fmt: skip
 
 
 @cell("divisors", (2, 3))
@@ -73,8 +70,8 @@ def divisors(dice: Dice, level: int) -> Draft:
         more += "; n itself does not count" if "//" in skip else "; 1 does not count"
     task = f"{what} {one.words}{more}{'?' if count else '.'}"
     body = (
-        f"total = 0\nfor v in range(1, n + 1):\n    if n % v == 0 and ({one.code}){skip}:\n        total += "
-        f"{term}\nreturn total"
+        f"total = 0\nfor v in range(1, n + 1):\n    if n % v == 0 and ({one.code}){skip}:\n        total += {term}\n"
+        "return total"
     )
 
     def reference(n: int) -> int:
@@ -86,8 +83,7 @@ def divisors(dice: Dice, level: int) -> Draft:
     positive = sorted({abs(v) for v in one.edges if v})
     numbers = [36, 60, 1, 2, 97, *positive, *(6 * v for v in positive), 360, 720, 210, 840]
     wrong = [(one.code, one.near), ("total = 0", "total = 1"), (f"total += {term}", "total += 2")]
-    return Draft(task, "n:int", "int", body, reference, [(n,) for n in numbers],
-                 wrong)  # fmt: skip
+    return Draft(task, "n:int", "int", body, reference, numbers, wrong)
 
 
 @cell("steps", (2, 3, 4))
@@ -104,9 +100,8 @@ def steps(dice: Dice, level: int) -> Draft:
     what, answer = ("how many steps were made", "count") if level < 4 else ("the largest value met (n included)", "top")
     task += f"Stop as soon as {stop}, or after {limit} steps. Give {what}."
     body = (
-        f"count = 0\ntop = n\nwhile not {test} and count < {limit}:\n    if n % {k} == 0:\n        n //= {k}\n    "
-        "else:\n"
-        f"        n = {a} * n + {b}\n{fold}    count += 1\n    top = max(top, n)\nreturn {answer}"
+        f"count = 0\ntop = n\nwhile not {test} and count < {limit}:\n    if n % {k} == 0:\n        n //= {k}\n"
+        f"    else:\n        n = {a} * n + {b}\n{fold}    count += 1\n    top = max(top, n)\nreturn {answer}"
     )
 
     def reference(n: int) -> int:
@@ -116,7 +111,7 @@ def steps(dice: Dice, level: int) -> Draft:
             seen.append(v % limit if level >= 3 and v > 20 * limit else v)
         return max(seen) if level == 4 else len(seen) - 1
 
-    numbers = [(n,) for n in (37, 52, 1, 2, k, k * k, b, b + 1, b + 2, limit, 50 * limit, 50 * limit + 1, 27, 96)]
+    numbers = (37, 52, 1, 2, k, k * k, b, b + 1, b + 2, limit, 50 * limit, 50 * limit + 1, 27, 96)
     wrong = [(f"n % {k} == 0", f"n % {k} == 1")]
     if level < 4:
         wrong += [(test, test.replace(" > ", " >= ").replace(" < ", " <= ")), ("count = 0", "count = 1")]
@@ -143,14 +138,12 @@ def recurrence(dice: Dice, level: int) -> Draft:
                 values.append((p + 1) * values[-1] + c)
             return values[n] % m
 
-        return Draft(task, "n:int", "int", body, simple, [(n,) for n in (3, 5, 0, 1, 2, 8, 13, 21, 34)],
-                     [("range(n)", "range(n - 1)"), ("range(n)", "range(n + 1)"), (f"* v + {c}", f"* v + " \
-                            f"{c + 1}")])  # fmt: skip
+        return Draft(task, "n:int", "int", body, simple, (3, 5, 0, 1, 2, 8, 13, 21, 34), [("range(n)", "range(n - 1)"),
+                     ("range(n)", "range(n + 1)"), (f"* v + {c}", f"* v + {c + 1}")])  # fmt: skip
     extra = f" plus {'the number of the new term' if level == 3 else c}"
     add = "i" if level == 3 else str(c)
     task = (
-        f"Terms 0 and 1 of a sequence are {first} and {second}; each next term is {p} times the one before plus "
-        f"{q} "
+        f"Terms 0 and 1 of a sequence are {first} and {second}; each next term is {p} times the one before plus {q} "
         f"times the one before that{extra}. Give term n (n >= 0) as its remainder divided by {m}."
     )
     body = (
@@ -164,9 +157,8 @@ def recurrence(dice: Dice, level: int) -> Draft:
             values.append(p * values[-1] + q * values[-2] + (len(values) if level == 3 else c))
         return values[n] % m
 
-    return Draft(task, "n:int", "int", body, reference, [(n,) for n in (4, 6, 0, 1, 2, 3, 5, 9, 15, 30, 50)],
-                 [("n + 2", "n + 1"), (f"{q} * u", f"{q + 1} * u"), (f"return u % {m}", f"return v % " \
-                        f"{m}")])  # fmt: skip
+    return Draft(task, "n:int", "int", body, reference, (4, 6, 0, 1, 2, 3, 5, 9, 15, 30, 50), [("n + 2", "n + 1"),
+                 (f"{q} * u", f"{q + 1} * u"), (f"return u % {m}", f"return v % {m}")])  # fmt: skip
 
 
 _ALPHABETS = ("0123456789abcdef", "abcdefghijklmnop", "zyxwvutsrqponmlk", "ABCDEFGHIJKLMNOP", "qwertyuiopasdfgh")
@@ -180,9 +172,8 @@ def notation(dice: Dice, level: int) -> Draft:
     width = dice.integer(2, 8)
     order = ("first", "last")[dice.below(2)]
     task = (
-        f"Write n (n >= 0) in base {b}, most significant digit first, with the characters {alphabet} for the "
-        "digits "
-        f"0 to {b - 1}."
+        f"Write n (n >= 0) in base {b}, most significant digit first, with the characters {alphabet} for the digits 0 "
+        f"to {b - 1}."
     )
     finish = "out"
     if level == 3:
@@ -206,5 +197,5 @@ def notation(dice: Dice, level: int) -> Draft:
 
     wrong = [(f"n % {b}]", f"(n + 1) % {b}]"), (f'"{alphabet}"[n % {b}] + out', f'out + "{alphabet}"[n % {b}]'),
              ("n == 0", "n <= 1"), *([("while True", "while n > 0")] if level == 2 else [])]  # fmt: skip
-    numbers = [(n,) for n in (37, 250, 0, 1, b - 1, b, b * b - 1, b * b, 10**6, 4095, 777, b**width)]
+    numbers = (37, 250, 0, 1, b - 1, b, b * b - 1, b * b, 10**6, 4095, 777, b**width)
     return Draft(task, "n:int", "str", body, reference, numbers, wrong)

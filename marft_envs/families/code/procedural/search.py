@@ -23,23 +23,20 @@ def coins(dice: Dice, level: int) -> Draft:
     else:
         task = (
             f"Coins have the values {names}. In how many ways can n (n >= 0) be made exactly, if order does not "
-            "matter? Give "
-            f"the remainder of the number divided by {m}.{limit}"
+            f"matter? Give the remainder of the number divided by {m}.{limit}"
         )
     times = f"range(min({cap}, r // c) + 1)" if level == 4 else "range(r // c + 1)"
     if kind == 0:
         body = (
             f"best = {{0: 0}}\nfor c in {values}:\n    new = {{}}\n    for s, k in best.items():\n"
-            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n"
-            "            t = s + i * c\n            new[t] = min(new.get(t, n + 1), k + i)\n    best = new\n"
-            "return best.get(n, -1)"
+            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n            t = s + i * c\n"
+            "            new[t] = min(new.get(t, n + 1), k + i)\n    best = new\nreturn best.get(n, -1)"
         )
     else:
         body = (
             f"ways = {{0: 1}}\nfor c in {values}:\n    new = {{}}\n    for s, k in ways.items():\n"
-            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n"
-            f"            t = s + i * c\n            new[t] = new.get(t, 0) + k\n    ways = new\nreturn "
-            f"ways.get(n, 0) % {m}"
+            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n            t = s + i * c\n"
+            f"            new[t] = new.get(t, 0) + k\n    ways = new\nreturn ways.get(n, 0) % {m}"
         )
 
     def reference(n: int) -> int:
@@ -57,14 +54,11 @@ def coins(dice: Dice, level: int) -> Draft:
 
     a, b = values[0], values[-1]
     top = sum(values) * cap
-    numbers = [
-        (n,) for n in (17, 24, 0, 1, a, b, 2 * a, a + b, a * (cap + 1), b * cap, b * (cap + 1), top, top + 1, 41, 58)
-    ]
-    wrong = [(f"({', '.join(map(str, values))})", f"{values[1:]}"), (f"({', '.join(map(str, values))})",
-        f"{values[:-1]}"),
-             ("(n, " \
-                    "-1)", "(n, 0)") if kind == 0 else ("{0: 1}", "{0: 2}"), ("k + i",
-                    "k + 1") if kind == 0 else ("(n, 0)", "(n - 1, 0)")]  # fmt: skip
+    numbers = (17, 24, 0, 1, a, b, 2 * a, a + b, a * (cap + 1), b * cap, b * (cap + 1), top, top + 1, 41, 58)
+    wrong = [(f"({', '.join(map(str, values))})", f"{values[1:]}"),
+             (f"({', '.join(map(str, values))})", f"{values[:-1]}"),
+             ("(n, -1)", "(n, 0)") if kind == 0 else ("{0: 1}", "{0: 2}"),
+             ("k + i", "k + 1") if kind == 0 else ("(n, 0)", "(n - 1, 0)")]  # fmt: skip
     return Draft(task, "n:int", "int", body, reference, numbers, wrong)
 
 
@@ -75,17 +69,14 @@ def number_line(dice: Dice, level: int) -> Draft:
     high, bad = dice.integer(40, 90), dice.integer(5, 11)
     task = (
         f"From a number v one move leads to v + {up}, to v - {down} or to {factor} * v, but never below 0, above "
-        f"{high}, or to a "
-        f"positive number divisible by {bad}. Give the fewest moves from a to b (both from 0 to {high}), or -1 if "
-        "there is no way."
+        f"{high}, or to a positive number divisible by {bad}. Give the fewest moves from a to b (both from 0 to "
+        f"{high}), or -1 if there is no way."
     )
     body = (
-        f"seen, layer, moves = {{a}}, [a], 0\nwhile layer:\n    if b in layer:\n        return moves\n    new = "
-        "[]\n"
+        "seen, layer, moves = {a}, [a], 0\nwhile layer:\n    if b in layer:\n        return moves\n    new = []\n"
         f"    for v in layer:\n        for w in (v + {up}, v - {down}, {factor} * v):\n"
-        f"            if 0 <= w <= {high} and (w == 0 or w % {bad} != 0) and w not in seen:\n                "
-        "seen.add(w)\n"
-        "                new.append(w)\n    layer, moves = new, moves + 1\nreturn -1"
+        f"            if 0 <= w <= {high} and (w == 0 or w % {bad} != 0) and w not in seen:\n"
+        "                seen.add(w)\n                new.append(w)\n    layer, moves = new, moves + 1\nreturn -1"
     )
 
     def reference(a: int, b: int) -> int:
@@ -98,12 +89,10 @@ def number_line(dice: Dice, level: int) -> Draft:
                         far.setdefault(w, moves + 1)
         return far.get(b, -1)
 
-    inputs = [(3, 17), (1, 26), (4, 4), (0, up), (high, 0), (2, bad), (down, 0), (1, factor), (7, 8), (0, 1), (5,
-        high), (13, 3),
-              (1, high - 1), (2, 31), (high - 1, high)]  # fmt: skip
-    wrong = [(f"v + {up}", f"v + {up + 1}"), (f"v - {down}", f"v - {down + 1}"), ("moves = {a}, [a], 0", "moves = " \
-           "{a}, [a], 1"),
-             ("return -1", "return 0")]  # fmt: skip
+    inputs = [(3, 17), (1, 26), (4, 4), (0, up), (high, 0), (2, bad), (down, 0), (1, factor), (7, 8), (0, 1), (5, high),
+              (13, 3), (1, high - 1), (2, 31), (high - 1, high)]  # fmt: skip
+    wrong = [(f"v + {up}", f"v + {up + 1}"), (f"v - {down}", f"v - {down + 1}"),
+             ("moves = {a}, [a], 0", "moves = {a}, [a], 1"), ("return -1", "return 0")]  # fmt: skip
     return Draft(task, "a:int b:int", "int", body, reference, inputs, wrong)
 
 
@@ -142,8 +131,7 @@ def grid_ways(dice: Dice, level: int) -> Draft:
         (f"from {t - 1} to {t + 1}", f"{t - 1} <= v <= {t + 1}", lambda v: abs(v - t) < 2),
     ])  # fmt: skip
     task = (
-        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}; cells with a "
-        "number "
+        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}; cells with a number "
         f"{closed} are closed (the first and last too). Give the number of ways as its remainder divided by {m}."
     )
     body = (
@@ -168,7 +156,7 @@ def grid_ways(dice: Dice, level: int) -> Draft:
     corner = [[free, free, free], [free, t, free], [free, free, free]]
     inputs = [corner, wide, [[free] * 4] * 4, [[t] * 3] * 3, [[free] * 7] * 6, *_grids(dice, 0, t + 2)]
     wrong = [("ways[r][c] = 1 if", "ways[r][c] = 2 if"), ("(1, 0), ", ""), ("continue", "pass")]
-    return Draft(task, "g:grid", "int", body, reference, [(g,) for g in inputs], wrong)
+    return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
 
 
 @cell("grid_cost", (3, 4))
@@ -177,10 +165,8 @@ def grid_cost(dice: Dice, level: int) -> Draft:
     price, tax, q = dice.integer(1, 9), dice.integer(1, 9), dice.integer(2, 5)
     moves, how = _moves(dice, level)
     task = (
-        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}. Every cell on "
-        "the "
-        f"way (the first too) costs its number, and {tax} more if that is divisible by {q}; every move costs "
-        f"{price}. "
+        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}. Every cell on the "
+        f"way (the first too) costs its number, and {tax} more if that is divisible by {q}; every move costs {price}. "
         "Give the least cost."
     )
     body = (
@@ -204,7 +190,7 @@ def grid_cost(dice: Dice, level: int) -> Draft:
     inputs = [*_grids(dice, 0, 12), [[0] * 5] * 4, [[1, 9, 9], [1, 9, 9], [1, 1, 1]], [[1] * 6] * 3]
     wrong = [(f"+ {price} for", f"+ {price + 1} for"), (f"v += {tax}", "pass"), ("v + min", "v - min"),
              ("(0, 1)", "(1, 1)")]  # fmt: skip
-    return Draft(task, "g:grid", "int", body, reference, [(g,) for g in inputs], wrong)
+    return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
 
 
 @cell("regions", (4,))
@@ -228,9 +214,8 @@ def regions(dice: Dice, level: int) -> Draft:
     body = (
         f"todo = {{(r, c) for r in range(len(g)) for c in range(len(g[0])) if {test}}}\nsizes = []\nwhile todo:\n"
         "    stack, size = [todo.pop()], 0\n    while stack:\n        r, c = stack.pop()\n        size += 1\n"
-        f"        for p, q in [(p, q) for p, q in todo if {near}]:\n            todo.remove((p, q))\n            "
-        "stack.append((p, q))\n"
-        f"    sizes.append(size)\nreturn {code}"
+        f"        for p, q in [(p, q) for p, q in todo if {near}]:\n            todo.remove((p, q))\n"
+        f"            stack.append((p, q))\n    sizes.append(size)\nreturn {code}"
     )
 
     def reference(g: list[list[int]]) -> int:
@@ -251,12 +236,10 @@ def regions(dice: Dice, level: int) -> Draft:
     shape = [[yes if mark == "#" else no for mark in row] for row in ("##.#", "#..#", "..#.", "##..")]
     line = [[yes, yes, no, yes], [no, no, no, yes], [yes, yes, yes, no]]
     diagonal = [[yes if r == c else no for c in range(4)] for r in range(4)]
-    inputs = [
-        (g,) for g in [shape, line, [[yes] * 4] * 3, [[yes, no], [no, yes]], diagonal, [[no] * 4], *_grids(dice, 0, 9)]
-    ]
+    inputs = [shape, line, [[yes] * 4] * 3, [[yes, no], [no, yes]], diagonal, [[no] * 4], *_grids(dice, 0, 9)]
     other = "abs(p - r) + abs(q - c) == 1" if eight else "abs(p - r) <= 1 and abs(q - c) <= 1"
-    wrong = [(near, other), (test, test.replace(">= ", "> ") if odd else test.replace("< ", "<= ")), (f"return " \
-           f"{code}", f"return {code} + 1"),
+    wrong = [(near, other), (test, test.replace(">= ", "> ") if odd else test.replace("< ", "<= ")),
+             (f"return {code}", f"return {code} + 1"),
              ("size += 1", "size = 2") if kind in (1, 3) else ("sizes = []", f"sizes = [{least}]")]  # fmt: skip
     return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
 
@@ -307,12 +290,12 @@ def longest(dice: Dice, level: int) -> Draft:
         return [dice.integer(1, 30) for _ in range(n)]
 
     ladder = [5 + d * i for i in range(5)]
-    lists = [some(7), some(8), [], [4], ladder, ladder[::-1], [r, m, r, m, r, m], [10] * 4, some(12), some(14), [1,
-        1 + d, 2, 2 + d, 3, 3 + d],
-             [9, 9 + d, 9, 9 + d, 30, 1, 30], [20, 20 - d + 1, 20, 20 + d - 1, 20], [-4, -9, -1]]  # fmt: skip
+    lists = [some(7), some(8), [], [4], ladder, ladder[::-1], [r, m, r, m, r, m], [10] * 4, some(12), some(14),
+             [1, 1 + d, 2, 2 + d, 3, 3 + d], [9, 9 + d, 9, 9 + d, 30, 1, 30], [20, 20 - d + 1, 20, 20 + d - 1, 20],
+             [-4, -9, -1]]  # fmt: skip
     wrong = [(code, near), (f"+ {grow})", f"+ {grow} + 1)"), (f"if {code}:", "if True:"),
              (f"top = {start}", f"top = {start} + 1")]  # fmt: skip
-    return Draft(task, "xs:ints", "int", body, reference, [(xs,) for xs in lists], wrong)
+    return Draft(task, "xs:ints", "int", body, reference, lists, wrong)
 
 
 @cell("knapsack", (4,))
@@ -326,11 +309,9 @@ def knapsack(dice: Dice, level: int) -> Draft:
         else f"as many as one likes, but the {most}th and every further one packed weighs {bonus} more"
     )
     task = (
-        f"Each thing in the list xs has a weight and a worth. Choose things, {rule}, whose weights (each "
-        f"increased by {base} for wrapping) "
-        f"add up to at most n; the total worth, plus {bonus} if exactly {most} things are chosen, shall be "
-        "greatest. Give it; choosing "
-        "nothing is worth 0."
+        f"Each thing in the list xs has a weight and a worth. Choose things, {rule}, whose weights (each increased by "
+        f"{base} for wrapping) add up to at most n; the total worth, plus {bonus} if exactly {most} things are chosen, "
+        "shall be greatest. Give it; choosing nothing is worth 0."
     )
     heavy = "" if kind == 0 else f" + ({bonus} if k + 1 >= {most} else 0)"
     limit = f"k < {most} and " if kind == 0 else ""
@@ -354,10 +335,9 @@ def knapsack(dice: Dice, level: int) -> Draft:
         return [[dice.integer(1, 9), dice.integer(1, 20)] for _ in range(n)]
 
     light = [[1, 3], [1, 4], [1, 5], [1, 6], [1, 7], [1, 2]]
-    inputs = [(some(4), 18), (some(5), 22), ([], 9), ([[4, 7]], 4 + base), ([[4, 7]], 3 + base), (light, 60), (light,
-        most * (1 + base)),
-              (some(6), 30), (some(7), 25), ([[3, 5], [3, 5], [3, 5], [3, 5], [3, 5]], 3 * (3 + base)), (some(6), 0),
-              (light, 3 + 3 * base),
+    inputs = [(some(4), 18), (some(5), 22), ([], 9), ([[4, 7]], 4 + base), ([[4, 7]], 3 + base), (light, 60),
+              (light, most * (1 + base)), (some(6), 30), (some(7), 25),
+              ([[3, 5], [3, 5], [3, 5], [3, 5], [3, 5]], 3 * (3 + base)), (some(6), 0), (light, 3 + 3 * base),
               (light, most * (1 + base) + bonus), (some(7), 60)]  # fmt: skip
     wrong = [
         ("t <= n", "t < n"),

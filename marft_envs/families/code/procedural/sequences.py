@@ -12,9 +12,9 @@ def count_if(dice: Dice, level: int) -> Draft:
     one = rule(dice) if level == 1 else two_rules(dice)
     body = f"total = 0\nfor v in xs:\n    if {one.code}:\n        total += 1\nreturn total"
     return Draft(f"How many numbers in the list xs are {one.words}?", "xs:ints", "int", body,
-                 lambda xs: len(list(filter(one.holds, xs))), [(xs,) for xs in int_lists(dice, one.edges)],
-                 [(one.code, one.near), ("total = 0", "total = 1"),
-                  (f"if {one.code}:", f"if not ({one.code}):"), ("in xs:", "in xs[1:]:")])  # fmt: skip
+                 lambda xs: len(list(filter(one.holds, xs))), int_lists(dice, one.edges), [(one.code, one.near),
+                 ("total = 0", "total = 1"), (f"if {one.code}:", f"if not ({one.code}):"),
+                 ("in xs:", "in xs[1:]:")])  # fmt: skip
 
 
 @cell("sum_map", (1, 2, 3))
@@ -24,22 +24,21 @@ def sum_map(dice: Dice, level: int) -> Draft:
     if level == 1:
         return Draft(f"For each number v in the list xs compute {f.words.format('v')}; give the sum.", "xs:ints", "int",
                      f"total = 0\nfor v in xs:\n    total += {f.code}\nreturn total", lambda xs: sum(map(f.apply, xs)),
-                     [(xs,) for xs in int_lists(dice)],
-                     [(f.code, f.near), ("total = 0", "total = 1"), ("in xs:", "in xs[:-1]:")])  # fmt: skip
+                     int_lists(dice), [(f.code, f.near), ("total = 0", "total = 1"),
+                     ("in xs:", "in xs[:-1]:")])  # fmt: skip
     if level == 2:
         return Draft(
             f"For each number v in the list xs that is {one.words} compute {f.words.format('v')}; give the sum.",
             "xs:ints", "int", f"total = 0\nfor v in xs:\n    if {one.code}:\n        total += {f.code}\nreturn total",
-            lambda xs: sum(f.apply(v) for v in xs if one.holds(v)), [(xs,) for xs in int_lists(dice, one.edges)],
+            lambda xs: sum(f.apply(v) for v in xs if one.holds(v)), int_lists(dice, one.edges),
             [(f"if {one.code}", "if True"), ("total = 0", "total = 1"), (f"+= {f.code}", f"-= {f.code} + 1")],
         )  # fmt: skip
     g = mapping(dice)
     while g.words == f.words:
         g = mapping(dice)
     task = (
-        f"Go through the list xs. For a number v at an even index (0, 2, …) add {f.words.format('v')}, for one at "
-        "an odd "
-        f"index subtract {g.words.format('v')}; skip numbers that are {one.words}. Give the result."
+        f"Go through the list xs. For a number v at an even index (0, 2, …) add {f.words.format('v')}, for one at an "
+        f"odd index subtract {g.words.format('v')}; skip numbers that are {one.words}. Give the result."
     )
     body = (
         f"total = 0\nfor i, v in enumerate(xs):\n    if {one.code}:\n        continue\n    if i % 2 == 0:\n"
@@ -48,7 +47,7 @@ def sum_map(dice: Dice, level: int) -> Draft:
     return Draft(task, "xs:ints", "int", body,
                  lambda xs: sum(f.apply(v) for v in xs[::2] if not one.holds(v))
                  - sum(g.apply(v) for v in xs[1::2] if not one.holds(v)),
-                 [(xs,) for xs in int_lists(dice, one.edges)],
+                 int_lists(dice, one.edges),
                  [("i % 2 == 0", "i % 2 == 1"), ("continue", "pass"), ("total = 0", "total = 1")])  # fmt: skip
 
 
@@ -59,31 +58,28 @@ def filter_map(dice: Dice, level: int) -> Draft:
     if level == 1:
         return Draft(f"List, in the same order, the numbers of xs that are {one.words}.", "xs:ints", "ints",
                      f"out = []\nfor v in xs:\n    if {one.code}:\n        out.append(v)\nreturn out",
-                     lambda xs: list(filter(one.holds, xs)), [(xs,) for xs in int_lists(dice, one.edges)],
-                     [(one.code, one.near), ("in xs:", "in xs[::-1]:"), ("in xs:", "in sorted(set(xs)):")])  # fmt: skip
+                     lambda xs: list(filter(one.holds, xs)), int_lists(dice, one.edges), [(one.code, one.near),
+                     ("in xs:", "in xs[::-1]:"), ("in xs:", "in sorted(set(xs)):")])  # fmt: skip
     if level == 2:
         task = f"Replace every number v of the list xs that is {one.words} by {f.words.format('v')}; leave the others."
         body = f"out = []\nfor v in xs:\n    if {one.code}:\n        v = {f.code}\n    out.append(v)\nreturn out"
         return Draft(task, "xs:ints", "ints", body, lambda xs: [f.apply(v) if one.holds(v) else v for v in xs],
-                     [(xs,) for xs in int_lists(dice, one.edges)],
-                     [(f"if {one.code}", "if True"), ("in xs:", "in xs[1:]:"), (f"v = {f.code}",
-                     f"v = {f.code} + 1")])  # fmt: skip
+                     int_lists(dice, one.edges), [(f"if {one.code}", "if True"), ("in xs:", "in xs[1:]:"),
+                     (f"v = {f.code}", f"v = {f.code} + 1")])  # fmt: skip
     task = (
-        f"From the list xs drop the numbers that are {one.words}; of the others list {f.words.format('v')} for "
-        "each v, "
+        f"From the list xs drop the numbers that are {one.words}; of the others list {f.words.format('v')} for each v, "
         "without repetition, in the order in which the results first occur."
     )
     body = (
-        f"out = []\nfor v in xs:\n    if not ({one.code}) and ({f.code}) not in out:\n        "
-        f"out.append({f.code})\nreturn out"
+        f"out = []\nfor v in xs:\n    if not ({one.code}) and ({f.code}) not in out:\n        out.append({f.code})\n"
+        "return out"
     )
     kept = sorted((v for v in range(-9, 31) if not one.holds(v)), key=f.apply)
     twice = [kept[-1], kept[0], kept[-1], kept[0]]  # falling results, each twice
     return Draft(task, "xs:ints", "ints", body,
-        lambda xs: list(dict.fromkeys(f.apply(v) for v in xs if not one.holds(v))),
-                 [(xs,) for xs in [*int_lists(dice, one.edges), twice]],
-                 [("if not", "if"), (f" and ({f.code}) not in out", ""), ("return out", "return sorted(out)"),
-                  ("in xs:", "in xs[::-1]:")])  # fmt: skip
+                 lambda xs: list(dict.fromkeys(f.apply(v) for v in xs if not one.holds(v))),
+                 [*int_lists(dice, one.edges), twice], [("if not", "if"), (f" and ({f.code}) not in out", ""),
+                 ("return out", "return sorted(out)"), ("in xs:", "in xs[::-1]:")])  # fmt: skip
 
 
 @cell("extreme", (1, 2, 3))
@@ -99,7 +95,7 @@ def extreme(dice: Dice, level: int) -> Draft:
         return Draft(f"Give the {word} number of the list xs that is {one.words}{tail}", "xs:ints", "int",
                      f"best = None\nfor v in xs:\n    if ({one.code}) and (best is None or v {op} best):\n"
                      f"        best = v\nreturn {none} if best is None else best",
-                     lambda xs: pick(filter(one.holds, xs), default=none), [(xs,) for xs in int_lists(dice, one.edges)],
+                     lambda xs: pick(filter(one.holds, xs), default=none), int_lists(dice, one.edges),
                      [(f"({one.code}) and ", ""), (f"{none} if", f"{none + 1} if"), (f"v {op} " \
                             "best", "False")])  # fmt: skip
     key = f.apply
@@ -109,8 +105,7 @@ def extreme(dice: Dice, level: int) -> Draft:
     task += f". If several are equal in this, take the last one. Give its index, {none} if there is none."
     test = f"({one.code}) and " if level == 3 else ""
     body = (
-        f"best, top = {none}, None\nfor i, v in enumerate(xs):\n    if {test}(top is None or ({f.code}) {op}= "
-        "top):\n"
+        f"best, top = {none}, None\nfor i, v in enumerate(xs):\n    if {test}(top is None or ({f.code}) {op}= top):\n"
         f"        best, top = i, {f.code}\nreturn best"
     )
 
@@ -121,10 +116,10 @@ def extreme(dice: Dice, level: int) -> Draft:
         top = pick(value for value, _ in keyed)
         return max(i for value, i in keyed if value == top)
 
-    return Draft(task, "xs:ints", "int", body, reference,
-                 [(xs,) for xs in [*int_lists(dice, one.edges), [5, 5, 5], [3, 9, 27, 27, 9, 3]]],
-                 [(f"{op}= top", f"{op} top"), (f"best, top = {none}", f"best, top = {none + 1}"),
-                  ("best, top = i,", "best, top = i + 1,")])  # fmt: skip
+    return Draft(task, "xs:ints", "int", body, reference, [*int_lists(dice, one.edges), [5, 5, 5],
+                 [3, 9, 27, 27, 9, 3]], [(f"{op}= top", f"{op} top"),
+                 (f"best, top = {none}", f"best, top = {none + 1}"),
+                 ("best, top = i,", "best, top = i + 1,")])  # fmt: skip
 
 
 @cell("sort_by", (2, 3))
@@ -158,8 +153,7 @@ def sort_by(dice: Dice, level: int) -> Draft:
         ("sorted(xs", "sorted(xs[1:]"),
     ]
     return Draft(task, "xs:ints", "ints", f"return sorted(xs, key=lambda v: ({front}{first}, {second}))", safe,
-                 [(xs,) for xs in [*int_lists(dice, one.edges if level == 3 else ()), [8, 20, 8, 14, 2, 26, 8]]],
-                 wrong)  # fmt: skip
+                 [*int_lists(dice, one.edges if level == 3 else ()), [8, 20, 8, 14, 2, 26, 8]], wrong)  # fmt: skip
 
 
 @cell("windows", (2, 3))
@@ -174,16 +168,14 @@ def windows(dice: Dice, level: int) -> Draft:
         task = f"Give the {word} sum of {what}, or {t} if xs has fewer than {k} numbers."
         return Draft(task, "xs:ints", "int", f"return {pick.__name__}(({sums}), default={t})",
                      lambda xs: pick((sum(xs[i : i + k]) for i in range(len(xs) - k + 1)), default=t),
-                     [(xs,) for xs in [*int_lists(dice), [1] * k, [2] * (k - 1), [-5] * k + [9] * k,
-                     [9] * k + [-9] * k]],
+                     [*int_lists(dice), [1] * k, [2] * (k - 1), [-5] * k + [9] * k, [9] * k + [-9] * k],
                      [(f"- {k - 1}", f"- {k}"), (pick.__name__, "min" if pick is max else "max"),
-                      (f"default={t}", f"default={t + 1}")])  # fmt: skip
+                     (f"default={t}", f"default={t + 1}")])  # fmt: skip
     word, op = (("greater", ">"), ("less", "<"))[most]
     task = f"How many times do {what} have a sum {word} than {t} while the first of the {k} is {one.words}?"
     body = (
-        f"count = 0\nfor i in range(len(xs) - {k - 1}):\n    v = xs[i]\n    if ({one.code}) and sum(xs[i:i + "
-        f"{k}]) {op} {t}:\n"
-        "        count += 1\nreturn count"
+        f"count = 0\nfor i in range(len(xs) - {k - 1}):\n    v = xs[i]\n"
+        f"    if ({one.code}) and sum(xs[i:i + {k}]) {op} {t}:\n        count += 1\nreturn count"
     )
 
     def reference(xs: list[int]) -> int:
@@ -193,12 +185,9 @@ def windows(dice: Dice, level: int) -> Draft:
     good = next(v for v in (*one.edges, *range(30)) if one.holds(v))
     exact = [good, *([0] * (k - 2)), t - good]
     many = [good] * (k + 3)
-    return Draft(task, "xs:ints", "int", body, reference,
-                 [(xs,) for xs in [*int_lists(dice, one.edges), exact, many, [good, *([60] * k)], [good,
-                 *([-60] * k)]]],
-                 [(f"{op} {t}:", f"{op}= {t}:"), ("count = 0", "count = 1"), (f"{op} {t}:",
-                 f"{'<' if op == '>' else '>'} {t}:"),
-                  ("count += 1", "count += 2")])  # fmt: skip
+    return Draft(task, "xs:ints", "int", body, reference, [*int_lists(dice, one.edges), exact, many,
+                 [good, *([60] * k)], [good, *([-60] * k)]], [(f"{op} {t}:", f"{op}= {t}:"), ("count = 0", "count = 1"),
+                 (f"{op} {t}:", f"{'<' if op == '>' else '>'} {t}:"), ("count += 1", "count += 2")])  # fmt: skip
 
 
 @cell("pairs", (2, 3))
@@ -234,8 +223,8 @@ def pairs(dice: Dice, level: int) -> Draft:
     wrong = [("i + 1, len(xs)", "i, len(xs) - 1"), ("count = 0", "count = 1"), ("count += 1", "count = 1")]
     if near:
         wrong.append((near, f" and j - i <= {far - 1}"))
-    return Draft(task, "xs:ints", "int", body, reference,
-                 [(xs,) for xs in [*int_lists(dice, (0, d, m, r), low=-4, high=12), *extra]], wrong)  # fmt: skip
+    return Draft(task, "xs:ints", "int", body, reference, [*int_lists(dice, (0, d, m, r), low=-4, high=12), *extra],
+                 wrong)  # fmt: skip
 
 
 @cell("running", (2, 3))
@@ -243,9 +232,8 @@ def running(dice: Dice, level: int) -> Draft:
     """A list of running totals that start again."""
     t, back, one = dice.integer(10, 60), dice.integer(0, 9), rule(dice)
     task = (
-        f"Keep a total that starts at {back}. For each number of the list xs add it to the total, note the total, "
-        "and if "
-        f"it is {t} or more set it back to {back}. List the totals noted."
+        f"Keep a total that starts at {back}. For each number of the list xs add it to the total, note the total, and "
+        f"if it is {t} or more set it back to {back}. List the totals noted."
     )
     skip = ""
     if level == 3:
@@ -254,8 +242,7 @@ def running(dice: Dice, level: int) -> Draft:
         )
         skip = f"    if {one.code}:\n        continue\n"
     body = (
-        f"total, out = {back}, []\nfor v in xs:\n{skip}    total += v\n    out.append(total)\n    if total >= "
-        f"{t}:\n"
+        f"total, out = {back}, []\nfor v in xs:\n{skip}    total += v\n    out.append(total)\n    if total >= {t}:\n"
         f"        total = {back}\nreturn out"
     )
 
@@ -270,6 +257,6 @@ def running(dice: Dice, level: int) -> Draft:
     edges = one.edges if level == 3 else ()
     good = next(v for v in (3, *range(4, 60), *range(-9, 3)) if level == 2 or not one.holds(v))
     up = [good] * 6 if level == 3 else [t - back, 4, t, 1, 2]
-    return Draft(task, "xs:ints", "ints", body, reference, [(xs,) for xs in [*int_lists(dice, edges, low=1), up]],
+    return Draft(task, "xs:ints", "ints", body, reference, [*int_lists(dice, edges, low=1), up],
                  [(f"= {back}, []", f"= {back + 1}, []"), ("total += v", "total -= v"),
-                  ("out.append(total)", "out.append(v)"), ("in xs:", "in xs[:-1]:")])  # fmt: skip
+                 ("out.append(total)", "out.append(v)"), ("in xs:", "in xs[:-1]:")])  # fmt: skip

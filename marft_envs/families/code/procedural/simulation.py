@@ -14,9 +14,8 @@ def robot(dice: Dice, level: int) -> Draft:
     left, right, go, jump = list(dice.choice(("LRFJ", "lrgj", "<>^*", "ADWX", "-+.!")))
     far = dice.integer(2, 5)
     task = (
-        f"A robot at (0, 0) looks {start}. Read the string s: {left} turns it left, {right} turns it right, {go} "
-        "moves it "
-        f"{step} ahead, {jump} moves it {far} back; north raises y, east raises x. "
+        f"A robot at (0, 0) looks {start}. Read the string s: {left} turns it left, {right} turns it right, {go} moves "
+        f"it {step} ahead, {jump} moves it {far} back; north raises y, east raises x. "
     )
     goals = [
         ("Give x and y at the end.", "ints", "[x, y]"),
@@ -28,11 +27,10 @@ def robot(dice: Dice, level: int) -> Draft:
     dx, dy = _HEADINGS[start]
     test = f"abs(x + n * dx) <= {wall} and abs(y + n * dy) <= {wall}" if level == 3 else "n != 0"
     body = (
-        f"x, y, dx, dy = 0, 0, {dx}, {dy}\nfor c in s:\n    n = 0\n    if c == '{left}':\n        dx, dy = -dy, "
-        "dx\n"
-        f"    elif c == '{right}':\n        dx, dy = dy, -dx\n    elif c == '{go}':\n        n = {step}\n    elif "
-        f"c == '{jump}':\n"
-        f"        n = -{far}\n    if {test}:\n        x, y = x + n * dx, y + n * dy\nreturn {code}"
+        f"x, y, dx, dy = 0, 0, {dx}, {dy}\nfor c in s:\n    n = 0\n    if c == '{left}':\n        dx, dy = -dy, dx\n"
+        f"    elif c == '{right}':\n        dx, dy = dy, -dx\n    elif c == '{go}':\n        n = {step}\n"
+        f"    elif c == '{jump}':\n        n = -{far}\n    if {test}:\n        x, y = x + n * dx, y + n * dy\n"
+        f"return {code}"
     )
 
     def reference(s: str) -> list[int] | int:
@@ -49,28 +47,25 @@ def robot(dice: Dice, level: int) -> Draft:
     parts = [go * 3, left + go, right + go, jump, right + jump + jump, left + go * 2]
     texts = ["".join(dice.sample(parts, 4)), "".join(dice.sample(parts, 5)), "", go, jump, left, go * 15, jump * 15,
              left + go * 3 + left + go, (go + right) * 5, go * 4 + left + jump * 4 + right + go,
-                 left * 3 + go * 14 + right + go,
-             right + go + go + right + go + go + go]  # fmt: skip
+             left * 3 + go * 14 + right + go, right + go + go + right + go + go + go]  # fmt: skip
     wrong = [(f"n = {step}", f"n = {step + 1}"), ("dx, dy = -dy, dx", "dx, dy = -dx, -dy"), (f"n = -{far}", "n = 0")]
     if level == 3:
         wrong.append((f"abs(y + n * dy) <= {wall}", f"abs(y + n * dy) <= {wall + 20}"))
         wrong.append((f"if {test}", "if n != 0"))
-    return Draft(task + goal, "s:str", returns, body, reference, [(s,) for s in texts], wrong)
+    return Draft(task + goal, "s:str", returns, body, reference, texts, wrong)
 
 
 @cell("stack_machine", (3, 4))
 def stack_machine(dice: Dice, level: int) -> Draft:
     """A machine with a stack of numbers."""
     add, times, twin, drop, swap = dice.choice((("add", "mul", "dup", "pop", "swap"), ("+", "*", "d", "p", "s"),
-                                                ("plus", "by", "copy", "out", "turn")))  # fmt: skip
+                                               ("plus", "by", "copy", "out", "turn")))  # fmt: skip
     m, e, base = dice.choice((97, 100, 1000, 10007)), dice.integer(-9, 9), dice.integer(0, 5)
     extra, plus = dice.choice((("", ""), (f", plus {base + 1}", f" + {base + 1}")))
     task = (
         f"A machine has an empty stack and reads the words of ws. A number is pushed. {add} takes the two topmost "
-        "numbers off "
-        f"and pushes their sum{extra}; {times} does so with the remainder of their product divided by {m}; {twin} "
-        "pushes "
-        f"the topmost number once more; {drop} takes it off."
+        f"numbers off and pushes their sum{extra}; {times} does so with the remainder of their product divided by {m}; "
+        f"{twin} pushes the topmost number once more; {drop} takes it off."
     )
     if level == 4:
         task += f" {swap} exchanges the two topmost numbers."
@@ -81,12 +76,10 @@ def stack_machine(dice: Dice, level: int) -> Draft:
     more = f"    elif w == '{swap}':\n        if len(st) > 1:\n            st[-1], st[-2] = st[-2], st[-1]\n"
     more = more if level == 4 else ""
     body = (
-        f"st = []\nfor w in ws:\n    if w in ('{add}', '{times}'):\n        if len(st) > 1:\n            b, a = "
-        "st.pop(), st.pop()\n"
-        f"            st.append(a + b{plus} if w == '{add}' else a * b % {m})\n    elif w == '{twin}':\n        st "
-        "+= st[-1:]\n"
-        f"    elif w == '{drop}':\n        st = st[:-1]\n{more}    else:\n        st.append(int(w))\nreturn st[-1] "
-        f"if st else {e}"
+        f"st = []\nfor w in ws:\n    if w in ('{add}', '{times}'):\n        if len(st) > 1:\n"
+        f"            b, a = st.pop(), st.pop()\n            st.append(a + b{plus} if w == '{add}' else a * b % {m})\n"
+        f"    elif w == '{twin}':\n        st += st[-1:]\n    elif w == '{drop}':\n        st = st[:-1]\n"
+        f"{more}    else:\n        st.append(int(w))\nreturn st[-1] if st else {e}"
     )
 
     def reference(ws: list[str]) -> int:
@@ -96,8 +89,8 @@ def stack_machine(dice: Dice, level: int) -> Draft:
             taken = [stack.pop() for _ in range(need)] if len(stack) >= need else None
             if taken is not None:
                 pushed = {add: [sum(taken) + (base + 1 if plus else 0)],
-                    times: [taken[0] * taken[-1] % m] if taken else [],
-                        twin: taken * 2, drop: [], swap: taken}  # fmt: skip
+                                times: [taken[0] * taken[-1] % m] if taken else [], twin: taken * 2, drop: [],
+                                swap: taken}  # fmt: skip
                 stack += pushed[w] if need else [int(w)]
         return stack[-1] if stack else e
 
@@ -117,7 +110,7 @@ def stack_machine(dice: Dice, level: int) -> Draft:
              ("st = st[:-1]", "pass"), (f"else {e}", f"else {e + 1}")]  # fmt: skip
     if level == 4:
         wrong.append(("st[-1], st[-2] = st[-2], st[-1]", "pass"))
-    return Draft(task, "ws:words", "int", body, reference, [(p,) for p in programs], wrong)
+    return Draft(task, "ws:words", "int", body, reference, programs, wrong)
 
 
 @cell("circle", (2, 3))
@@ -126,10 +119,8 @@ def circle(dice: Dice, level: int) -> Draft:
     k, first, left = dice.integer(2, 9), dice.integer(1, 4), dice.integer(1, 4)
     task = (
         f"People numbered 1 to n (n >= {left}) stand in a circle. Counting starts with number {first} (if n is "
-        "smaller, at the "
-        f"remainder of {first - 1} divided by n, plus 1); every {k}th person counted leaves, and counting goes on "
-        "with the "
-        "next one."
+        f"smaller, at the remainder of {first - 1} divided by n, plus 1); every {k}th person counted leaves, and "
+        "counting goes on with the next one."
     )
     grow = ""
     if level == 3:
@@ -142,9 +133,8 @@ def circle(dice: Dice, level: int) -> Draft:
     who = "of those left" if left > 1 else "of the one left"
     task += f" When {left} {'are' if left > 1 else 'is'} left, give {what} {who}."
     body = (
-        f"ring = list(range(1, n + 1))\nk, at = {k}, {first - 1}\nwhile len(ring) > {left}:\n    at = (at + k - "
-        "1) % len(ring)\n"
-        f"    ring.pop(at)\n{grow}return {code}"
+        f"ring = list(range(1, n + 1))\nk, at = {k}, {first - 1}\nwhile len(ring) > {left}:\n"
+        f"    at = (at + k - 1) % len(ring)\n    ring.pop(at)\n{grow}return {code}"
     )
 
     def reference(n: int) -> int:
@@ -157,10 +147,9 @@ def circle(dice: Dice, level: int) -> Draft:
             count += level == 3
         return sum(ring) if total else min(ring)
 
-    numbers = [(n,) for n in (7, 10, left, left + 1, left + 2, left + 3, 13, 16, 20, 25, 31, 40)]
-    return Draft(task, "n:int", "int", body, reference, numbers,
-                 [("k - 1", "k"), ("range(1, n + 1)", "range(n)"), (f"k, at = {k}", f"k, at = {k + 1}"),
-                  (f"return {code}", f"return {code} + 1")])  # fmt: skip
+    numbers = (7, 10, left, left + 1, left + 2, left + 3, 13, 16, 20, 25, 31, 40)
+    return Draft(task, "n:int", "int", body, reference, numbers, [("k - 1", "k"), ("range(1, n + 1)", "range(n)"),
+                 (f"k, at = {k}", f"k, at = {k + 1}"), (f"return {code}", f"return {code} + 1")])  # fmt: skip
 
 
 @cell("intervals", (3, 4))
@@ -180,9 +169,8 @@ def intervals(dice: Dice, level: int) -> Draft:
          f"sum(1 for a, b in out if b - a >= {q})"),
     ][kind]  # fmt: skip
     task = (
-        f"The list xs holds intervals, each as its start and end (start <= end). Merge any two of which one "
-        "starts at most "
-        f"{gap} after the other ends (or before it ends) into one from the smaller start to the greater end, "
+        "The list xs holds intervals, each as its start and end (start <= end). Merge any two of which one starts at "
+        f"most {gap} after the other ends (or before it ends) into one from the smaller start to the greater end, "
         "until nothing can be merged."
     )
     widen, keep = "", ""
@@ -219,12 +207,11 @@ def intervals(dice: Dice, level: int) -> Draft:
 
     g, w = gap + 2 * grow, least - 2 * grow
     lists = [some(4), some(5), [], [[3, 3]], [[0, 4], [4 + g, 8 + g]], [[0, 4], [5 + g, 9 + g]], [[0, 20], [2, 5]],
-        some(8), some(9),
-             [[0, w]], [[0, 60], [2, 15], [40, 55]], [[40, 55], [0, 20]], [[0, 14], [15 + g, 30 + g]],
-             [[0, w], [60, 59 + w], [90, 91 + w]], [[6, 7], [0, 1], [3, 3]],
-             [[0, 9], [0, 12], [10 + g, 30]], [[0, 9], [20 + g, 40], [41 + g, 70]]]  # fmt: skip
+             some(8), some(9), [[0, w]], [[0, 60], [2, 15], [40, 55]], [[40, 55], [0, 20]], [[0, 14], [15 + g, 30 + g]],
+             [[0, w], [60, 59 + w], [90, 91 + w]], [[6, 7], [0, 1], [3, 3]], [[0, 9], [0, 12], [10 + g, 30]],
+             [[0, 9], [20 + g, 40], [41 + g, 70]]]  # fmt: skip
     wrong = [(f"+ {gap}:", f"+ {gap + 1}:"), ("max(out[-1][1], b)", "b"), (f"return {code}", f"return {code} + 1"),
              ("sorted(xs)", "xs")]  # fmt: skip
     if level == 4 and kind != 4:
         wrong.append((f">= {least}", f"> {least}"))
-    return Draft(task, "xs:pairs", "int", body, reference, [(v,) for v in lists], wrong)
+    return Draft(task, "xs:pairs", "int", body, reference, lists, wrong)

@@ -16,17 +16,16 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def _word_lists(dice: Dice) -> list[list[str]]:
     """Two typical lists, none at all, one word, repeated words, many."""
     lists = [dice.sample(_VOCABULARY, n) for n in (4, 5, 7, 12)]
-    return [lists[0], lists[1], [], ["level"], ["a"], ["it", "it", "oak", "it"], lists[2], lists[3], ["window",
-        "needle", "eve"],
-            ["ax", "zebra", "quartz", "yellow", "jungle"], ["tiger"] * 3]  # fmt: skip
+    return [lists[0], lists[1], [], ["level"], ["a"], ["it", "it", "oak", "it"], lists[2], lists[3],
+            ["window", "needle", "eve"], ["ax", "zebra", "quartz", "yellow", "jungle"], ["tiger"] * 3]  # fmt: skip
 
 
 def _texts(dice: Dice, letters: str = "") -> list[str]:
     """Typical texts in small and capital letters, then odd ones; ``letters`` occur in them."""
     words = [" ".join(dice.sample(_VOCABULARY, n)) for n in (3, 3, 5)]
-    return [words[0].capitalize(), words[1].title(), "", "x", letters or "z", letters * 2 + letters[::-1], "Zebra, " \
-           "ax! 42",
-            _LETTERS, _LETTERS.upper(), words[2].upper(), "aaaa bbb cc d", "Noon: level 7"]  # fmt: skip
+    return [words[0].capitalize(), words[1].title(), "", "x", letters or "z", letters * 2 + letters[::-1],
+            "Zebra, ax! 42", _LETTERS, _LETTERS.upper(), words[2].upper(), "aaaa bbb cc d",
+            "Noon: level 7"]  # fmt: skip
 
 
 @cell("shift", (1, 2, 3))
@@ -62,8 +61,8 @@ def shift(dice: Dice, level: int) -> Draft:
         wrong.append((f" and c not in '{fixed}'", ""))
     if level == 3:
         wrong.append((f"i % {n} != 0", f"i % {n} == 0"))
-    return Draft(task, "s:str", "str", body, reference,
-                 [(s,) for s in [*_texts(dice, fixed or "xyzab"), "zzzzzzz", "the fox is lazy"]], wrong)  # fmt: skip
+    return Draft(task, "s:str", "str", body, reference, [*_texts(dice, fixed or "xyzab"), "zzzzzzz", "the fox is lazy"],
+                 wrong)  # fmt: skip
 
 
 @cell("count_letters", (1, 2))
@@ -75,14 +74,12 @@ def count_letters(dice: Dice, level: int) -> Draft:
         task = f"Count the characters of the string s that are one of {', '.join(letters)}, small or capital."
         body = f"total = 0\nfor c in s.lower():\n    if c in '{letters}':\n        total += 1\nreturn total"
         both = letters + letters.upper()
-        return Draft(task, "s:str", "int", body, lambda s: sum(map(s.count, both)),
-            [(s,) for s in _texts(dice, letters)],
-                     [("s.lower()", "s"), ("total = 0", "total = 1"), (f"'{letters}'",
-                     f"'{letters[1:]}'")])  # fmt: skip
+        return Draft(task, "s:str", "int", body, lambda s: sum(map(s.count, both)), _texts(dice, letters),
+                     [("s.lower()", "s"), ("total = 0", "total = 1"),
+                     (f"'{letters}'", f"'{letters[1:]}'")])  # fmt: skip
     task = (
-        f"Give the sum over the letters {', '.join(letters)} of how often each occurs in the string s (small "
-        "letters only), "
-        f"where occurrences beyond {k} of the same letter do not count."
+        f"Give the sum over the letters {', '.join(letters)} of how often each occurs in the string s (small letters "
+        f"only), where occurrences beyond {k} of the same letter do not count."
     )
     body = f"total = 0\nfor c in '{letters}':\n    total += min(s.count(c), {k})\nreturn total"
 
@@ -94,8 +91,8 @@ def count_letters(dice: Dice, level: int) -> Draft:
         return sum(counts)
 
     inputs = [*_texts(dice, letters), letters * (k + 1), letters[0] * (k + 2), letters[0] * k]
-    return Draft(task, "s:str", "int", body, reference, [(s,) for s in inputs],
-                 [(f", {k})", f", {k + 1})"), ("min(", "max("), (f"'{letters}'", f"'{letters[1:]}'")])  # fmt: skip
+    return Draft(task, "s:str", "int", body, reference, inputs, [(f", {k})", f", {k + 1})"), ("min(", "max("),
+                 (f"'{letters}'", f"'{letters[1:]}'")])  # fmt: skip
 
 
 @cell("edit_words", (1, 2, 3))
@@ -127,31 +124,28 @@ def edit_words(dice: Dice, level: int) -> Draft:
     if level == 1:
         then, code2, edit2 = dice.choice([e for e in edits if e[0] != how])
         task = f"List the words of ws in the same order, every word first {how}, and the result then {then}."
-        return Draft(task, "ws:words", "words", f"out = []\nfor w in ws:\n    w = {code}\n    out.append({code2})\n" \
-               "return out",
-                     lambda ws: [edit2(edit(w)) for w in ws], [(ws,) for ws in lists],
-                     [("append(", "append('-' + "), ("in ws:", "in ws[1:]:"), ("in ws:", "in ws[::-1]:")])  # fmt: skip
+        return Draft(task, "ws:words", "words",
+                     f"out = []\nfor w in ws:\n    w = {code}\n    out.append({code2})\nreturn out",
+                     lambda ws: [edit2(edit(w)) for w in ws], lists, [("append(", "append('-' + "),
+                     ("in ws:", "in ws[1:]:"), ("in ws:", "in ws[::-1]:")])  # fmt: skip
     if level == 2:
         task = f"List the words of ws in the same order; a word that {when} is given {how}."
         body = f"out = []\nfor w in ws:\n    if {test}:\n        w = {code}\n    out.append(w)\nreturn out"
-        return Draft(task, "ws:words", "words", body, lambda ws: [edit(w) if holds(w) else w for w in ws],
-                     [(ws,) for ws in lists],
-                     [(f"w = {code}", f"w = '-' + {code}"), ("in ws:", "in ws[1:]:"), ("in ws:",
-                     "in ws[::-1]:")])  # fmt: skip
+        return Draft(task, "ws:words", "words", body, lambda ws: [edit(w) if holds(w) else w for w in ws], lists,
+                     [(f"w = {code}", f"w = '-' + {code}"), ("in ws:", "in ws[1:]:"),
+                     ("in ws:", "in ws[::-1]:")])  # fmt: skip
     sep = dice.choice("-+/.")
     task = (
-        f"Take the words of ws from the last to the first, leave out each that {when}, give the others {how}, "
-        "joined by "
-        f"{sep}; if none is left, give the word none."
+        f"Take the words of ws from the last to the first, leave out each that {when}, give the others {how}, joined "
+        f"by {sep}; if none is left, give the word none."
     )
     body = (
         f"out = []\nfor w in reversed(ws):\n    if {test}:\n        continue\n    out.append({code})\n"
         f"return '{sep}'.join(out) or 'none'"
     )
     return Draft(task, "ws:words", "str", body,
-        lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none",
-                 [(ws,) for ws in lists],
-                 [(test, near), (" or 'none'", ""), ("reversed(ws)", "ws")])  # fmt: skip
+                 lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none", lists, [(test, near),
+                 (" or 'none'", ""), ("reversed(ws)", "ws")])  # fmt: skip
 
 
 @cell("run_lengths", (2, 3))
@@ -170,8 +164,7 @@ def run_lengths(dice: Dice, level: int) -> Draft:
     )
     shape = shape.replace(", ,", ",")
     task = (
-        f"Shorten the string s: replace every run of {k} or more equal characters by {shape} (without spaces); "
-        "leave "
+        f"Shorten the string s: replace every run of {k} or more equal characters by {shape} (without spaces); leave "
         "shorter runs."
     )
     code = f"str(n) + '{sep}' + c" if before else f"c + '{sep}' + str(n)"
@@ -181,8 +174,7 @@ def run_lengths(dice: Dice, level: int) -> Draft:
                                              "then replace every")  # fmt: skip
     limit = f" and n < {cap}" if level == 3 else ""
     body = (
-        f"out, i = '', 0\nwhile i < len(s):\n    c, n = s[i], 1\n    while i + n < len(s) and s[i + n] == "
-        f"c{limit}:\n"
+        f"out, i = '', 0\nwhile i < len(s):\n    c, n = s[i], 1\n    while i + n < len(s) and s[i + n] == c{limit}:\n"
         f"        n += 1\n    out += {code} if n >= {k} else c * n\n    i += n\nreturn out"
     )
 
@@ -200,13 +192,12 @@ def run_lengths(dice: Dice, level: int) -> Draft:
         return "".join(c * n for c, n in zip("abcabcabc", lengths, strict=False))
 
     texts = [runs([1, k, 3, 2, 6]), runs([k + 1, 1, 4, k - 1]), "", "z", "z" * k, "z" * (k - 1),
-        runs([cap, cap + 1, 1, k]),
-             "abcabc", runs([12, 2, 3, 4, 5]), runs([k - 1, k, k + 1]), "aabbaabb",
+             runs([cap, cap + 1, 1, k]), "abcabc", runs([12, 2, 3, 4, 5]), runs([k - 1, k, k + 1]), "aabbaabb",
              runs([2 * cap + k, 1, cap + k - 1])]  # fmt: skip
     wrong = [(f"n >= {k}", f"n > {k}"), ("c * n", "c"), ("i + n < len(s)", "i + n < len(s) - 1")]
     if level == 3:
         wrong.append((limit, f" and n < {cap + 1}"))
-    return Draft(task, "s:str", "str", body, reference, [(s,) for s in texts], wrong)
+    return Draft(task, "s:str", "str", body, reference, texts, wrong)
 
 
 _MARKS = ("()", "[]", "<>", "{}", "ud", "+-", "/\\", "LR", "io", "ab", "xy", "AB")
@@ -230,8 +221,7 @@ def brackets(dice: Dice, level: int) -> Draft:
     clamp = "" if level == 2 else f"    depth = max(0, min(depth, {start + k * d}))\n"
     za, zz = repr(a), repr(z)
     body = (
-        f"depth = top = {start}\nhigh = 0\nfor c in s:\n    if c == {za}:\n        depth += {d}\n    elif c == "
-        f"{zz}:\n"
+        f"depth = top = {start}\nhigh = 0\nfor c in s:\n    if c == {za}:\n        depth += {d}\n    elif c == {zz}:\n"
         f"        depth -= 1\n{clamp}    top = max(top, depth)\n    high += depth >= {start + 1}\nreturn {code}"
     )
 
@@ -244,14 +234,13 @@ def brackets(dice: Dice, level: int) -> Draft:
 
     parts = [a + a + z, z, a, "..", a * 3, z * 2, a + z]
     texts = ["".join(dice.sample(parts, 4)) + a, "".join(dice.sample(parts, 5)), "", a, z, a * 9, z * 9, "..",
-        a * 9 + z * 30,
-             z * 6 + a * 3, (a + z) * 4 + a, a + "." + a + ".", z * 9 + a * 12 + z * 2]  # fmt: skip
+             a * 9 + z * 30, z * 6 + a * 3, (a + z) * 4 + a, a + "." + a + ".", z * 9 + a * 12 + z * 2]  # fmt: skip
     first = ("high = 0", "high = 1") if kind == 1 else (f"top = {start}", f"top = {start + 1}")
     wrong = [first, ("depth -= 1", "depth -= 2" if kind == 2 else "depth += 1"),
              (f"return {code}", f"return {code} + 1")]  # fmt: skip
     if level == 3:
         wrong.append((f"min(depth, {start + k * d})", "depth"))
-    return Draft(task, "s:str", "int", body, reference, [(s,) for s in texts], wrong)
+    return Draft(task, "s:str", "int", body, reference, texts, wrong)
 
 
 @cell("weave", (1, 2))
@@ -271,8 +260,7 @@ def weave(dice: Dice, level: int) -> Draft:
         wrong = [(f"s[{i}::", f"s[{i + 1}::"), (f"::{k}]", f"::{k + 1}]"), (f"s[:{j}]", f"s[{j}:]")]
     else:
         task += (
-            f"; write these backwards, then {mark}, then the rest of the characters of s in order, of these only "
-            "every "
+            f"; write these backwards, then {mark}, then the rest of the characters of s in order, of these only every "
             f"{ {2: 'second', 3: 'third'}[step] } one, beginning with the first."
         )
         body = (
@@ -302,4 +290,4 @@ def weave(dice: Dice, level: int) -> Draft:
         "xyzzy",
         *_texts(dice)[:2],
     ]
-    return Draft(task, "s:str", "str", body, reference, [(s,) for s in texts], wrong)
+    return Draft(task, "s:str", "str", body, reference, texts, wrong)
