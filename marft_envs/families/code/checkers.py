@@ -86,18 +86,35 @@ def _typed(value: Any) -> Any:
     return type(value), value
 
 
-def _approx(got: Any, expected: Any, test: Test, depth: int = 0) -> bool:
-    """Numbers within the test's tolerances, anywhere in lists, tuples (the two alike) and the values of dicts."""
+def _approx(got: Any, expected: Any, test: Test, loose: bool = False, depth: int = 0) -> bool:
+    """Numbers within the test's tolerances, anywhere in lists, tuples (the two alike) and the values of dicts.
+
+    Args:
+        got: What came back.
+        expected: What the test expects.
+        test: With its tolerances.
+        loose: Where one side is a set, order and repetition do not count: for data whose types were flattened on their
+            way through JSON.
+        depth: How deep in the values these two are.
+    """
+
+    def same(one: Any, other: Any) -> bool:
+        return _approx(one, other, test, loose, depth + 1)
+
     if depth > MAX_DEPTH:
         return False
     if isinstance(expected, int | float) and isinstance(got, int | float):
         return _near(got, expected, test.atol, test.rtol)
-    if isinstance(expected, list | tuple) and isinstance(got, list | tuple):
-        pairs = zip(got, expected, strict=False)
-        return len(got) == len(expected) and all(_approx(a, b, test, depth + 1) for a, b in pairs)
-    if isinstance(expected, dict) and isinstance(got, dict):
-        known = len(got) == len(expected)
-        return known and all(key in got and _approx(got[key], b, test, depth + 1) for key, b in expected.items())
+    rows, sets = list | tuple, set | frozenset
+    if loose and (isinstance(got, sets) or isinstance(expected, sets)):
+        if isinstance(got, rows | sets) and isinstance(expected, rows | sets):
+            return all(any(same(a, b) for b in expected) for a in got) and all(
+                any(same(b, a) for a in got) for b in expected
+            )
+    elif isinstance(expected, rows) and isinstance(got, rows):
+        return len(got) == len(expected) and all(map(same, got, expected))
+    elif isinstance(expected, dict) and isinstance(got, dict):
+        return len(got) == len(expected) and all(key in got and same(got[key], b) for key, b in expected.items())
     return equal(got, expected)
 
 
@@ -126,28 +143,6 @@ def _any_order(got: Any, expected: Any) -> bool:
             return False
         del left[place]
     return True
-
-
-def _loose(got: Any, expected: Any, test: Test, depth: int = 0) -> bool:
-    """Lists and tuples are alike; where one side is a set, order and repetition do not count.
-
-    For data whose types were flattened on their way through JSON. Numbers are compared within the test's tolerances.
-    """
-    if depth > MAX_DEPTH:
-        return False
-    several = list | tuple | set | frozenset
-    if isinstance(got, several) and isinstance(expected, several):
-        if isinstance(got, set | frozenset) or isinstance(expected, set | frozenset):
-            both = ((got, expected), (expected, got))
-            return all(any(_loose(a, b, test, depth + 1) for b in other) for one, other in both for a in one)
-        pairs = zip(got, expected, strict=False)
-        return len(got) == len(expected) and all(_loose(a, b, test, depth + 1) for a, b in pairs)
-    if isinstance(expected, dict) and isinstance(got, dict):
-        known = len(got) == len(expected)
-        return known and all(key in got and _loose(got[key], b, test, depth + 1) for key, b in expected.items())
-    if isinstance(expected, int | float) and isinstance(got, int | float):
-        return _near(got, expected, test.atol, test.rtol)
-    return equal(got, expected)
 
 
 _TUPLES = {"livecodebench": 1, "apps": 2}
@@ -191,7 +186,7 @@ def value_agrees(got: Any, test: Test, problem: CodeProblem) -> bool:
     if test.check == "set":
         return _any_order(got, expected)
     if test.check == "loose":
-        return _loose(got, expected, test)
+        return _approx(got, expected, test, loose=True)
     if test.check == "poly_root":
         return _poly_root(got, test, problem)
     if test.check in _TUPLES:

@@ -6,7 +6,7 @@ import ast
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from marft_envs.families.code.problem import Test
@@ -116,9 +116,9 @@ def to_text(value: Any) -> str:
     raise NotLiteral(f"a {type(value).__name__} has no literal")
 
 
-def calls(node: ast.AST, names: Set[str]) -> bool:
-    """Does a call of one of these names occur?"""
-    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in names for n in ast.walk(node))
+def calls(node: ast.AST, name: str) -> bool:
+    """Does a call of this name occur?"""
+    return any(isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == name for n in ast.walk(node))
 
 
 def direct(node: ast.AST, name: str) -> str | None:
@@ -159,7 +159,7 @@ def _near(test: ast.expr, name: str) -> Test | None:
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Lt | ast.LtE) and isinstance(test.left, ast.Call):
         call, inner = test.left, test.left.args[0] if test.left.args else None
         absolute = ast.unparse(call.func) in ("abs", "math.fabs") and isinstance(inner, ast.BinOp)
-        if absolute and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and calls(inner.left, {name}):
+        if absolute and isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and calls(inner.left, name):
             return _test(inner.left, fold(inner.right), name, "approx", float(fold(test.comparators[0])))
     if isinstance(test, ast.Call) and ast.unparse(test.func) in ("math.isclose", "isclose") and len(test.args) == 2:
         options = {str(keyword.arg): float(fold(keyword.value)) for keyword in test.keywords}
@@ -176,17 +176,15 @@ def read_assert(test: ast.expr, name: str) -> Test | None:
     Raises:
         NotLiteral: the value expected cannot be read off, e.g. because the reference makes it.
     """
-    names = {name}
-    if not calls(test, names):
+    if not calls(test, name):
         return None
-    near = _near(test, name)
-    if near is not None:
+    if (near := _near(test, name)) is not None:
         return near
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.Is):
         left, right = test.left, test.comparators[0]
-        if not calls(left, names):
+        if not calls(left, name):
             left, right = right, left
-        if calls(right, names):
+        if calls(right, name):
             raise NotLiteral("both sides call the function")
         return _test(left, fold(right), name)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from marft_envs.families.code.problem import CodeProblem, Test
 
 # --- HumanEval and EvalPlus -------------------------------------------------------------------------------------------
 
-_ROOTS = [
+_ROOTS = (
     [1, 2],
     [-6, 11, -6, 1],
     [3, -1],
@@ -27,32 +26,22 @@ _ROOTS = [
     [1, 1, 1, 1],
     [-2, 7],
     [10, -9, 4, -3],
-]
+)
 _TEXTS = ["abc", "hello", "abcdefghi", "xy", "", "zebra", "notation", "qqqqqq", "programming"]
 _ROUND_TRIPS = {"decode_cyclic": "encode_cyclic", "decode_shift": "encode_shift"}
 """HumanEval/38 and /50 assert ``decode(encode(random text)) == text``; the texts are ours, the form is theirs."""
 
 
-def _docstring(prompt: str, name: str) -> str:
-    """The function's docstring, or the whole prompt."""
-    try:
-        for node in asserts.parse(prompt.rstrip() + "\n    pass\n").body:
-            if isinstance(node, ast.FunctionDef) and node.name == name and ast.get_docstring(node):
-                return inspect.cleandoc(ast.get_docstring(node) or "")
-    except NotLiteral:
-        return prompt
-    return prompt
-
-
-def _given(prompt: str, name: str) -> tuple[str, str]:
-    """The prompt's imports, and its other functions."""
+def _read_prompt(prompt: str, name: str) -> tuple[str, str, str]:
+    """The function's docstring (or the whole prompt), the prompt's imports, and its other functions."""
     try:
         body = asserts.parse(prompt.rstrip() + "\n    pass\n").body
     except NotLiteral:
-        return "", ""
-    imports = [ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom)]
-    functions = [ast.unparse(n) for n in body if isinstance(n, ast.FunctionDef) and n.name != name]
-    return "\n".join(imports), "\n\n".join(functions)
+        return prompt, "", ""
+    functions = [n for n in body if isinstance(n, ast.FunctionDef)]
+    words = next(filter(None, (ast.get_docstring(n) for n in functions if n.name == name)), prompt)
+    imports = "\n".join(ast.unparse(n) for n in body if isinstance(n, ast.Import | ast.ImportFrom))
+    return words, imports, "\n\n".join(ast.unparse(n) for n in functions if n.name != name)
 
 
 def humaneval(row: Row, context: Context) -> CodeProblem:
@@ -61,7 +50,7 @@ def humaneval(row: Row, context: Context) -> CodeProblem:
     if not name:
         raise DataError(f"{context.where}: no 'entry_point'. Every row names its function.")
     gold, setup = prompt + solution, ""
-    imports, functions = _given(prompt, name)
+    words, imports, functions = _read_prompt(prompt, name)
     try:
         tree = asserts.parse(test)
         check = next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check"), None)
@@ -78,7 +67,7 @@ def humaneval(row: Row, context: Context) -> CodeProblem:
             tests = _asserted(body, name, gold, context)
     except NotLiteral as error:
         raise Refused("a test program that cannot be read") from error
-    return finish(context, tests, prompt=_docstring(prompt, name), starter_code=prompt, entry_point=name, setup=setup,
+    return finish(context, tests, prompt=words, starter_code=prompt, entry_point=name, setup=setup,
                   prelude=f"{imports}\n{functions}".strip(), solution=gold)  # fmt: skip
 
 
@@ -87,17 +76,14 @@ def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> l
     tests = list(asserts.read_asserts(body, name, context.lost))
     if context.reference is None:
         return tests
-    for node in (n for n in body if isinstance(n, ast.Assert) and isinstance(n.test, ast.Compare)):
-        sides = [node.test.left, node.test.comparators[0]]  # type: ignore[attr-defined]
-        inner = [
-            next((c for c in ast.walk(s) if isinstance(c, ast.Call) and asserts.direct(c, name)), None) for s in sides
-        ]
-        texts = [asserts.direct(c, name) for c in inner if c is not None]
-        if len(texts) == 2 and texts[0] == texts[1]:
-            value = context.reference(gold, name, [str(texts[0])])[0]
+    for test in (n.test for n in body if isinstance(n, ast.Assert) and isinstance(n.test, ast.Compare)):
+        sides = (test.left, test.comparators[0])
+        left, right = (next(filter(None, (asserts.direct(c, name) for c in ast.walk(side))), None) for side in sides)
+        if left is not None and left == right:
+            value = context.reference(gold, name, [left])[0]
             if value is not None:
                 context.lost["assertions whose value cannot be read off"] -= 1
-                tests.append(Test("call", str(texts[0]), value))
+                tests.append(Test("call", left, value))
     return tests
 
 
@@ -114,45 +100,33 @@ def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, loose:
     loop = next((n for n in reversed(body) if isinstance(n, ast.For)), loop)
     if not isinstance(inputs, ast.List) or loop is None:
         return None
-    atol = next((float(asserts.fold(c.args[2])) for c in ast.walk(loop) if isinstance(c, ast.Call) and len(c.args) == 3
-                 and isinstance(c.func, ast.Name) and c.func.id == "assertion" and isinstance(c.args[2],
-                     ast.Constant)), 0.0)  # fmt: skip
-    texts: list[str | None] = []
-    for node in inputs.elts:
-        try:
-            texts.append(asserts.to_text(list(asserts.fold(node))))
-        except (NotLiteral, TypeError):
-            texts.append(None)
-    values: list[Any]
+    calls = [n for n in ast.walk(loop) if isinstance(n, ast.Call) and ast.unparse(n.func) == "assertion"]
+    thirds = [call.args[2] for call in calls if len(call.args) == 3]
+    atol = next((float(asserts.fold(third)) for third in thirds if isinstance(third, ast.Constant)), 0.0)
+    texts = [_literal(node, list) for node in inputs.elts]
     if "_poly(" in ast.unparse(loop):
         return [Test("call", text, "0.0", "poly_root", 1e-4) for text in texts if text]
     if isinstance(results, ast.List):
-        values = [_folded(node) for node in results.elts]
+        values = [_literal(node) for node in results.elts]
     else:
         outputs = iter(context.reference(gold, name, [t for t in texts if t]) if context.reference else [])
-        values = [
-            None if (text := next(outputs, None) if t else None) is None else (ast.literal_eval(text),) for t in texts
-        ]
+        values = [next(outputs, None) if text else None for text in texts]
     tests = []
     for text, value in zip(texts, values, strict=False):
-        try:
-            if text is None or value is None:
-                raise NotLiteral
-            expected = asserts.to_text(value[0])
-        except NotLiteral:
+        if text is None or value is None:
             context.lost["inputs or values that are no literals"] += 1
             continue
-        near = atol or (1e-6 if _floats(value[0]) else 0.0)
-        tests.append(
-            Test("call", text, expected, "approx" if near else "loose" if loose else "", near, 1e-7 if near else 0.0)
-        )
+        near = atol or (1e-6 if _floats(ast.literal_eval(value)) else 0.0)
+        check = "approx" if near else "loose" if loose else ""
+        tests.append(Test("call", text, value, check, near, 1e-7 if near else 0.0))
     return tests
 
 
-def _folded(node: ast.expr) -> tuple[Any] | None:
+def _literal(node: ast.expr, kind: Callable[[Any], Any] = lambda value: value) -> str | None:
+    """The literal text of an expression's value, made something of this kind; None where there is none."""
     try:
-        return (asserts.fold(node),)
-    except NotLiteral:
+        return asserts.to_text(kind(asserts.fold(node)))
+    except (NotLiteral, TypeError):
         return None
 
 

@@ -56,18 +56,23 @@ Row = Mapping[str, Any]
 
 
 def finish(
-    context: Context, tests: Sequence[Test], visibility: Sequence[str] = (), *, mode: Any = "function", **fields: Any
+    context: Context,
+    tests: Sequence[Test | None],
+    visibility: Sequence[str] = (),
+    *,
+    mode: Any = "function",
+    **fields: Any,
 ) -> CodeProblem:
-    """A problem from its tests: drops huge ones, limits those of stdio mode, and splits public from hidden.
+    """A problem from its tests (None: lost): drops huge ones, limits those of stdio mode, splits public from hidden.
 
     Raises:
         Refused: no test is left, none could be hidden, or the limits are beyond those of ``schema``.
     """
     if (fields.get("cpu_s") or 0) > MAX_TIME_S or (fields.get("memory_mb") or 0) > MAX_MEMORY_MB:
         raise Refused(f"a limit beyond {MAX_TIME_S:,.0f} s or {MAX_MEMORY_MB:,} MiB")
-    marks = list(visibility) or [""] * len(tests)
-    kept = [(t, m) for t, m in zip(tests, marks, strict=True) if len(t.input) + len(t.expected) <= MAX_TEST]
-    context.lost["tests too large"] += len(tests) - len(kept)
+    read = [(t, m) for t, m in zip(tests, visibility or [""] * len(tests), strict=True) if t is not None]
+    kept = [(t, m) for t, m in read if len(t.input) + len(t.expected) <= MAX_TEST]
+    context.lost["tests too large"] += len(read) - len(kept)
     if mode == "stdio" and len(kept) > MAX_STDIO_TESTS:
         order = sorted(
             range(len(kept)), key=lambda i: (kept[i][1] != "public", zlib.crc32(kept[i][0].input.encode()), i)
@@ -203,22 +208,18 @@ def livecodebench(row: Row, context: Context) -> CodeProblem:
     cases = [(case, "public") for case in loads(public, "public_test_cases") or []]
     cases += [(case, "hidden") for case in unpack(private)]
     name = str((loads(metadata, "metadata") or {}).get("func_name") or "")
-    tests: list[Test] = []
-    marks: list[str] = []
-    for case, mark in cases:
-        test: Test | None
-        if name:
-            try:
-                arguments = [json.loads(line) for line in str(case["input"]).split("\n")]
-                test = _call(arguments, json.loads(str(case["output"])), "livecodebench", context)
-            except ValueError:
-                context.lost["inputs or values that are no literals"] += 1
-                continue
-        else:
-            test = Test("stdio", case["input"], case["output"], "livecodebench")
-        if test is not None:
-            tests.append(test)
-            marks.append(mark)
+
+    def read(case: Mapping[str, Any]) -> Test | None:
+        if not name:
+            return Test("stdio", case["input"], case["output"], "livecodebench")
+        try:
+            arguments = [json.loads(line) for line in str(case["input"]).split("\n")]
+            return _call(arguments, json.loads(str(case["output"])), "livecodebench", context)
+        except ValueError:
+            context.lost["inputs or values that are no literals"] += 1
+            return None
+
+    tests, marks = [read(case) for case, _ in cases], [mark for _, mark in cases]
     point = f"Solution.{name}" if "class Solution" in (starter or "") else name
     return finish(context, tests, marks, mode="function" if name else "stdio", prompt=text, starter_code=starter or "",
                   entry_point=point, level=LEVELS.get(difficulty), prelude=_LIVECODEBENCH)  # fmt: skip
@@ -239,16 +240,7 @@ def _whole_keys(value: Any) -> Any:
         return value
 
 
-_APPS = {
-    "easy": 1,
-    "medium": 2,
-    "medium_hard": 3,
-    "hard": 4,
-    "very_hard": 4,
-    "introductory": 1,
-    "interview": 2,
-    "competition": 3,
-}
+_APPS = LEVELS | {"hard": 4}
 
 
 def apps(row: Row, context: Context) -> CodeProblem:
@@ -274,7 +266,7 @@ def apps(row: Row, context: Context) -> CodeProblem:
         tests = [Test("stdio", _lines(stdin), _lines(value), "apps") for stdin, value in pairs]
     solutions = loads(row.get("solutions") or "[]", "solutions")
     point = f"Solution.{name}" if name and "class Solution" in (starter or "") else name or ""
-    return finish(context, [t for t in tests if t is not None], mode="function" if name else "stdio", prompt=text,
+    return finish(context, tests, mode="function" if name else "stdio", prompt=text,
                   starter_code=starter or "", entry_point=point, prelude=_APPS_PRELUDE,
                   solution=solutions[0] if isinstance(solutions, list) and solutions else "",
                   level=_APPS.get(str(difficulty).lower()), cpu_s=_number(row.get("time_limit")),
@@ -332,21 +324,13 @@ def codeforces(row: Row, context: Context) -> CodeProblem:
         raise Refused("is interactive")
     if (row.get("input_mode") or "stdio") != "stdio":
         raise Refused("reads or writes files")
-    parts = [
-        f"# {title}",
-        text,
-        ("Input", row.get("input_format")),
-        ("Output", row.get("output_format")),
-        ("Note", row.get("note")),
-    ]
-    prompt = "\n\n".join(
-        p if isinstance(p, str) else f"## {p[0]}\n{p[1]}" for p in parts if isinstance(p, str) or (p and p[1])
-    )
+    sections = {"Input": row.get("input_format"), "Output": row.get("output_format"), "Note": row.get("note")}
+    parts = [f"# {title}", text, *(f"## {name}\n{words}" for name, words in sections.items() if words)]
+    prompt = "\n\n".join(part for part in parts if part is not None)
     cases = [(case, "public") for case in examples or []] + [(case, "hidden") for case in official or []]
     if not row.get("official_tests_complete"):
         context.lost["official tests that the set itself leaves out (problems)"] += 1
-    return finish(context, [Test("stdio", case["input"], case["output"]) for case, _ in cases], [mark for _,
-        mark in cases],
-                  mode="stdio", prompt=prompt, checker=row.get("generated_checker") or "",
-                      level=_rating(row.get("rating")),
-                  cpu_s=_number(row.get("time_limit")), memory_mb=_whole(_number(row.get("memory_limit"))))  # fmt: skip
+    tests, marks = [Test("stdio", case["input"], case["output"]) for case, _ in cases], [mark for _, mark in cases]
+    return finish(context, tests, marks, mode="stdio", prompt=prompt, checker=row.get("generated_checker") or "",
+                  level=_rating(row.get("rating")), cpu_s=_number(row.get("time_limit")),
+                  memory_mb=_whole(_number(row.get("memory_limit"))))  # fmt: skip

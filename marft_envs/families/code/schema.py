@@ -6,7 +6,7 @@ import ast
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
@@ -140,12 +140,11 @@ def _text(row: Mapping[str, Any], column: str, where: str) -> str:
     return value or ""
 
 
-def _number(row: Mapping[str, Any], column: str, where: str, expected: str) -> float | None:
-    """A finite float, or None for an absent or null one."""
-    value = row.get(column)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
+def _amount(
+    value: Any, column: str, where: str, expected: str, holds: Callable[[float], bool] = lambda value: True
+) -> float:
+    """A finite number of which something holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not (_finite(value) and holds(value)):
         raise DataError(f"{where}: '{column}' is {_shown(value)}; expected {expected}.")
     return float(value)
 
@@ -172,11 +171,11 @@ def read_limit(row: Mapping[str, Any], column: str, where: str, ceiling: float) 
     Raises:
         DataError: no number above 0 and up to the ceiling; names ``where`` and the column.
     """
+    if row.get(column) is None:
+        return None
     expected = f"a positive number up to {ceiling:,.0f}, or nothing"
-    value = _number(row, column, where, expected)
-    if value is not None and not 0 < value <= ceiling:
-        raise DataError(f"{where}: '{column}' is {_shown(value)}; expected {expected}.")
-    return value
+    value = _amount(row[column], column, where, expected)
+    return _amount(value, column, where, expected, lambda value: 0 < value <= ceiling)
 
 
 def check_tolerances(atol: Any, rtol: Any, where: str) -> None:
@@ -186,8 +185,7 @@ def check_tolerances(atol: Any, rtol: Any, where: str) -> None:
         DataError: one is no finite number from 0 on; names ``where``.
     """
     for column, value in (("atol", atol), ("rtol", rtol)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (_finite(value) and value >= 0):
-            raise DataError(f"{where}: '{column}' is {_shown(value)}; expected a number that is not negative.")
+        _amount(value, column, where, "a number that is not negative", lambda value: value >= 0)
 
 
 def coefficients(arguments: Any, where: str) -> list[float]:

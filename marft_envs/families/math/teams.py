@@ -43,8 +43,8 @@ _CRITIC = (
 )
 _FIRST_OF_TWO = (
     "reasoner",
-    "You are the Reasoner in a team of two: Reasoner, then Actor. Work out the step that the problem hinges on and pass "
-    "it to the Actor in a few words.",
+    "You are the Reasoner in a team of two: Reasoner, then Actor. Work out the step that the problem hinges on and "
+    "pass it to the Actor in a few words.",
     False,
 )
 _SECOND_OF_TWO = (
