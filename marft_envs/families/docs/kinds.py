@@ -39,7 +39,7 @@ class DocumentDraft:
 
 
 class DocumentKind:
-    """Base of the kinds."""
+    """Base of the kinds; the notes are numbers, which add up."""
 
     name = ""
 
@@ -52,12 +52,16 @@ class DocumentKind:
         raise NotImplementedError
 
     def merge(self, notes: Sequence[Any]) -> tuple[str, Any]:
-        """Joins the notes of readers who read side by side, in order; returns words and the note of all."""
-        raise NotImplementedError
+        """Joins the notes of those who read side by side, in order; returns words (``6-3=3+4=7``) and the note of all."""
+        total, words = 0, ""
+        for i, note in enumerate(notes):
+            total += note
+            words += f"{note:+}={total}" if i else str(note)
+        return words if len(notes) > 1 else "", total
 
     def written(self, note: Any) -> str:
         """Returns a note as it stands in a box."""
-        raise NotImplementedError
+        return str(note)
 
     def conclude(self, note: Any, target: Any) -> tuple[str, str]:
         """Returns what is said beyond the note to answer, and the answer."""
@@ -99,14 +103,6 @@ class Total(DocumentKind):
             words += f"{written}={balance}"
         return words, balance
 
-    def merge(self, notes: Sequence[int]) -> tuple[str, int]:
-        """Adds the notes up as a reader adds payments."""
-        return added(notes)
-
-    def written(self, note: int) -> str:
-        """Returns the number."""
-        return str(note)
-
 
 class EventCount(DocumentKind):
     """How often something happened, among things that differ from it in one respect or both."""
@@ -130,23 +126,6 @@ class EventCount(DocumentKind):
         """Counts on: ``4, 5``."""
         before = note or 0
         return ", ".join(str(before + i + 1) for i in range(sum(facts))), before + sum(facts)
-
-    def merge(self, notes: Sequence[int]) -> tuple[str, int]:
-        """Adds the notes up."""
-        return added(notes)
-
-    def written(self, note: int) -> str:
-        """Returns the number."""
-        return str(note)
-
-
-def added(notes: Sequence[int]) -> tuple[str, int]:
-    """Returns the notes' sum, written out step by step: ``6-3=3+4=7``."""
-    total, words = 0, ""
-    for i, note in enumerate(notes):
-        total += note
-        words += f"{note:+}={total}" if i else str(note)
-    return words if len(notes) > 1 else "", total
 
 
 class NotedFacts(DocumentKind):

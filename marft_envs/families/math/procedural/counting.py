@@ -84,12 +84,17 @@ def avoiding_paths(dice: Dice) -> MathDraft:
     return MathDraft(text, steps, str(everything - through))
 
 
-def _bag(**colours: int) -> str:
-    *first, last = [f"${n}$ {colour}" for colour, n in colours.items()]
-    return f"A bag holds {', '.join(first)} and {last} balls."
+def _drawn(drawn: str, event: str, steps: str, value: Fraction, **balls: int) -> MathDraft:
+    """The probability of an event when balls are drawn from a bag; ``balls``: how many there are of each colour."""
+    *first, last = [f"${n}$ {colour}" for colour, n in balls.items()]
+    text = (
+        f"A bag holds {', '.join(first)} and {last} balls. {drawn}. What is the probability that {event}? "
+        "Express your answer as a common fraction."
+    )
+    return MathDraft(text, steps, frac(value))
 
 
-_FRACTION = "Express your answer as a common fraction."
+_WITHOUT = "are drawn at random without replacement"
 
 
 @cell("probability", SUBJECT, 1)
@@ -97,8 +102,7 @@ def one_ball(dice: Dice) -> MathDraft:
     red, blue, green = (dice.integer(2, 20) for _ in range(3))
     value = Fraction(red, red + blue + green)
     steps = f"${red}$ of the ${red + blue + green}$ balls are red."
-    text = f"{_bag(red=red, blue=blue, green=green)} One is drawn at random. What is the probability that it is red?"
-    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
+    return _drawn("One is drawn at random", "it is red", steps, value, red=red, blue=blue, green=green)
 
 
 @cell("probability", SUBJECT, 2)
@@ -107,37 +111,25 @@ def two_red(dice: Dice) -> MathDraft:
     n = red + blue
     value = Fraction(red * (red - 1), n * (n - 1))
     steps = rf"$\frac{{{red}}}{{{n}}}\cdot\frac{{{red - 1}}}{{{n - 1}}}={frac(value)}$."
-    text = (
-        f"{_bag(red=red, blue=blue)} Two are drawn at random without replacement. "
-        "What is the probability that both are red?"
-    )
-    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
+    return _drawn(f"Two {_WITHOUT}", "both are red", steps, value, red=red, blue=blue)
 
 
 @cell("probability", SUBJECT, 3)
 def one_of_each_two(dice: Dice) -> MathDraft:
     red, blue, green = dice.integer(2, 12), dice.integer(2, 12), dice.integer(1, 8)
     n = red + blue + green
-    value = Fraction(red * blue, comb(n, 2))
     steps = rf"${red}\cdot {blue}$ of the ${_choose(n, 2)}={comb(n, 2)}$ pairs are of that kind."
-    text = (
-        f"{_bag(red=red, blue=blue, green=green)} Two are drawn at random without replacement. "
-        "What is the probability that one is red and the other is blue?"
-    )
-    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
+    event, value = "one is red and the other is blue", Fraction(red * blue, comb(n, 2))
+    return _drawn(f"Two {_WITHOUT}", event, steps, value, red=red, blue=blue, green=green)
 
 
 @cell("probability", SUBJECT, 4)
 def exactly_two_red(dice: Dice) -> MathDraft:
     red, blue, k = dice.integer(3, 18), dice.integer(3, 18), dice.integer(3, 5)
     favourable, total = comb(red, 2) * comb(blue, k - 2), comb(red + blue, k)
-    value = Fraction(favourable, total)
     steps = rf"${_choose(red, 2)}\cdot {_choose(blue, k - 2)}={favourable}$ of ${total}$ selections are of that kind."
-    text = (
-        f"{_bag(red=red, blue=blue)} ${k}$ are drawn at random without replacement. "
-        "What is the probability that exactly two of them are red?"
-    )
-    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
+    value = Fraction(favourable, total)
+    return _drawn(f"${k}$ {_WITHOUT}", "exactly two of them are red", steps, value, red=red, blue=blue)
 
 
 @cell("probability", SUBJECT, 5)
@@ -150,8 +142,4 @@ def at_least_two_red(dice: Dice) -> MathDraft:
         f"Of the ${total}$ selections ${none}$ have no red ball and ${one}$ have one, "
         f"so the probability is $1-\\frac{{{none + one}}}{{{total}}}={frac(value)}$."
     )
-    text = (
-        f"{_bag(red=red, blue=blue)} ${k}$ are drawn at random without replacement. "
-        "What is the probability that at least two of them are red?"
-    )
-    return MathDraft(f"{text} {_FRACTION}", steps, frac(value))
+    return _drawn(f"${k}$ {_WITHOUT}", "at least two of them are red", steps, value, red=red, blue=blue)

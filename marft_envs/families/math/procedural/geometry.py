@@ -10,6 +10,7 @@ from marft_envs.families.math.procedural.latex import combination, frac, point, 
 from marft_envs.problems.dice import Dice
 
 SUBJECT = "Geometry"
+_RADICAL = "in simplest radical form"
 
 
 def _point(dice: Dice, bound: int) -> tuple[int, int]:
@@ -37,7 +38,7 @@ def distance(dice: Dice) -> MathDraft:
     x1, y1, x2, y2 = _two_points(dice, 15)
     square = (x1 - x2) ** 2 + (y1 - y2) ** 2
     steps = rf"The distance is $\sqrt{{{(x1 - x2) ** 2}+{(y1 - y2) ** 2}}}=\sqrt{{{square}}}$."
-    text = f"What is the distance between ${point(x1, y1)}$ and ${point(x2, y2)}$, in simplest radical form?"
+    text = f"What is the distance between ${point(x1, y1)}$ and ${point(x2, y2)}$, {_RADICAL}?"
     return MathDraft(text, steps, root_of(square))
 
 
@@ -68,7 +69,7 @@ def distance_to_line(dice: Dice) -> MathDraft:
     norm = a * a + b * b
     steps = rf"The distance is $\frac{{|{value}|}}{{\sqrt{{{norm}}}}}$."
     line = combination([a, b], ["x", "y"])
-    text = f"What is the distance from ${point(x, y)}$ to the line ${line}={c}$, in simplest radical form?"
+    text = f"What is the distance from ${point(x, y)}$ to the line ${line}={c}$, {_RADICAL}?"
     return MathDraft(text, steps, surd(Fraction(abs(value), norm), norm))
 
 
@@ -98,9 +99,7 @@ def _sixteen_squared_areas(a: int, b: int, c: int) -> int:
 def hypotenuse(dice: Dice) -> MathDraft:
     a, b = dice.integer(2, 40), dice.integer(2, 40)
     steps = rf"By the Pythagorean theorem it is $\sqrt{{{a * a}+{b * b}}}=\sqrt{{{a * a + b * b}}}$."
-    text = (
-        f"A right triangle has legs of lengths ${a}$ and ${b}$. How long is its hypotenuse, in simplest radical form?"
-    )
+    text = f"A right triangle has legs of lengths ${a}$ and ${b}$. How long is its hypotenuse, {_RADICAL}?"
     return MathDraft(text, steps, root_of(a * a + b * b))
 
 
@@ -111,7 +110,7 @@ def leg(dice: Dice) -> MathDraft:
     steps = rf"By the Pythagorean theorem it is $\sqrt{{{c * c}-{a * a}}}=\sqrt{{{c * c - a * a}}}$."
     text = (
         f"A right triangle has a hypotenuse of length ${c}$ and a leg of length ${a}$. "
-        "How long is the other leg, in simplest radical form?"
+        f"How long is the other leg, {_RADICAL}?"
     )
     return MathDraft(text, steps, root_of(c * c - a * a))
 
@@ -121,7 +120,7 @@ def heron(dice: Dice) -> MathDraft:
     a, b, c = _triangle(dice, 3, 20)
     square = _sixteen_squared_areas(a, b, c)
     steps = rf"By Heron's formula the area is $\frac{{1}}{{4}}\sqrt{{{square}}}$."
-    text = f"What is the area of a triangle with sides ${a}$, ${b}$ and ${c}$, in simplest radical form?"
+    text = f"What is the area of a triangle with sides ${a}$, ${b}$ and ${c}$, {_RADICAL}?"
     return MathDraft(text, steps, surd(Fraction(1, 4), square))
 
 
@@ -132,10 +131,7 @@ def median(dice: Dice) -> MathDraft:
     steps = (
         rf"By Apollonius' theorem its square is $\frac{{2\cdot {b}^2+2\cdot {c}^2-{a}^2}}{{4}}=\frac{{{square}}}{{4}}$."
     )
-    text = (
-        f"In triangle $ABC$, $BC={a}$, $CA={b}$ and $AB={c}$. "
-        "How long is the median from $A$, in simplest radical form?"
-    )
+    text = f"In triangle $ABC$, $BC={a}$, $CA={b}$ and $AB={c}$. How long is the median from $A$, {_RADICAL}?"
     return MathDraft(text, steps, surd(Fraction(1, 2), square))
 
 
@@ -145,7 +141,7 @@ def circumradius(dice: Dice) -> MathDraft:
     square = _sixteen_squared_areas(a, b, c)
     radius = rf"\frac{{abc}}{{4K}}=\frac{{{a * b * c}}}{{\sqrt{{{square}}}}}"
     steps = rf"The area $K$ has $4K=\sqrt{{{square}}}$, and the radius is ${radius}$."
-    text = f"What is the circumradius of a triangle with sides ${a}$, ${b}$ and ${c}$, in simplest radical form?"
+    text = f"What is the circumradius of a triangle with sides ${a}$, ${b}$ and ${c}$, {_RADICAL}?"
     return MathDraft(text, steps, surd(Fraction(a * b * c, square), square))
 
 

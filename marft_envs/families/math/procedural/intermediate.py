@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from numpy import polyval
+
 from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.families.math.procedural.latex import (
     combination,
@@ -36,17 +38,19 @@ def sum_of_roots(dice: Dice) -> MathDraft:
 @cell("vieta", SUBJECT, 2)
 def sum_of_squares(dice: Dice) -> MathDraft:
     b, c = dice.nonzero(-20, 20), dice.nonzero(-30, 30)
-    value = b * b - 2 * c
-    steps = f"$r^2+s^2=(r+s)^2-2rs=({-b})^2-2\\cdot({c})={value}$."
-    return MathDraft(_roots_of(polynomial([1, b, c]), "r and s", "r^2+s^2"), steps, str(value))
+    return _squares("r and s", "r^2+s^2", "(r+s)^2-2rs", b, c)
 
 
 @cell("vieta", SUBJECT, 3)
 def cubic_squares(dice: Dice) -> MathDraft:
     b, c, d = dice.nonzero(-15, 15), dice.nonzero(-20, 20), dice.nonzero(-20, 20)
+    return _squares("r, s and t", "r^2+s^2+t^2", "(r+s+t)^2-2(rs+st+tr)", b, c, d)
+
+
+def _squares(roots: str, wanted: str, formula: str, b: int, c: int, *rest: int) -> MathDraft:
     value = b * b - 2 * c
-    steps = f"$r^2+s^2+t^2=(r+s+t)^2-2(rs+st+tr)=({-b})^2-2\\cdot({c})={value}$."
-    return MathDraft(_roots_of(polynomial([1, b, c, d]), "r, s and t", "r^2+s^2+t^2"), steps, str(value))
+    steps = f"${wanted}={formula}=({-b})^2-2\\cdot({c})={value}$."
+    return MathDraft(_roots_of(polynomial([1, b, c, *rest]), roots, wanted), steps, str(value))
 
 
 @cell("vieta", SUBJECT, 4)
@@ -74,29 +78,21 @@ def _remainder_text(dividend: str, divisor: str) -> str:
     return f"What is the remainder when ${dividend}$ is divided by ${divisor}$?"
 
 
-def _value(coefficients: list[int], at: int) -> int:
-    total = 0
-    for c in coefficients:
-        total = total * at + c
-    return total
+def _by_linear(coefficients: list[int], a: int) -> MathDraft:
+    value = int(polyval(coefficients, a))
+    steps = f"By the remainder theorem it is the value at $x={a}$, which is ${value}$."
+    return MathDraft(_remainder_text(polynomial(coefficients), f"x{signed(-a)}"), steps, str(value))
 
 
 @cell("polynomial_remainder", SUBJECT, 1)
 def quadratic_by_linear(dice: Dice) -> MathDraft:
-    p = [dice.integer(1, 9), dice.nonzero(-15, 15), dice.nonzero(-20, 20)]
-    a = dice.nonzero(-9, 9)
-    value = _value(p, a)
-    steps = f"By the remainder theorem it is the value at $x={a}$, which is ${value}$."
-    return MathDraft(_remainder_text(polynomial(p), f"x{signed(-a)}"), steps, str(value))
+    return _by_linear([dice.integer(1, 9), dice.nonzero(-15, 15), dice.nonzero(-20, 20)], dice.nonzero(-9, 9))
 
 
 @cell("polynomial_remainder", SUBJECT, 2)
 def cubic_by_linear(dice: Dice) -> MathDraft:
     p = [dice.integer(1, 6), dice.integer(-9, 9), dice.nonzero(-12, 12), dice.nonzero(-20, 20)]
-    a = dice.nonzero(-6, 6)
-    value = _value(p, a)
-    steps = f"By the remainder theorem it is the value at $x={a}$, which is ${value}$."
-    return MathDraft(_remainder_text(polynomial(p), f"x{signed(-a)}"), steps, str(value))
+    return _by_linear(p, dice.nonzero(-6, 6))
 
 
 @cell("polynomial_remainder", SUBJECT, 3)
@@ -124,7 +120,7 @@ def _line_through(a: int, at_a: int, b: int, at_b: int) -> tuple[str, str]:
 def quartic_by_quadratic(dice: Dice) -> MathDraft:
     p = [1, *(dice.integer(-6, 6) for _ in range(3)), dice.nonzero(-12, 12)]
     a, b = dice.sample(range(-4, 5), 2)
-    steps, answer = _line_through(a, _value(p, a), b, _value(p, b))
+    steps, answer = _line_through(a, int(polyval(p, a)), b, int(polyval(p, b)))
     return MathDraft(_remainder_text(polynomial(p), polynomial([1, -a - b, a * b])), steps, answer)
 
 

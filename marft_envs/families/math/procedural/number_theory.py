@@ -3,14 +3,16 @@
 # ruff: noqa: D103  (a builder is described by its name and the cell it is registered under)
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import gcd, lcm
+
+from numpy import base_repr
 
 from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.problems.dice import Dice
 
 SUBJECT = "Number Theory"
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
-DIGITS = "0123456789"
 
 
 @cell("gcd_lcm", SUBJECT, 1)
@@ -32,21 +34,21 @@ def lcm_of_two(dice: Dice) -> MathDraft:
     return MathDraft(f"What is the least common multiple of ${a}$ and ${b}$?", steps, str(lcm(a, b)))
 
 
+def _of_three(name: str, function: Callable[..., int], a: int, b: int, c: int) -> MathDraft:
+    value = function(a, b, c)
+    steps = f"The first two have the {name} ${function(a, b)}$, and with ${c}$ it becomes ${value}$."
+    return MathDraft(f"What is the {name} of ${a}$, ${b}$ and ${c}$?", steps, str(value))
+
+
 @cell("gcd_lcm", SUBJECT, 3)
 def gcd_of_three(dice: Dice) -> MathDraft:
     g, multiples = dice.integer(6, 90), dice.sample(range(1, 20), 3)
-    a, b, c = (g * m for m in multiples)
-    value = gcd(a, b, c)
-    steps = f"The first two have the greatest common divisor ${gcd(a, b)}$, and with ${c}$ it becomes ${value}$."
-    return MathDraft(f"What is the greatest common divisor of ${a}$, ${b}$ and ${c}$?", steps, str(value))
+    return _of_three("greatest common divisor", gcd, *(g * m for m in multiples))
 
 
 @cell("gcd_lcm", SUBJECT, 4)
 def lcm_of_three(dice: Dice) -> MathDraft:
-    a, b, c = dice.sample(range(6, 51), 3)
-    value = lcm(a, b, c)
-    steps = f"The first two have the least common multiple ${lcm(a, b)}$, and with ${c}$ it becomes ${value}$."
-    return MathDraft(f"What is the least common multiple of ${a}$, ${b}$ and ${c}$?", steps, str(value))
+    return _of_three("least common multiple", lcm, *dice.sample(range(6, 51), 3))
 
 
 @cell("gcd_lcm", SUBJECT, 5)
@@ -113,16 +115,6 @@ def chinese_remainders(dice: Dice) -> MathDraft:
     return MathDraft(text, steps, str(value))
 
 
-def digits(n: int, base: int) -> str:
-    """The digits of a non-negative integer in a base up to ten."""
-    text = ""
-    while True:
-        n, digit = divmod(n, base)
-        text = DIGITS[digit] + text
-        if n == 0:
-            return text
-
-
 _WRITE = "Give the digits without the subscript."
 
 
@@ -130,7 +122,7 @@ _WRITE = "Give the digits without the subscript."
 def to_ten(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, base**4 - 1)
-    text = digits(n, base)
+    text = base_repr(n, base)
     top = len(text) - 1
     sums = "+".join(rf"{digit}\cdot {base}^{top - i}" for i, digit in enumerate(text))
     return MathDraft(f"Convert ${text}_{base}$ to base ten.", f"${sums}={n}$.", str(n))
@@ -140,35 +132,35 @@ def to_ten(dice: Dice) -> MathDraft:
 def from_ten(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, 999)
-    rest, chain = n, []
-    while rest:
-        chain.append(str(rest % base))
-        rest //= base
-    steps = f"Dividing by ${base}$ again and again leaves the remainders ${', '.join(chain)}$, the last digit first."
-    return MathDraft(f"Write the base ten number ${n}$ in base ${base}$. {_WRITE}", steps, digits(n, base))
+    text = base_repr(n, base)
+    remainders = ", ".join(reversed(text))
+    steps = f"Dividing by ${base}$ again and again leaves the remainders ${remainders}$, the last digit first."
+    return MathDraft(f"Write the base ten number ${n}$ in base ${base}$. {_WRITE}", steps, text)
+
+
+def _calculated(base: int, a: int, sign: str, b: int, value: int) -> MathDraft:
+    x, y, answer = (base_repr(n, base) for n in (a, b, value))
+    steps = f"In base ten this is ${a}{sign}{b}={value}$, which is ${answer}_{base}$."
+    return MathDraft(f"Compute ${x}_{base}{sign}{y}_{base}$ in base ${base}$. {_WRITE}", steps, answer)
 
 
 @cell("bases", SUBJECT, 3)
 def sum_in_base(dice: Dice) -> MathDraft:
     base = dice.integer(3, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(base, base**3 - 1)
-    steps = f"In base ten this is ${a}+{b}={a + b}$, which is ${digits(a + b, base)}_{base}$."
-    text = f"Compute ${digits(a, base)}_{base}+{digits(b, base)}_{base}$ in base ${base}$. {_WRITE}"
-    return MathDraft(text, steps, digits(a + b, base))
+    return _calculated(base, a, "+", b, a + b)
 
 
 @cell("bases", SUBJECT, 4)
 def product_in_base(dice: Dice) -> MathDraft:
     base = dice.integer(4, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(2, base**2 - 1)
-    steps = rf"In base ten this is ${a}\cdot {b}={a * b}$, which is ${digits(a * b, base)}_{base}$."
-    text = rf"Compute ${digits(a, base)}_{base}\cdot {digits(b, base)}_{base}$ in base ${base}$. {_WRITE}"
-    return MathDraft(text, steps, digits(a * b, base))
+    return _calculated(base, a, r"\cdot ", b, a * b)
 
 
 @cell("bases", SUBJECT, 5)
 def between_bases(dice: Dice) -> MathDraft:
     b, c = dice.sample(range(3, 10), 2)
     n = dice.integer(b**3, b**5 - 1)
-    steps = f"In base ten ${digits(n, b)}_{b}$ is ${n}$, which is ${digits(n, c)}_{c}$."
-    return MathDraft(f"Convert ${digits(n, b)}_{b}$ to base ${c}$. {_WRITE}", steps, digits(n, c))
+    steps = f"In base ten ${base_repr(n, b)}_{b}$ is ${n}$, which is ${base_repr(n, c)}_{c}$."
+    return MathDraft(f"Convert ${base_repr(n, b)}_{b}$ to base ${c}$. {_WRITE}", steps, base_repr(n, c))

@@ -139,13 +139,16 @@ def percent_of(dice: Dice) -> MathDraft:
     return MathDraft(rf"What is ${p}\%$ of ${n}$?", steps, str(value))
 
 
+def _lowered(what: str, n: int, p: int) -> str:
+    return rf"The price of {what} is ${n}$ dollars. It is lowered by ${p}\%$"
+
+
 @cell("percent", SUBJECT, 2)
 def discount(dice: Dice) -> MathDraft:
     p, n, what = 5 * dice.integer(1, 15), 20 * dice.integer(1, 60), dice.choice(GOODS)
     value = n * (100 - p) // 100
     steps = rf"What is left to pay is ${100 - p}\%$ of ${n}$, which is ${value}$ dollars."
-    text = rf"The price of {what} is ${n}$ dollars. It is lowered by ${p}\%$. What is the new price in dollars?"
-    return MathDraft(text, steps, str(value))
+    return MathDraft(f"{_lowered(what, n, p)}. What is the new price in dollars?", steps, str(value))
 
 
 @cell("percent", SUBJECT, 3)
@@ -157,10 +160,7 @@ def two_discounts(dice: Dice) -> MathDraft:
         f"After the first discount the price is ${first}$ dollars. "
         rf"The second leaves ${100 - q}\%$ of that, which is ${value}$ dollars."
     )
-    text = (
-        rf"The price of {what} is ${n}$ dollars. It is lowered by ${p}\%$, and the new price is then lowered "
-        rf"by ${q}\%$. What is the final price in dollars?"
-    )
+    text = rf"{_lowered(what, n, p)}, and the new price is then lowered by ${q}\%$. What is the final price in dollars?"
     return MathDraft(text, steps, str(value))
 
 
