@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn, cast, get_args
 
 from marft_envs.core.faults import fault_by
 from marft_envs.core.types import AgentSpec, Episode, Example, Fault, LayerRecord, RoundRecord, Segment, TurnRecord
@@ -82,9 +82,8 @@ def _number(value: Any, where: str) -> float:
 
 
 def _fault(value: Any, where: str) -> Fault:
-    for known in get_args(Fault):
-        if isinstance(value, str) and value == known:
-            return known
+    if isinstance(value, str) and value in get_args(Fault):
+        return cast("Fault", value)
     _wrong(value, where, f"one of {', '.join(map(repr, get_args(Fault)))}")
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marft_envs.adapters.inward.codecs import Codec
-from marft_envs.adapters.inward.isolation import GlobalGenerators
+from marft_envs.adapters.inward.game import GlobalGenerators
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 from marft_envs.registry import FOREIGN, broken

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import marft_envs
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.outward.learner_row import broke_off, paid
+from marft_envs.adapters.outward.learner_row import paid
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
@@ -46,7 +46,7 @@ def agent(id: str, learner: str | None = None, **kwargs: Any) -> Any:
                 env.reset(seed=int(task["seed"]))
                 await _play(env, resources, rollout)
                 episode = env.unwrapped.episode
-                if broke_off(episode):
+                if episode.infra:
                     return None
                 return episode.team_return if learner is None else paid(episode, learner)
             finally:

@@ -68,11 +68,6 @@ def paid(episode: Episode, learner: str) -> float:
     return episode.team_return + sum(layer.agent_rewards.get(learner, 0.0) for layer in episode.layers)
 
 
-def broke_off(episode: Episode) -> bool:
-    """Whether an outage broke the episode off, so that what it was paid says nothing."""
-    return episode.infra
-
-
 def _after_reply(tokenizer: Any, message: Message, reply: Sequence[int]) -> list[int]:
     """What stands between a reply and the next: the end of the one, a message, the start of the other."""
     talk = [{"role": "user", "content": ""}, {"role": "assistant", "content": _MARK}, message]

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import marft_envs
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.outward.learner_row import LearnerRow, broke_off, paid, template
+from marft_envs.adapters.outward.learner_row import LearnerRow, paid, template
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
@@ -94,7 +94,7 @@ class TeamLoop:
         return loop.AgentLoopOutput(
             prompt_ids=row.prompt,
             response_ids=row.completion[cut],
-            response_mask=[0 if broke_off(episode) else mask for mask in row.mask[cut]],
+            response_mask=[0 if episode.infra else mask for mask in row.mask[cut]],
             response_logprobs=None if row.logprobs is None else row.logprobs[cut],
             reward_score=paid(episode, row.learner),
             num_turns=2 * turns,

@@ -166,28 +166,22 @@ class Run:
 
     def results(self, tests: Sequence[Test]) -> list[CallResult]:
         """One result per test, in order: the value of its call or expression."""
-        if any(test.kind == "expr" for test in (*self.problem.public, *self.problem.hidden, *tests)):
-            self.setup, self.inside = self._read_setup()
-        running = [self._start(test) for test in tests]
+        try:
+            if any(test.kind == "expr" for test in (*self.problem.public, *self.problem.hidden, *tests)):
+                self.setup = setup_code.read_setup(self.problem.setup, self.function)
+                self.inside = self.setup.inside
+            running = [self._start(test) for test in tests]
+        except setup_code.DecidedInside as reason:
+            raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
         while any(one.done is None for one in running):
             self._ask_clean([one for one in running if one.done is None and one.next is None])
             self._ask_program([one for one in running if one.done is None])
         return [one.done for one in running if one.done is not None]
 
-    def _read_setup(self) -> tuple[setup_code.Setup, str]:
-        try:
-            setup = setup_code.read_setup(self.problem.setup, self.function)
-        except setup_code.DecidedInside as reason:
-            raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
-        return setup, setup.inside
-
     def _start(self, test: Test) -> _Running:
         if test.kind == "call":
             return _Running(None, Call("call", test.input))
-        try:
-            plan = split.of_test(self.problem, test)
-        except setup_code.DecidedInside as reason:
-            raise split.refusal(f"Problem '{self.problem.id}'", reason) from None
+        plan = split.of_test(self.problem, test)
         return _Running(plan, None if plan.rest else Call("expr", plan.calls[0]))
 
     def _ask_clean(self, running: Sequence[_Running]) -> None:

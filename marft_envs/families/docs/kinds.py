@@ -52,7 +52,7 @@ class DocumentKind:
         raise NotImplementedError
 
     def merge(self, notes: Sequence[Any]) -> tuple[str, Any]:
-        """Joins the notes of those who read side by side, in order; returns words (``6-3=3+4=7``) and the note of all."""
+        """Joins the notes of those who read side by side, in order; returns words (``6-3=3``) and the note of all."""
         total, words = 0, ""
         for i, note in enumerate(notes):
             total += note

@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from marft_envs.families.math import exact, finished, labels, quantity
+from marft_envs.families.math import exact, finished, quantity
 from marft_envs.families.math.canonical import key, spelling
-from marft_envs.families.math.parse import LONG_DECIMAL, ParseError, has_words
+from marft_envs.families.math.parse import LONG_DECIMAL, LONG_NAMES, ParseError, has_words
 from marft_envs.families.math.structure import FALSE, Bag, BracketGroup, Measured, Named, Relation, Scalar, Tree
 
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?")
 _ROUNDED = re.compile(r"-?\d*\.\d{10,}")
+_FIGURE = r"(?:\\(?:angle|triangle|odot|square))?"
+_LABEL = re.compile(rf"{_FIGURE}(?=[^A-Z]*[A-Z]|\d+-)[A-Z0-9°'-]{{2,}}(?:_(?:\{{?\w+\}}?))?")
+_ANGLE = re.compile(r"\\angle([A-Z])([A-Z])([A-Z])")
+_LETTER_DIGIT = re.compile(r"(?!\d+[eE]\d+$)[A-Za-z0-9]*[A-Za-z]\d[A-Za-z0-9]*")
+_DATE = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})|(\d{1,2})([-/.])(\d{1,2})\5(\d{4})|0\d([-/.])\d\d\8\d\d")
 
 
 def match(gold: Tree, pred: Tree) -> bool | None:
@@ -60,7 +65,7 @@ def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
     first, second = key(gold.text).lstrip("+"), key(pred.text).lstrip("+")
     if first == second:
         return True
-    if (named := labels.same(spelling(gold.text), spelling(pred.text))) is not None:
+    if (named := _same_label(spelling(gold.text), spelling(pred.text))) is not None:
         return named
     if finished.unfinished(pred.text, gold.text):
         return False  # 2+3 is a calculation on the way to 5, not yet an answer
@@ -74,6 +79,29 @@ def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
         if equal is False and text.endswith(mark) != pred.text.endswith(mark):
             equal = exact.same_value(text.rstrip(mark + " "), pred.text.rstrip(mark + " "))
     return equal
+
+
+def _same_label(first: str, second: str) -> bool | None:
+    r"""Whether two spellings are the same name, order or date; ``None`` if they are no two of these.
+
+    Their order counts, though each could be a product or a sum: ``ABC``, ``HTT``, ``IX``, ``10A``, ``\angle ABC``,
+    ``3-1`` and ``2020-01-05`` equal themselves only. Small letters in a row (``xy``) are a product.
+    """
+    dates = [_DATE.fullmatch(text) for text in (first, second)]
+    if any(dates):
+        return all(dates) and _date_numbers(first) == _date_numbers(second)
+    angles = [_ANGLE.fullmatch(text) for text in (first, second)]
+    if angles[0] and angles[1]:
+        return angles[0].groups() in (angles[1].groups(), angles[1].groups()[::-1])
+    if _LABEL.fullmatch(first) and _LABEL.fullmatch(second):
+        return first == second
+    if any(_LETTER_DIGIT.fullmatch(LONG_NAMES.sub("", text)) for text in (first, second)):
+        return False
+    return None
+
+
+def _date_numbers(date: str) -> list[int]:
+    return [int(number) for number in re.split(r"[-/.]", date)]
 
 
 def _measured(gold: Tree, pred: Tree) -> bool | None:

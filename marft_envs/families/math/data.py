@@ -95,7 +95,6 @@ def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> M
     marked = raw_gsm8k and isinstance(answer, str) and "####" in answer
     columns = Columns(
         problem=("question",) if raw_gsm8k else ("problem",),
-        answer="answer",
         gold=after_hashes if marked else (number if isinstance(answer, float) else plain),
         solution="answer" if marked else optional("solution"),
         subject=optional("subject"),

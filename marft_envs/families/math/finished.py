@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 
+from marft_envs.families.math import canonical
 from marft_envs.families.math.parse import Node, ParseError, mixed, parse, variables
 
 _I = ("const", "i")
@@ -32,6 +33,8 @@ _CALCULATIONS = re.compile(
     r"|\\(?:min|max)\s*[({\\]|\\operatorname\s*\{(?:gcd|lcm|det|min|max|sgn|tr)\}"
 )
 _MATRICES = re.compile(r"\\begin.*\\begin|\\end\s*\{\w+\}\s*[\])]?\s*\^", re.S)
+_MATH = re.compile(r"\$\$(.+?)\$\$|\$(.+?)\$|\\\[(.+?)\\\]|\\\((.+?)\\\)", re.S)
+_RELATION = re.compile(r"[=≤≥<>≠≈∈]")
 
 
 def unfinished(pred: str, gold: str) -> bool:
@@ -161,3 +164,41 @@ def _scale(node: Node) -> bool:
 
 def _power_of_ten(node: Node) -> bool:
     return node[0] == "^" and node[1] == ("num", 10) and _integer(node[2])
+
+
+# An expression of the problem, said again --------------------------------------------------------------
+
+
+def restated(answer: str, gold: str, statement: str) -> bool:
+    """Whether ``answer`` is an expression of ``statement``, and the gold answer is written in another way.
+
+    Then nothing was done to it. The value of ``(x+1)(x-2)`` is that of ``x^2-x-2``, so to a problem that says "Expand
+    $(x+1)(x-2)$" its own expression would be right; and so would 1/(1+i). Other numbers are left to ``unfinished``:
+    here an expression has variables or a complex denominator, and another form than the gold answer has.
+
+    Args:
+        answer: Out of its box.
+        gold: The gold answer, to which ``answer`` is equal.
+        statement: The problem's text; what stands between signs of mathematics counts, and sides of equations do.
+    """
+    node = _expression(answer)
+    return node is not None and node != _expression(gold) and node in _expressions(statement)
+
+
+def _expression(text: str) -> Node | None:
+    """Returns an expression with variables, or a complex quotient, in which something is to be done."""
+    node = _parsed(canonical.without_text(canonical.clean(text)))
+    if node is None:
+        return None
+    todo = (variables(node) and node[0] not in ("var", "neg")) or (node[0] == "/" and complex_number(node[2]))
+    return node if todo else None
+
+
+@lru_cache(maxsize=1024)
+def _expressions(statement: str) -> frozenset[Node]:
+    return frozenset(node for text in _texts(statement) if (node := _expression(text)) is not None)
+
+
+def _texts(statement: str) -> Iterator[str]:
+    for match in _MATH.finditer(statement):
+        yield from _RELATION.split(canonical.clean(match.group(match.lastindex or 0)))

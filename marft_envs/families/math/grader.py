@@ -23,7 +23,7 @@ from marft_envs.core.faults import outage
 from marft_envs.errors import DataError, WorkerError
 from marft_envs.families.math import canonical, comparison, quantity, structure
 from marft_envs.families.math.evaluation import TooBig
-from marft_envs.families.math.restated import restated
+from marft_envs.families.math.finished import restated
 from marft_envs.workers.untrusted import WorkerLate, WorkerPool, WorkerTimeout
 
 CORRECT = "correct"

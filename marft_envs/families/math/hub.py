@@ -58,9 +58,9 @@ def number(value: Any) -> str:
 class Columns:
     """Where a set keeps what a ``MathProblem`` needs. A column is named, or None where the set has none."""
 
-    problem: tuple[str, ...]
+    problem: tuple[str, ...] = ("problem",)
     """Joined by a space; empty ones are left out."""
-    answer: str
+    answer: str = "answer"
     gold: Callable[[Any], str] = plain
     """Reads the gold answer from the ``answer`` column; "" means that there is none."""
     solution: str | None = None
@@ -89,57 +89,39 @@ HUB: dict[str, MathHubSet] = {
     "math": MathHubSet(
         "EleutherAI/hendrycks_math",
         # No answer column: the answer is the last box of the solution. Level is "Level 3".
-        Columns(("problem",), "solution", last_boxed, solution="solution", subject="type", level="level"),
-        configs=("algebra", "counting_and_probability", "geometry", "intermediate_algebra",
-                 "number_theory", "prealgebra", "precalculus"),
+        Columns(answer="solution", gold=last_boxed, solution="solution", subject="type", level="level"),
+        configs=("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
+                 "prealgebra", "precalculus"),
     ),
     "math500": MathHubSet(
         "HuggingFaceH4/MATH-500",
-        Columns(
-            ("problem",), "answer", solution="solution", subject="subject", level="level", id="unique_id"
-        ),
-        _ONLY_TEST,
+        Columns(solution="solution", subject="subject", level="level", id="unique_id"), _ONLY_TEST,
     ),
     "gsm8k": MathHubSet(
-        "openai/gsm8k",
-        Columns(("question",), "answer", after_hashes, solution="answer"),
-        configs=("main",),
-        subject="Grade School",
+        "openai/gsm8k", Columns(("question",), gold=after_hashes, solution="answer"),
+        configs=("main",), subject="Grade School",
     ),
     "aime24": MathHubSet(
-        "HuggingFaceH4/aime_2024",
-        Columns(("problem",), "answer", number, solution="solution", id="id"),
-        _TEST_IS_TRAIN,
-        subject="AIME",
+        "HuggingFaceH4/aime_2024", Columns(gold=number, solution="solution", id="id"), _TEST_IS_TRAIN, subject="AIME",
     ),
-    "aime25": MathHubSet(
-        "math-ai/aime25", Columns(("problem",), "answer", number, id="id"), _ONLY_TEST, subject="AIME"
-    ),
-    "amc23": MathHubSet(
-        "math-ai/amc23", Columns(("question",), "answer", number, id="id"), _ONLY_TEST, subject="AMC"
-    ),
+    "aime25": MathHubSet("math-ai/aime25", Columns(gold=number, id="id"), _ONLY_TEST, subject="AIME"),
+    "amc23": MathHubSet("math-ai/amc23", Columns(("question",), gold=number, id="id"), _ONLY_TEST, subject="AMC"),
     "olympiadbench": MathHubSet(
         "Hothan/OlympiadBench",
         # Open-ended, text-only, English competition mathematics; final_answer and solution are lists.
         Columns(("context", "question"), "final_answer", several, solution="solution", subject="subfield", id="id"),
-        _TEST_IS_TRAIN,
-        configs=("OE_TO_maths_en_COMP",),
+        _TEST_IS_TRAIN, configs=("OE_TO_maths_en_COMP",),
     ),
     "cmath": MathHubSet(
-        "weitianwen/cmath",
-        Columns(("question",), "golden", number, level="grade"),
+        "weitianwen/cmath", Columns(("question",), "golden", number, level="grade"),
         {"train": "validation", "test": "test"},  # its authors leave the 600 validation rows for development
         subject="Elementary (zh)",
     ),
     "gaokao": MathHubSet(
-        "MARIO-Math-Reasoning/Gaokao2023-Math-En",
-        Columns(("question",), "answer"),
-        _TEST_IS_TRAIN,
-        subject="Gaokao",
+        "MARIO-Math-Reasoning/Gaokao2023-Math-En", Columns(("question",)), _TEST_IS_TRAIN, subject="Gaokao",
     ),
     "svamp": MathHubSet(
-        "ChilleD/SVAMP",
-        Columns(("Body", "Question"), "Answer", number, solution="Equation", subject="Type", id="ID"),
+        "ChilleD/SVAMP", Columns(("Body", "Question"), "Answer", number, solution="Equation", subject="Type", id="ID"),
     ),
 }  # fmt: skip
 
