@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from marft_envs.sandbox import selftest, syscalls
-from marft_envs.sandbox.selftest import Failure
+from marft_envs.sandbox.selftest import TESTED, Failure
 from marft_envs.sandbox.types import SandboxUnavailable
 
 LAYERS = (
@@ -21,19 +21,6 @@ LAYERS = (
 """Best first. ``auto`` takes the first of the local ones that passes its self-test."""
 
 LOCAL = LAYERS[:-1]
-
-TESTED = {
-    "no_processes": "the program starts no process and executes nothing",
-    "no_network": "the program has no sockets but pairs with itself",
-    "no_foreign_files": "the program reads the standard library and nothing else",
-    "no_writes": "the program creates and changes no file",
-    "no_signals": "the program signals and traces no process but itself",
-    "no_host_state": "the program sees no environment, arguments or memory of another process",
-    "no_rights": "the program gains no user, namespace, mount, or kernel object",
-    "memory": "the program's memory is bounded",
-    "threads": "threads work",
-}
-"""What the self-test checks in every layer."""
 
 _EXTRA = {
     "namespaces": ("own_processes", "own_network", "own_root"),

@@ -149,17 +149,18 @@ def attack(guarantee, facts):
     return next(filter(None, (won(*one) for one in tried[guarantee])), "")
 '''
 
-GUARANTEES = (
-    "threads",
-    "memory",
-    "no_foreign_files",
-    "no_writes",
-    "no_network",
-    "no_signals",
-    "no_host_state",
-    "no_rights",
-    "no_processes",
-)
+TESTED = {
+    "threads": "threads work",
+    "memory": "the program's memory is bounded",
+    "no_foreign_files": "the program reads the standard library and nothing else",
+    "no_writes": "the program creates and changes no file",
+    "no_network": "the program has no sockets but pairs with itself",
+    "no_signals": "the program signals and traces no process but itself",
+    "no_host_state": "the program sees no environment, arguments or memory of another process",
+    "no_rights": "the program gains no user, namespace, mount, or kernel object",
+    "no_processes": "the program starts no process and executes nothing",
+}
+"""What is checked in every layer, in this order."""
 
 
 def failures(parts: frozenset[str]) -> Iterator[Failure]:
@@ -191,7 +192,7 @@ def failures(parts: frozenset[str]) -> Iterator[Failure]:
             "too_much": _MEMORY_MB << 21,
         }
         try:
-            yield from _attack(parts, [Call("call", repr([name, facts])) for name in GUARANTEES])
+            yield from _attack(parts, [Call("call", repr([name, facts])) for name in TESTED])
         except StartFailure as error:
             failure = error.failure
             yield Failure("start", failure["call"] or failure["step"], failure["errno"] or 0, str(error))
@@ -207,7 +208,7 @@ def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
         results = run_calls(worker, Look(), program, calls, limits)
     finally:
         worker.kill()
-    for name, result in zip(GUARANTEES, results, strict=True):
+    for name, result in zip(TESTED, results, strict=True):
         if text := _breach(name, result):
             yield Failure(name, text, 0, "the micro-attack was not stopped")
 

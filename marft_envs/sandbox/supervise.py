@@ -28,16 +28,9 @@ _ENVELOPE = 8 * MESSAGE_CAP
 MOST = 1 << 28
 """Characters of one value that goes in."""
 NONSENSE = "the program wrote on the sandbox's channel"
-_SAID: dict[str, CallStatus] = {
-    "ok": "ok",
-    "runtime_error": "runtime_error",
-    "memory_limit": "memory_limit",
-    "output_limit": "output_limit",
-    "bad_value": "bad_value",
-    "compile_error": "compile_error",
-    "no_entry_point": "no_entry_point",
-    "exited": "exited",
-}
+_SAID: tuple[CallStatus, ...] = (
+    "ok", "runtime_error", "memory_limit", "output_limit", "bad_value", "compile_error", "no_entry_point", "exited",
+)  # fmt: skip
 """What a child may say about its program. It cannot say "timeout": the clock is on this side."""
 
 
@@ -217,7 +210,7 @@ class Child:
             return self._stop("timeout", f"more than {self.limits.cpu_s:g} s of CPU time", start)
         try:
             reply = json.loads(frame)
-            status = _SAID[reply["status"]]
+            status = _SAID[_SAID.index(reply["status"])]
             message = clean(reply["message"])
             value = values.decode(reply["value"]) if status == "ok" and reply["value"] else None
         except values.BadValue as error:
@@ -341,10 +334,9 @@ class _Stdio:
             return "timeout", f"more than {self.child.limits.cpu_s:g} s of CPU time"
         if end["status"] == 0:
             return "ok", ""
-        status = self.said.get("status")
-        message = self.said.get("message")
+        status, message = self.said.get("status"), self.said.get("message")
         if status in ("compile_error", "memory_limit") and isinstance(message, str):
-            return _SAID[status], clean(message)
+            return status, clean(message)
         if os.WIFEXITED(end["status"]):
             return "runtime_error", f"exit status {os.WEXITSTATUS(end['status'])}"
         return self.child.cause(end)
