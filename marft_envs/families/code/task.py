@@ -84,7 +84,7 @@ class CodeTask(Drawn[CodeProblem]):
         self._start()
 
     def _start(self) -> None:
-        self._found: Extraction | None = None  # what the last writer's reply holds
+        self._found = Extraction("", "no_code")  # what the last writer's reply holds
         self._public = Report(())
         self._hidden: Report | None = None  # of the last program; None while it has not been judged
         self._proposed: list[Test] = []
@@ -135,7 +135,7 @@ class CodeTask(Drawn[CodeProblem]):
                 advice = dict.fromkeys(self._advised, change)
             self._advised = {}
         self._advised.update(dict.fromkeys(turn.agent for turn in turns if turn.agent not in self.writers))
-        if self._found is None or (written is None and not tests):
+        if not self._written or (written is None and not tests):
             return Outcome(turn_rewards=paid)
         self._tried = self._report(self._proposed)
         told = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
@@ -155,18 +155,16 @@ class CodeTask(Drawn[CodeProblem]):
                 "verdict": hidden.verdict,
                 "hidden_verdicts": hidden.counts,
                 "public_verdicts": self._public.counts,
-                "reply": self._found.status if self._found else "no_code",
+                "reply": self._found.status,
                 "sandbox": self.judge.sandbox.layer,
             },
         )
 
     def _report(self, tests: Sequence[Test]) -> Report:
         """What the last program makes of these tests."""
-        extraction = self._found
-        if extraction is None or extraction.status != "ok":
-            verdict = "too_large" if extraction is not None and extraction.status == "too_large" else "no_code"
-            return Report.same(verdict, len(tests))
-        return self.judge.report(self.problem, extraction.program, tests)
+        if self._found.status != "ok":
+            return Report.same("too_large" if self._found.status == "too_large" else "no_code", len(tests))
+        return self.judge.report(self.problem, self._found.program, tests)
 
     def _judged(self) -> Report:
         if self._hidden is None:

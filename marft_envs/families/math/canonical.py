@@ -158,39 +158,29 @@ def _money(text: str) -> str:
     return re.sub("[€£¥₹]", "", _MONEY.sub(lambda m: f"{m[2].replace(',', '')} \\text{{ {CURRENCIES[m[1]]} }}", text))
 
 
-def closing(text: str, start: int) -> int:
-    """Index of the bracket that closes the one at ``start``, or -1. Kinds may differ: ``[0,1)`` closes."""
+def _depths(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """Yields place and character from ``start`` on, and how many brackets are open behind it. Kinds may differ."""
     depth = 0
     for index in range(start, len(text)):
-        if text[index] in "([{⦃":
-            depth += 1
-        elif text[index] in ")]}⦄":
-            depth -= 1
-            if depth == 0:
-                return index
-    return -1
+        char = text[index]
+        depth += (char in "([{⦃") - (char in ")]}⦄")
+        yield index, char, depth
+
+
+def closing(text: str, start: int) -> int:
+    """Index of the bracket that closes the one at ``start``, or -1. Kinds may differ: ``[0,1)`` closes."""
+    return next((index for index, char, depth in _depths(text, start) if depth == 0 and char in ")]}⦄"), -1)
 
 
 def balanced(text: str) -> bool:
     """Whether every bracket is closed, of whatever kind, and none is deeper than a reader would follow."""
-    depth = 0
-    for char in text:
-        depth += (char in "([{⦃") - (char in ")]}⦄")
-        if not 0 <= depth <= MAX_DEPTH:
-            return False
-    return depth == 0
+    depths = [0, *(depth for _, _, depth in _depths(text))]
+    return min(depths) == depths[-1] == 0 and max(depths) <= MAX_DEPTH
 
 
 def outside(text: str) -> Iterator[tuple[int, str]]:
     """Yields place and character of what stands outside brackets, the brackets themselves left out."""
-    depth = 0
-    for index, char in enumerate(text):
-        if char in "([{⦃":
-            depth += 1
-        elif char in ")]}⦄":
-            depth -= 1
-        elif depth == 0:
-            yield index, char
+    return ((index, char) for index, char, depth in _depths(text) if depth == 0 and char not in "([{⦃)]}⦄")
 
 
 def split(text: str, separators: str) -> list[str]:

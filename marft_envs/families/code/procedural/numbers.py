@@ -47,9 +47,9 @@ def digits(dice: Dice, level: int) -> Draft:
         f"total = 0\np = 1\nwhile n > 0 or p == 1:\n    v = n % {b}\n    total += p * ({one.code})\n"
         f"    n //= {b}\n    p += 1\nreturn total"
     )
-    return Draft(task, "n:int", "int", code, lambda n: sum(p * one.apply(v) for p,
-                 v in enumerate(_digits(n, b), start=1)), [*_NUMBERS[:12], b, b - 1, b * b], [("p = 1", "p = 0"),
-                 (f"n % {b}", f"n % {b + 1}"), (one.code, one.near)])  # fmt: skip
+    return Draft(task, "n:int", "int", code,
+                 lambda n: sum(p * one.apply(v) for p, v in enumerate(_digits(n, b), start=1)), [*_NUMBERS[:12], b,
+                 b - 1, b * b], [("p = 1", "p = 0"), (f"n % {b}", f"n % {b + 1}"), (one.code, one.near)])  # fmt: skip
 
 
 @cell("divisors", (2, 3))

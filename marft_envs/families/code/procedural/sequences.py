@@ -96,9 +96,8 @@ def extreme(dice: Dice, level: int) -> Draft:
                      f"best = None\nfor v in xs:\n    if ({one.code}) and (best is None or v {op} best):\n"
                      f"        best = v\nreturn {none} if best is None else best",
                      lambda xs: pick(filter(one.holds, xs), default=none), int_lists(dice, one.edges),
-                     [(f"({one.code}) and ", ""), (f"{none} if", f"{none + 1} if"), (f"v {op} " \
-                            "best", "False")])  # fmt: skip
-    key = f.apply
+                     [(f"({one.code}) and ", ""), (f"{none} if", f"{none + 1} if"),
+                     (f"v {op} best", "False")])  # fmt: skip
     task = f"Among the numbers v of the list xs find the one for which {f.words.format('v')} is {word}"
     if level == 3:
         task += f", looking only at those that are {one.words}"
@@ -110,7 +109,7 @@ def extreme(dice: Dice, level: int) -> Draft:
     )
 
     def reference(xs: list[int]) -> int:
-        keyed = [(key(v), i) for i, v in enumerate(xs) if level == 2 or one.holds(v)]
+        keyed = [(f.apply(v), i) for i, v in enumerate(xs) if level == 2 or one.holds(v)]
         if not keyed:
             return none
         top = pick(value for value, _ in keyed)
@@ -135,24 +134,20 @@ def sort_by(dice: Dice, level: int) -> Draft:
         task += f" Numbers that are {one.words} come after all others, sorted among themselves in the same way."
     first, second = f"{'-' if down else ''}({f.code})", "-v" if ties_down else "v"
     front = f"({one.code}), " if level == 3 else ""
-    key = f.apply
 
     def reference(xs: list[int]) -> list[int]:
-        groups = [[v for v in xs if not one.holds(v)], [v for v in xs if one.holds(v)]] if level == 3 else [xs]
+        groups = [[v for v in xs if not one.holds(v)], [v for v in xs if one.holds(v)]] if level == 3 else [list(xs)]
         for group in groups:
             group.sort(reverse=ties_down)
-            group.sort(key=key, reverse=down)
+            group.sort(key=f.apply, reverse=down)
         return [v for group in groups for v in group]
-
-    def safe(xs: list[int]) -> list[int]:
-        return reference(list(xs))
 
     wrong = [
         (first, f"{'' if down else '-'}({f.code})"),
         ("sorted(xs", "sorted(set(xs)"),
         ("sorted(xs", "sorted(xs[1:]"),
     ]
-    return Draft(task, "xs:ints", "ints", f"return sorted(xs, key=lambda v: ({front}{first}, {second}))", safe,
+    return Draft(task, "xs:ints", "ints", f"return sorted(xs, key=lambda v: ({front}{first}, {second}))", reference,
                  [*int_lists(dice, one.edges if level == 3 else ()), [8, 20, 8, 14, 2, 26, 8]], wrong)  # fmt: skip
 
 

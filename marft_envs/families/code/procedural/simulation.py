@@ -89,8 +89,8 @@ def stack_machine(dice: Dice, level: int) -> Draft:
             taken = [stack.pop() for _ in range(need)] if len(stack) >= need else None
             if taken is not None:
                 pushed = {add: [sum(taken) + (base + 1 if plus else 0)],
-                                times: [taken[0] * taken[-1] % m] if taken else [], twin: taken * 2, drop: [],
-                                swap: taken}  # fmt: skip
+                          times: [taken[0] * taken[-1] % m] if taken else [], twin: taken * 2, drop: [],
+                          swap: taken}  # fmt: skip
                 stack += pushed[w] if need else [int(w)]
         return stack[-1] if stack else e
 
