@@ -74,10 +74,17 @@ def _bound(statement: ast.stmt, source: str) -> set[str]:
     return bound | {root.id for root in roots if root is not None}
 
 
+def links_of(node: ast.expr) -> Iterator[ast.expr]:
+    """Yields the links of ``root.left(3)[0]``, the last one first; the root is none."""
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        yield node
+        node = node.func if isinstance(node, ast.Call) else node.value
+
+
 def root_of(node: ast.expr) -> ast.Name | None:
     """``root`` of ``root.left(3)[0]``."""
-    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
-        node = node.func if isinstance(node, ast.Call) else node.value
+    for link in links_of(node):
+        node = link.func if isinstance(link, ast.Call) else link.value  # type: ignore[attr-defined]
     return node if isinstance(node, ast.Name) else None
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from marft_envs.errors import DataError
 from marft_envs.families.code import round_trips
 from marft_envs.families.code.problem import CodeProblem, Test
-from marft_envs.families.code.setup_code import BUILTINS, MODULES, DecidedInside, Setup, read_setup, root_of
+from marft_envs.families.code.setup_code import BUILTINS, MODULES, DecidedInside, Setup, links_of, read_setup, root_of
 
 CALL = "_program"
 """Name by which the rest of an expression asks for a call: ``_program(0, x)`` is call 0 with ``_0 = x``."""
@@ -113,7 +115,7 @@ def plan(
         raise DecidedInside(f"it cannot be read ({type(error).__name__})") from None
 
 
-class _Splitter:
+class _Splitter(ast.NodeTransformer):
     """One expression."""
 
     def __init__(
@@ -124,8 +126,7 @@ class _Splitter:
         self.setup, self.classes = setup, known_classes
         if not function_name(entry_point, known_classes):
             self.classes |= {self.entry}
-        self.local = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-        self.local |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+        self.local = _bound_within(tree)
         self.calls: list[str] = []
 
     def plan(self) -> SplitExpression:
@@ -157,38 +158,18 @@ class _Splitter:
 
     # The walk
 
-    def visit(self, node: ast.expr) -> ast.expr:
+    def visit(self, node: ast.AST) -> Any:
         """The node for the rest of the expression, calls into the program replaced."""
-        root = root_of(node)
+        root = root_of(node) if isinstance(node, ast.expr) else None
         if root is not None and root is not node and (root.id == self.entry or self._programs(root.id)):
             return self._chain(node, root)
         if isinstance(node, ast.Name) and self._programs(node.id):
             raise DecidedInside(f"'{node.id}' is the program's own, and the test uses it other than by a call")
-        for field, value in ast.iter_fields(node):
-            if isinstance(value, list):
-                setattr(node, field, [self._inner(item) for item in value])
-            elif isinstance(value, ast.AST):
-                setattr(node, field, self._inner(value))
-        return node
+        return self.generic_visit(node)
 
-    def _inner(self, node: object) -> object:
-        if isinstance(node, ast.expr):
-            return self.visit(node)
-        if isinstance(node, ast.comprehension | ast.keyword | ast.arguments):
-            for field, value in ast.iter_fields(node):
-                if isinstance(value, list):
-                    setattr(node, field, [self._inner(item) for item in value])
-                else:
-                    setattr(node, field, self._inner(value))
-        return node
-
-    def _chain(self, node: ast.expr, root: ast.Name) -> ast.expr:
+    def _chain(self, node: Any, root: ast.Name) -> ast.expr:
         """``f(x).strip()[0]``: the part that needs the program becomes a call, the rest stays."""
-        links: list[ast.expr] = []
-        while node is not root:
-            links.append(node)
-            node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[attr-defined]
-        links.reverse()  # from the root outwards
+        links = list(links_of(node))[::-1]  # from the root outwards
         is_class = self._is_class(root.id)
         if not is_class and not isinstance(links[0], ast.Call):
             raise DecidedInside(f"'{root.id}' is the program's own, and the test uses it other than by a call")
@@ -205,33 +186,17 @@ class _Splitter:
             return asks
         above = links[last + 1]
         setattr(above, "func" if isinstance(above, ast.Call) else "value", asks)
-        top = links[-1]
         for link in links[last + 1 :]:  # arguments of what is left
-            self._arguments(link)
-        return top
-
-    def _arguments(self, link: ast.expr) -> None:
-        if isinstance(link, ast.Call):
-            link.args = [self.visit(argument) for argument in link.args]
-            for keyword in link.keywords:
-                keyword.value = self.visit(keyword.value)
-        elif isinstance(link, ast.Subscript):
-            link.slice = self.visit(link.slice)
+            _change_arguments(link, self.visit)
+        return links[-1]
 
     def _site(self, part: ast.expr) -> ast.expr:
         """Makes ``part`` a call of the program's process; returns what asks for it."""
         number = len(self.calls)
         self.calls.append("")
         arguments: list[ast.expr] = []
-        node = part
-        while not isinstance(node, ast.Name):
-            if isinstance(node, ast.Call):
-                node.args = [self._argument(argument, arguments) for argument in node.args]
-                for keyword in node.keywords:
-                    keyword.value = self._argument(keyword.value, arguments)
-            elif isinstance(node, ast.Subscript):
-                node.slice = self._argument(node.slice, arguments)
-            node = node.func if isinstance(node, ast.Call) else node.value  # type: ignore[attr-defined]
+        for link in links_of(part):
+            _change_arguments(link, lambda argument: self._argument(argument, arguments))
         self.calls[number] = ast.unparse(ast.fix_missing_locations(part))
         return ast.Call(ast.Name(CALL), [ast.Constant(number), *arguments], [])
 
@@ -241,7 +206,7 @@ class _Splitter:
             return ast.Starred(self._argument(node.value, arguments))
         names = self._names(node)
         if any(map(self._programs, names)):
-            strange = names & (self.local | self.setup.names | {self.entry}) - self._bound_within(node)
+            strange = names & (self.local | self.setup.names | {self.entry}) - _bound_within(node)
             if strange - ({self.entry} if self._programs(self.entry) else set()):
                 raise DecidedInside(f"an argument mixes the program's objects with {', '.join(sorted(strange))}")
             return node
@@ -250,20 +215,28 @@ class _Splitter:
         arguments.append(self.visit(node))
         return ast.Name(f"_{len(arguments) - 1}")
 
-    def _bound_within(self, node: ast.expr) -> set[str]:
-        return {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)} | {
-            n.arg for n in ast.walk(node) if isinstance(n, ast.arg)
-        }
-
     def _as_it_stands(self, node: ast.expr) -> bool:
         """Literals, Python's own types and functions, and functions made on the spot: they hold an input, no more."""
         if isinstance(node, ast.Lambda):
-            return self._names(node) - self._bound_within(node) <= BUILTINS
+            return self._names(node) - _bound_within(node) <= BUILTINS
         if isinstance(node, ast.Name):
             return node.id in BUILTINS - self.setup.names - self.local
         quiet = ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp | ast.BinOp | ast.Starred
         inner = (n for n in ast.walk(node) if isinstance(n, ast.expr))
-        return all(isinstance(n, quiet) or (n is not node and self._as_name(n)) for n in inner)
+        return all(isinstance(n, quiet) or (isinstance(n, ast.Name) and self._as_it_stands(n)) for n in inner)
 
-    def _as_name(self, node: ast.expr) -> bool:
-        return isinstance(node, ast.Name) and self._as_it_stands(node)
+
+def _bound_within(node: ast.AST) -> set[str]:
+    """Names that comprehensions and functions in an expression bind."""
+    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return stored | {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
+
+
+def _change_arguments(link: ast.expr, change: Callable[[ast.expr], ast.expr]) -> None:
+    """Replaces the arguments of a call, or what stands between the brackets of a subscript."""
+    if isinstance(link, ast.Call):
+        link.args = [change(argument) for argument in link.args]
+        for keyword in link.keywords:
+            keyword.value = change(keyword.value)
+    elif isinstance(link, ast.Subscript):
+        link.slice = change(link.slice)
