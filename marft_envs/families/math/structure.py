@@ -269,15 +269,15 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
         operator = _FLIP[operator] if swap else operator
         low, high = (1, 0) if swap else (0, 1)
         ordered = (sides[low], sides[high])
-        if operator in "<≤" and _NAME.fullmatch(bare[low]) and _is_number(sides[high]):
-            brackets = "()" if operator == "<" else "(]"
-            return Named(bare[low], BracketGroup(brackets, (_MINUS_INF, Scalar(sides[high]))), ordered, operator)
-        if operator in "<≤" and _NAME.fullmatch(bare[high]) and _is_number(sides[low]):
-            brackets = "()" if operator == "<" else "[)"
-            return Named(bare[high], BracketGroup(brackets, (Scalar(sides[low]), _INF)), ordered, operator)
-        if operator in "<≤" and (size := _SIZE.fullmatch(bare[low])) is not None and _is_number(sides[high]):
-            ends = (Scalar(f"-({sides[high]})"), Scalar(sides[high]))
-            return Named(size[1], BracketGroup("()" if operator == "<" else "[]", ends), None, "∈")
+        if operator in "<≤":
+            left, right = ("(", ")") if operator == "<" else ("[", "]")
+            least, most = Scalar(sides[low]), Scalar(sides[high])
+            if _NAME.fullmatch(bare[low]) and _is_number(most.text):
+                return Named(bare[low], BracketGroup("(" + right, (_MINUS_INF, most)), ordered, operator)
+            if _NAME.fullmatch(bare[high]) and _is_number(least.text):
+                return Named(bare[high], BracketGroup(left + ")", (least, _INF)), ordered, operator)
+            if (size := _SIZE.fullmatch(bare[low])) is not None and _is_number(most.text):
+                return Named(size[1], BracketGroup(left + right, (Scalar(f"-({most.text})"), most)), None, "∈")
         if operator == "≠" and _NAME.fullmatch(bare[0]) and _is_number(sides[1]):
             end = Scalar(sides[1])
             union = Bag("∪", (BracketGroup("()", (_MINUS_INF, end)), BracketGroup("()", (end, _INF))))

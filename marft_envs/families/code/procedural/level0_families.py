@@ -142,7 +142,7 @@ def squares() -> Items:
 
 def three() -> Items:
     """Three variables."""
-    for (x, y, z), k, op in product(("abc", "acb", "bca"), range(1, 7), "+-"):
+    for (x, y, z), k, op in product((("a", "b", "c"), ("a", "c", "b"), ("b", "c", "a")), range(1, 7), "+-"):
         words, code = _times(k, z)
         yield Item("a, b, c", f"{x} times {y} {_WORDS[op]} {words}", f"{x}*{y}{op}{code}")
     for at, k, first, second in product(range(3), range(1, 7), "+-", "+-"):
