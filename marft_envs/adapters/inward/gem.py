@@ -21,9 +21,9 @@ class GEMGame(Game):
 
     seats = ("actor",)
 
-    def __init__(self, env: Any, name: str = "") -> None:
+    def __init__(self, env: Any) -> None:
         super().__init__()
-        self.env, self.name = env, name or str(getattr(env, "env_id", type(env.unwrapped).__name__))
+        self.env, self.name = env, str(getattr(env, "env_id", type(env.unwrapped).__name__))
         self._opening, self._latest, self._over = "", "", True
 
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:

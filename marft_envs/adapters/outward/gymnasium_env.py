@@ -81,15 +81,12 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
         self.env.select(self.agent)
         self.env.step(action)
         team = self.env.unwrapped
-        reward = self._early + self._paid()
+        reward = self._early + float(self.env.rewards.get(self.agent, 0.0))
         self._early = 0.0
         ended = team.done or team.terminations[self.agent]
         truncated = bool(team.truncations.get(self.agent, False))
         info = dict(team.infos.get(self.agent, {}))
         return self.env.observe(self.agent), reward, ended and not truncated, truncated, info
-
-    def _paid(self) -> float:
-        return float(self.env.rewards.get(self.agent, 0.0))
 
     def render(self) -> Any:
         """Returns or prints the transcript."""

@@ -130,7 +130,9 @@ def grade_answer(pred: str, gold: str) -> Grade:
         if expected is not None:
             equal = number == expected
             return Grade(float(equal), CORRECT if equal else WRONG, STRING, pred)
-    status, tier = _compare(gold, answer)
+    status, tier, texts = _decide(gold, answer)
+    if texts:
+        status, tier = _verify(*texts)
     return Grade(float(status == CORRECT), status, tier, pred)
 
 
@@ -198,12 +200,6 @@ def _numeral(text: str) -> tuple[str, str, str] | None:
     sign, whole, decimals = match.groups()
     whole, decimals = whole.replace(",", "").lstrip("0"), (decimals or "").rstrip("0")
     return ("-" if sign == "-" and (whole or decimals) else "", whole, decimals)
-
-
-def _compare(gold: str, pred: str) -> tuple[str, str]:
-    """Status and tier."""
-    status, tier, texts = _decide(gold, pred)
-    return _verify(*texts) if texts else (status, tier)
 
 
 @lru_cache(maxsize=8192)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.problems.dice import Dice
@@ -137,12 +137,12 @@ CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
 """(generator, mode, level) -> cell, in the order in which the modules register them."""
 
 
-def cell(name: str, levels: Sequence[int], modes: Sequence[Mode] = ("function", "stdio")) -> Callable[[Build], Build]:
-    """Registers a builder, called with dice and level. Name, mode and level are part of ids: they never change."""
+def cell(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:
+    """Registers a builder of both modes, called with dice and level. Name, mode and level are part of ids: they never change."""
 
     def add(build: Build) -> Build:
         for level in levels:
-            for mode in modes:
+            for mode in get_args(Mode):
                 CELLS[name, mode, level] = ProblemWriter(build)
         return build
 

@@ -63,7 +63,8 @@ def two_rules(dice: Dice) -> ValueRule:
         return two_rules(dice)
     edges = (both[len(both) // 2], either[0], neither[len(neither) // 2], *one.edges, *two.edges)
     join, near = ("and", "or") if dice.below(2) else ("or", "and")
-    return ValueRule(f"{one.words} {join} {two.words}", *(f"{one.code} {w} {two.code}" for w in (join, near)), edges)
+    code, mistaken = (f"{one.code} {word} {two.code}" for word in (join, near))
+    return ValueRule(f"{one.words} {join} {two.words}", code, mistaken, edges)
 
 
 @dataclass(frozen=True, slots=True)
