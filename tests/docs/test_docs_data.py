@@ -55,12 +55,12 @@ ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_rows_in_the_published_format(name: str) -> None:
     row, text, answer = ROWS[name]
     split = hub.HUB[name].splits["test"][0]
-    (document,) = hub.rows_to_documents(name, [row], "test", split, 100)
+    (document,) = hub.rows_to_documents(name, [row], split, 100)
     assert document.text(0, len(document.entries)) == text and document.id.startswith(f"{name}/{split}/")
     assert marft_envs.families.docs.task.right(document, rf"\boxed{{{answer}}}")  # type: ignore[attr-defined]
     column = next(column for column in row if column in ("context", "input", "paragraphs"))
     with pytest.raises(DataError, match=rf"{hub.HUB[name].hub_id}.*row 0"):
-        hub.rows_to_documents(name, [{k: v for k, v in row.items() if k != column}], "test", split, 100)
+        hub.rows_to_documents(name, [{k: v for k, v in row.items() if k != column}], split, 100)
 
 
 def test_a_set_is_fetched_split_by_split_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_set_is_fetched_split_by_split_and_played(monkeypatch: pytest.MonkeyPa
 
 def test_unanswerable_rows_are_left_out() -> None:
     row = ROWS["musique"][0]
-    assert not hub.rows_to_documents("musique", [row | {"answerable": False}], "test", "validation", 100)
+    assert not hub.rows_to_documents("musique", [row | {"answerable": False}], "validation", 100)
 
 
 def test_files_are_read_paged_and_played(tmp_path: Path) -> None:

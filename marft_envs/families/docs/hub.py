@@ -133,9 +133,7 @@ def document(parts: RowParts, where: str, identity: str, source: str, page: int)
     )
 
 
-def rows_to_documents(
-    name: str, found: Iterable[Mapping[str, Any]], split: str, hub_split: str, page: int
-) -> list[Document]:
+def rows_to_documents(name: str, found: Iterable[Mapping[str, Any]], hub_split: str, page: int) -> list[Document]:
     """Makes documents of rows in the schema of the hub set ``name``. No network is involved.
 
     Raises:
@@ -177,7 +175,7 @@ def fetch(name: str, split: str, page: int) -> tuple[Document, ...]:
 
         names = {ours: ", ".join(theirs) for ours, theirs in known.splits.items()}
         found = of_hub(name, known.hub_id, names, split, "'document', 'question' and 'answer'", load)
-        documents += rows_to_documents(name, found, split, hub_split, page)
+        documents += rows_to_documents(name, found, hub_split, page)
     return tuple(documents)
 
 
