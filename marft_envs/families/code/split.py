@@ -135,7 +135,7 @@ class _Splitter(ast.NodeTransformer):
         round_trips.refuse(self.tree, self.expected, self.entry, self._is_function)
         rest = self.visit(self.tree)
         alone = isinstance(rest, ast.Call) and isinstance(rest.func, ast.Name) and rest.func.id == CALL
-        if alone and len(rest.args) == 1:  # type: ignore[attr-defined]
+        if alone and len(rest.args) == 1:
             return SplitExpression("", tuple(self.calls))
         return SplitExpression(ast.unparse(ast.fix_missing_locations(rest)), tuple(self.calls))
 

@@ -138,7 +138,7 @@ CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
 
 
 def cell(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:
-    """Registers a builder of both modes, called with dice and level. Names and levels are part of ids: never changed."""
+    """Registers a builder of both modes, called with dice and level. Names and levels are parts of ids, for ever."""
 
     def add(build: Build) -> Build:
         for level in levels:
