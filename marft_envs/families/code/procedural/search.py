@@ -15,29 +15,24 @@ def coins(dice: Dice, level: int) -> Draft:
     kind, cap, m = dice.below(2), dice.integer(2, 4), dice.choice((97, 1000, 1009))
     names = ", ".join(map(str, values))
     limit = f" Each value may be used at most {cap} times." if level == 4 else ""
-    if kind == 0:
-        task = (
-            f"Coins have the values {names}. Give the fewest coins that make exactly n (n >= 0), or -1 if no "
-            f"coins do.{limit}"
-        )
-    else:
-        task = (
-            f"Coins have the values {names}. In how many ways can n (n >= 0) be made exactly, if order does not "
-            f"matter? Give the remainder of the number divided by {m}.{limit}"
-        )
-    times = f"range(min({cap}, r // c) + 1)" if level == 4 else "range(r // c + 1)"
-    if kind == 0:
-        body = (
-            f"best = {{0: 0}}\nfor c in {values}:\n    new = {{}}\n    for s, k in best.items():\n"
-            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n            t = s + i * c\n"
-            "            new[t] = min(new.get(t, n + 1), k + i)\n    best = new\nreturn best.get(n, -1)"
-        )
-    else:
-        body = (
-            f"ways = {{0: 1}}\nfor c in {values}:\n    new = {{}}\n    for s, k in ways.items():\n"
-            f"        for i in {times.replace('r // c', '(n - s) // c')}:\n            t = s + i * c\n"
-            f"            new[t] = new.get(t, 0) + k\n    ways = new\nreturn ways.get(n, 0) % {m}"
-        )
+    goal, kept, first, more, answer = (
+        (
+            "Give the fewest coins that make exactly n (n >= 0), or -1 if no coins do.",
+            "best", "0", "min(new.get(t, n + 1), k + i)", "best.get(n, -1)",
+        ),
+        (
+            "In how many ways can n (n >= 0) be made exactly, if order does not matter? "
+            f"Give the remainder of the number divided by {m}.",
+            "ways", "1", "new.get(t, 0) + k", f"ways.get(n, 0) % {m}",
+        ),
+    )[kind]  # fmt: skip
+    task = f"Coins have the values {names}. {goal}{limit}"
+    times = f"range(min({cap}, (n - s) // c) + 1)" if level == 4 else "range((n - s) // c + 1)"
+    body = (
+        f"{kept} = {{0: {first}}}\nfor c in {values}:\n    new = {{}}\n    for s, k in {kept}.items():\n"
+        f"        for i in {times}:\n            t = s + i * c\n            new[t] = {more}\n    {kept} = new\n"
+        f"return {answer}"
+    )
 
     def reference(n: int) -> int:
         @cache
@@ -111,10 +106,10 @@ def _moves(dice: Dice, level: int) -> tuple[list[tuple[int, int]], str]:
     if level == 3:
         return [(1, 0), (0, 1)], "one down or one to the right"
     far = dice.integer(2, 3)
-    words, *extra = dice.choice(
-        [("diagonally down right", 1, 1), (f"{far} to the right", 0, far), (f"{far} down", far, 0)]
+    words, step = dice.choice(
+        [("diagonally down right", (1, 1)), (f"{far} to the right", (0, far)), (f"{far} down", (far, 0))]
     )
-    return [(1, 0), (0, 1), (int(extra[0]), int(extra[1]))], f"one down, one to the right or {words}"
+    return [(1, 0), (0, 1), step], f"one down, one to the right or {words}"
 
 
 _EACH = "for r in range(len(g)):\n    for c in range(len(g[0])):\n        v = g[r][c]\n"

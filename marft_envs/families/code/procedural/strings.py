@@ -115,12 +115,8 @@ def edit_words(dice: Dice, level: int) -> Draft:
         (f"cut to its first {k - 1} letters", f"w[:{k - 1}]", lambda w: w[: k - 1]),
     ]  # fmt: skip
     how, code, edit = dice.choice(edits)
-    words = [[w] for w in ("stones", "orient", "tin", "ears", "sonata", "iris", "x" * k, "a" * (k + 1), "o" * (k - 1))]
-    lists = [
-        *_word_lists(dice),
-        [w[0] for w in words],
-        ["tent", "noon", "arena", "iii", "session", "ratio", "error", "e"],
-    ]
+    words = ["stones", "orient", "tin", "ears", "sonata", "iris", "x" * k, "a" * (k + 1), "o" * (k - 1)]
+    lists = [*_word_lists(dice), words, ["tent", "noon", "arena", "iii", "session", "ratio", "error", "e"]]
     if level == 1:
         then, code2, edit2 = dice.choice([e for e in edits if e[0] != how])
         task = f"List the words of ws in the same order, every word first {how}, and the result then {then}."
