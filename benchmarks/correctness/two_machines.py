@@ -5,7 +5,7 @@
 Two network namespaces, each with an address and a host name of its own, hang on a switch in a third one; it needs root,
 ``ip``, ``nsenter`` and ``unshare``. Every part is the same run, whose weights are compared with one process's:
 
-* ``ranks``: ``marft train --nproc 1 --nnodes 2``;
+* ``ranks``: a launcher of torchrun on each, with one rank;
 * ``patient``: the switch is off for a while, and the ranks wait longer than that;
 * ``cut``: the ranks give up meanwhile, and go on from the last checkpoint;
 * ``ray``: a Ray cluster with a token, head and driver on one machine, a worker on each;
@@ -208,9 +208,15 @@ def ranks(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str
     """A run of one rank on each machine."""
     log = runs / f"{part}.log"
     patience = ("--collective-timeout", str(GIVES_UP_S)) if part == "cut" else ()
-    place = ("--nproc", "1", "--nnodes", "2", "--rdzv-endpoint", f"{machines.addresses[0]}:{PORT}", *patience)
-    words = command(runs, part, *place)
-    processes = [machines.start(node, log, *words) for node in (0, 1)]
+    python, *words = command(runs, part, *patience)
+    torchrun = [python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3"]
+    torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{machines.addresses[0]}:{PORT}"]
+    environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"}
+    processes = [
+        machines.start(node, log, *torchrun, *local, *words, **environ)
+        for node, address in enumerate(machines.addresses)
+        for local in [("--local-addr", address)]
+    ]
     cut = Cut(machines, runs / part, seconds if part != "ranks" else 0)
     try:
         finished(processes, log, cut)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from marft_algos.cli import launch, nodes
+from marft_algos.cli import launch
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
@@ -33,10 +33,12 @@ def run_train(argv: list[str]) -> int:
     check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
-    argv, machines = nodes.take(argv)
+    argv, nproc = launch.take(argv)
+    if launched():
+        launch.quiet()
     config, run = typed_settings(argv)
-    if machines.ranks > 1 and not launched():
-        return launch.train(machines, argv, config, run)
+    if nproc > 1 and not launched():
+        return launch.train(nproc, argv, config, run)
     with _unbegun("no run was made" if run is None else f"{run.root} is as it was"):
         return _run_train(argv, config, run)
 

@@ -1,4 +1,4 @@
-"""``marft train --nproc N``: ranks of one machine or several, started again where one of them dies."""
+"""``marft train --nproc N``: ranks of one machine, started again where one dies. Torchrun starts those of several."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ctypes
 import dataclasses
 import gc
 import os
+import shlex
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.cli import nodes as nodes_
+from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import check_one_process
 from marft_algos.lazy import require_training
@@ -33,7 +33,6 @@ from marft_algos.terminal import say
 from marft_envs.errors import ConfigError, MarftError
 
 if TYPE_CHECKING:
-    from marft_algos.cli.nodes import Nodes
     from marft_algos.config.settings import TrainConfig
 
 ENDED = "MARFT_ENDED"
@@ -46,25 +45,43 @@ HEARTBEAT_S = 30
 """Seconds that a heartbeat may last at most."""
 PR_SET_PDEATHSIG = 1
 """Of Linux's ``prctl``: the signal that a process gets when its parent dies."""
-JOIN_S = 600
-"""Seconds that a machine waits for the others at least: one that has failed may have to be replaced."""
 
 
-def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
-    """Starts this machine's ranks, which do what the command line says, and waits for them; returns the exit code.
+def take(argv: list[str]) -> tuple[list[str], int]:
+    """Splits ``--nproc`` off; 0: nobody has asked for ranks.
 
     Raises:
-        ConfigError: The run's lanes cannot be dealt to so many ranks, its name is taken, or machines cannot meet.
-        RanksError: Ranks died, again and again, or machines do not find each other.
+        ConfigError: It is no number of ranks, or several machines were asked for.
     """
-    lanes.check(config.lanes or max(lanes.USUAL, nodes.ranks), nodes.ranks)
+    words, given = arguments.take(argv, "nproc", "nnodes", "rdzv-endpoint")
+    text = given.pop("nproc", None)
+    if given:
+        option, name = next(iter(given)).replace("_", "-"), [] if "--name" in words else ["--name", "NAME"]
+        raise ConfigError(
+            f"--{option} is an option of torchrun, which starts the ranks of several machines. Type on each of them:"
+            f" torchrun --nnodes {given.get('nnodes', 2)} --nproc-per-node {text or 8} --max-restarts {RESTARTS}"
+            f" --rdzv-backend c10d --rdzv-endpoint {given.get('rdzv_endpoint', 'HOST:29400')}"
+            f" -m marft_algos {shlex.join(['train', *words, *name])}"
+        )
+    if text is not None and not (text.isdecimal() and ranks.power_of_two(int(text))):
+        raise ConfigError(f"--nproc {text}: expected how many processes train together on a machine: 1, 2, 4, 8, …")
+    return words, int(text or 0)
+
+
+def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
+    """Starts ranks, which do what the command line says, and waits for them; returns the exit code.
+
+    Raises:
+        ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
+        RanksError: Ranks died, again and again.
+    """
+    lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
     check_one_process(config.engines, "one rank")
-    words = [*argv, *_name(nodes, config)] if run is None else list(argv)
+    words = [*argv, *_name(config)] if run is None else list(argv)
     require_training()
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous import RendezvousError
-    from torch.distributed.launcher.api import elastic_launch
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     # Ranks that are started again meet at a new port, and not among what those that have died have left.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
@@ -74,24 +91,27 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
         ended = Path(folder) / "code"
         try:
             while True:
+                settings = LaunchConfig(
+                    min_nodes=1,
+                    max_nodes=1,
+                    nproc_per_node=nproc,
+                    run_id=uuid.uuid4().hex,
+                    rdzv_backend="c10d",
+                    rdzv_endpoint="127.0.0.1:0",
+                    local_addr="127.0.0.1",
+                    max_restarts=RESTARTS,
+                    monitor_interval=0.5,
+                )
                 try:
-                    elastic_launch(_settings(nodes, config), sys.executable)(
-                        "-m", "marft_algos.cli.launch", "train", *words
-                    )
+                    elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.launch", "train", *words)
                     break
                 except ChildFailedError as error:
                     if ended.is_file():  # no attempt is left, and none is needed
                         break
-                    nodes = _fewer(nodes, error)
+                    nproc = _fewer(nproc, error)
                     if run is None and not config.lanes and "--lanes" not in words:  # the sums stay what they were
-                        words += ["--lanes", str(max(lanes.USUAL, 2 * nodes.ranks))]
+                        words += ["--lanes", str(max(lanes.USUAL, 2 * nproc))]
                     (Path(folder) / AGAIN).touch()
-        except RendezvousError as error:
-            raise RanksError(
-                f"{socket.gethostname()} has not met the other machines at {nodes.host}:{nodes.port}:"
-                f" {str(error) or type(error).__name__}. Expected {nodes.count} machines with the same command, which"
-                " reach each other on every port. What was saved is whole."
-            ) from error
         except SignalException:
             say("stopped; what is saved is whole")
             return 130
@@ -100,7 +120,7 @@ def train(nodes: Nodes, argv: list[str], config: TrainConfig, run: RunFolder | N
             _end_threads(before)
         if any(Path(folder).glob("stopped-*")):
             return 130
-        return int(ended.read_text()) if ended.is_file() else 0
+        return _ended(Path(folder))
 
 
 def _end_threads(before: set[threading.Thread]) -> None:
@@ -113,65 +133,32 @@ def _end_threads(before: set[threading.Thread]) -> None:
         thread.join(HEARTBEAT_S)
 
 
-def _fewer(nodes: Nodes, error: Any) -> Nodes:
+def _fewer(nproc: int, error: Any) -> int:
     """Returns half as many ranks, where those that there were have died too often: one may lack memory, or its GPU.
 
     Raises:
-        RanksError: There is one rank, or there are several machines.
+        RanksError: There is one rank.
     """
     died = f"Ranks died {RESTARTS + 1} times; the first of the last ones: {error.get_first_failure()[1].message}"
-    if nodes.count > 1 or nodes.nproc == 1:
+    if nproc == 1:
         raise RanksError(
-            f"{died} What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nodes.nproc)}"
+            f"{died} What was saved is whole. Go on: {typed('train', '--resume', 'RUN', '--nproc', nproc)}"
         ) from error
-    say(f"{died} Half as many go on: {nodes.nproc // 2} of {nodes.nproc}.")
-    return dataclasses.replace(nodes, nproc=nodes.nproc // 2)
+    say(f"{died} Half as many go on: {nproc // 2} of {nproc}.")
+    return nproc // 2
 
 
-def _name(nodes: Nodes, config: TrainConfig) -> list[str]:
+def _name(config: TrainConfig) -> list[str]:
     """Returns words that name a new run: all ranks, and those that are started again, must mean one folder."""
     if config.name:
-        if nodes.count == 1:
-            RunFolder.check_free(config.runs_dir, config.name)
-        return []  # a machine that takes another's place finds the run there
-    if nodes.count > 1 and not nodes.job:
-        raise ConfigError("Several machines write to one run, and need one name for it. Type on all: --name NAME")
+        RunFolder.check_free(config.runs_dir, config.name)
+        return []
     stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
-    return ["--name", f"{stem}-{nodes.job or time.strftime('%Y%m%d-%H%M%S')}"]
-
-
-def _settings(nodes: Nodes, config: TrainConfig) -> Any:
-    """Returns the launcher's settings."""
-    from torch.distributed.launcher.api import LaunchConfig
-
-    if nodes.count == 1:
-        where: dict[str, Any] = {"run_id": uuid.uuid4().hex, "rdzv_endpoint": "127.0.0.1:0", "local_addr": "127.0.0.1"}
-    else:
-        address = nodes_.here(nodes)
-        host = nodes_.is_host(nodes)
-        if device := nodes_.interface(address):  # a machine's own name often means its loopback device
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", device)
-        place = f"[{nodes.host}]:{nodes.port}" if ":" in nodes.host else f"{nodes.host}:{nodes.port}"
-        meeting = {"is_host": host, "join_timeout": max(JOIN_S, round(config.collective_timeout))}
-        where = {"run_id": nodes.name, "rdzv_endpoint": place, "local_addr": address, "rdzv_configs": meeting}
-        say(f"machine: {socket.gethostname()} ({address}), one of {nodes.count} that meet at {place}")
-    return LaunchConfig(
-        min_nodes=nodes.count,
-        max_nodes=nodes.count,
-        nproc_per_node=nodes.nproc,
-        rdzv_backend="c10d",
-        max_restarts=RESTARTS,
-        monitor_interval=0.5,
-        **where,
-    )
+    return ["--name", f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"]
 
 
 class RanksError(MarftError, RuntimeError):
     """Ranks died, again and again."""
-
-
-class Over(SystemExit):
-    """Another rank has ended by an error that would come again, and has said so."""
 
 
 def joined(config: TrainConfig) -> ranks.RankGroup:
@@ -179,7 +166,6 @@ def joined(config: TrainConfig) -> ranks.RankGroup:
 
     Raises:
         ConfigError: Settings that several ranks cannot have, or ranks that are not alike.
-        Over: Before they were started again, a rank had ended by an error.
     """
     if not ranks.launched():
         return ranks.Alone()
@@ -188,8 +174,6 @@ def joined(config: TrainConfig) -> ranks.RankGroup:
 
     group = ranks.join(config.collective_timeout, pick_device(config.device))
     try:
-        if codes := [code for code in group.gather(_ended()) if code]:
-            raise Over(codes[0])
         check_code(group)
         check_folder(group, config.runs_dir)
     except BaseException:
@@ -237,6 +221,8 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.RankGroup) 
     """
     if not ranks.launched():
         return config, run
+    if run is None and not config.name:
+        raise ConfigError("All ranks write to one run, and need one name for it. Type on all machines: --name NAME")
     root = run.root if run is not None else Path(config.runs_dir) / config.name
     before = ranks.restarts() > 0 or _marked(AGAIN).is_file()
     again = group.agree(before)
@@ -254,10 +240,10 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.RankGroup) 
     return config, run
 
 
-def _ended() -> int:
-    """Returns with what a rank of this machine has ended, so that it is not to be repeated; 0: none has."""
-    file = _marked("code")
-    return int(file.read_text()) if file.is_file() else 0
+def _ended(folder: Path) -> int:
+    """Returns with what a rank has ended, so that it is not to be repeated; 0: none has."""
+    file = folder / "code"
+    return int(file.read_text(encoding="utf-8")) if file.is_file() else 0
 
 
 def _marked(name: str) -> Path:
@@ -275,38 +261,34 @@ def _end_with_launcher() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def quiet() -> None:
+    """Keeps ranks behind the first from saying what it says."""
+    if int(os.environ["RANK"]):
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
+        warnings.simplefilter("ignore")
+
+
 def main() -> int:
-    """Runs one rank; returns 0 unless it died, or has to make the ranks of other machines end, too."""
+    """Runs one rank of this machine; returns 0 unless it died."""
     from marft_algos import cli
 
     _end_with_launcher()
     ended, rank = Path(os.environ[ENDED]), int(os.environ["RANK"])
-    one_machine = os.environ["GROUP_WORLD_SIZE"] == "1"
-    if one_machine and _ended():  # another rank's end is not to be repeated
+    if _ended(ended):  # another rank's end is not to be repeated
         return 0
-    stopped = ended / f"stopped-{rank}"
+    stopped, short = ended / f"stopped-{rank}", ended / f"alone-{rank}"
     stopped.unlink(missing_ok=True)  # by the launcher, before it started this rank again
-    before = {file.name: file.read_text(encoding="utf-8") for file in ended.glob("alone-*")}
-    if rank:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
-        warnings.simplefilter("ignore")  # rank 0 says it, too
-    over = False
-    try:
-        code = cli.main(sys.argv[1:])
-    except Over as end:
-        code, over = int(str(end.code)), True
+    before = short.read_text(encoding="utf-8") if short.is_file() else ""
+    code = cli.main(sys.argv[1:])
     if code == 130:
         stopped.touch()
     elif code:
-        short = ended / f"alone-{rank}"
         left = short.read_text(encoding="utf-8") if short.is_file() else ""
-        if left and left != before.get(short.name):  # the others wait for this rank: the launcher ends them
-            if left == "0":
-                (ended / "code").write_text(str(code), encoding="utf-8")
-            return code
-        (ended / "code").write_text(str(code), encoding="utf-8")
-    # A death is what launchers tell each other of: all ranks are started again, meet, and end with this code.
-    return 0 if one_machine or over or code in (0, 130) else 1
+        waited_for = left not in ("", before)  # the others wait for this rank: the launcher ends them
+        if not waited_for or left == "0":
+            (ended / "code").write_text(str(code), encoding="utf-8")
+        return code if waited_for else 0
+    return 0
 
 
 if __name__ == "__main__":

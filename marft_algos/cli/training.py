@@ -90,7 +90,7 @@ def _about(preset: str, command: str, whole: bool) -> str:
         "  --config FILE     settings from TOML; a run's config.toml repeats it\n"
         "  --data PATH       math problems from a JSONL file, or a named data set\n"
         "  --dry-run         check the settings and estimate the memory; load no weights, start nothing, send nothing\n"
-        "  --nproc N         on N processes of this machine; --nnodes and --rdzv-endpoint: of several (docs/scale.md)\n"
+        "  --nproc N         on N processes of this machine; those of several: torchrun (docs/scale.md)\n"
         "  --trust           let a file's settings execute and send, after showing them (docs/trust.md)\n\n"
         f"Presets (the defaults below are those of {preset}):\n{described if whole else names}"
     )

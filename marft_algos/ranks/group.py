@@ -70,7 +70,7 @@ class Alone:
 
 
 class Ranks:
-    """Processes that a launcher has started: torchrun, SLURM, or ``marft train --nproc``.
+    """Processes that a launcher has started: torchrun, or ``marft train --nproc``.
 
     Args:
         timeout: Seconds after which a call that somebody else does not make is an error.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from marft_algos.cli import nodes
+from marft_algos.cli import launch
 from marft_algos.cli.training import typed_settings
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/cluster"
@@ -22,15 +22,15 @@ SRUN = """#!{python}
 # Starts the command once for each machine of the job, all of them here, as srun --ntasks-per-node 1 does.
 import os, subprocess, sys
 words = [word for word in sys.argv[1:] if not word.startswith("--kill")]
-step = dict(SLURM_STEP_ID="0", SLURM_STEP_NUM_NODES="2", SLURM_STEP_NUM_TASKS="2", SLURM_STEP_NODELIST="127.0.0.[1-2]")
-started = [subprocess.Popen(words, env={{**os.environ, **step, "SLURM_NODEID": str(node)}}) for node in range(2)]
+started = [subprocess.Popen(words, env={{**os.environ, "SLURM_NODEID": str(node)}}) for node in range(2)]
 sys.exit(max(process.wait() for process in started))
 """
-MARFT = """#!{python}
+TORCHRUN = """#!{python}
 import json, os, sys
 with open(os.environ["SAID"], "a") as file:
     file.write(json.dumps([sys.argv[1:], os.environ["SLURM_NODEID"]]) + "\\n")
 """
+SCONTROL = "#!{python}\nprint('127.0.0.1\\n127.0.0.2')\n"
 
 
 def program(file: Path, text: str) -> None:
@@ -42,6 +42,7 @@ def sbatch(tmp_path: Path, *words: str, **environ: str) -> subprocess.CompletedP
     """Runs the batch script as SLURM does on a job's first machine."""
     job = {
         **{"SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "marft", "SLURM_NNODES": "2", "SLURM_NODEID": "0"},
+        **{"SLURM_JOB_NODELIST": "127.0.0.[1-2]"},
         **{"SLURM_SUBMIT_DIR": str(tmp_path), "SAID": str(tmp_path / "said")},
         **{"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"},
     }
@@ -57,6 +58,7 @@ def bin_(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     program(folder / "srun", SRUN)
+    program(folder / "scontrol", SCONTROL)
     return folder
 
 
@@ -69,26 +71,29 @@ def test_scripts_can_be_read_by_bash(script: Path) -> None:
 def test_a_slurm_job_starts_a_launcher_on_each_machine_and_goes_on_when_it_is_queued_again(
     tmp_path: Path, bin_: Path
 ) -> None:
-    program(bin_ / "marft", MARFT)
+    program(bin_ / "torchrun", TORCHRUN)
     done = sbatch(tmp_path, "grpo", "--lr", "1e-5", SLURM_GPUS_ON_NODE="8")
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
-    words = ["train", "grpo", "--lr", "1e-5", "--runs-dir", f"{tmp_path}/runs", "--name", "marft-4711", "--nproc", "8"]
+    place = ["--nnodes", "2", "--nproc-per-node", "8", "--max-restarts", "3", "--rdzv-backend", "c10d"]
+    place += ["--rdzv-id", "4711", "--rdzv-endpoint", "127.0.0.1:24711", "-m", "marft_algos", "train"]
+    words = [*place, "grpo", "--lr", "1e-5", "--runs-dir", f"{tmp_path}/runs", "--name", "marft-4711"]
     assert sorted(said, key=lambda one: str(one[1])) == [[words, "0"], [words, "1"]]
     (tmp_path / "runs/marft-4711").mkdir(parents=True)
     (tmp_path / "runs/marft-4711/config.toml").touch()
     assert sbatch(tmp_path, "grpo").returncode == 0
     again = json.loads((tmp_path / "said").read_text().splitlines()[-1])[0]
-    assert again == ["train", "--resume", f"{tmp_path}/runs/marft-4711", "--nproc", "1"]
+    assert again[-3:] == ["train", "--resume", f"{tmp_path}/runs/marft-4711"]
+    assert again[again.index("--nproc-per-node") + 1] == "1"
 
 
 @pytest.mark.slow
 def test_a_slurm_job_trains_on_two_launchers(tmp_path: Path, bin_: Path) -> None:
-    program(bin_ / "marft", "#!{python}\nimport sys\nfrom marft_algos.cli import main\nsys.exit(main(sys.argv[1:]))\n")
+    program(bin_ / "torchrun", "#!{python}\nfrom torch.distributed.run import main\nmain()\n")
     few = ("--iterations", "1", "--episodes-per-iteration", "16", "--eval-episodes", "8", "--eval-every", "0")
     done = sbatch(tmp_path, *few)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("one of 2 that meet at 127.0.0.1:") == 2 and done.stdout.count("gain:") == 1
+    assert done.stdout.count("gain:") == 1, "rank 0 speaks for all"
     assert (tmp_path / "runs/marft-4711/checkpoints/step_000001/state.pt").is_file()
 
 
@@ -101,7 +106,7 @@ def command_is_understood(command: str) -> None:
     """``marft train`` of this checkout reads the words."""
     words = shlex.split(command)
     assert words[:2] == ["marft", "train"]
-    config, _ = typed_settings(nodes.take(words[2:], {})[0])
+    config, _ = typed_settings(launch.take(words[2:])[0])
     assert config.name == "marft" and config.runs_dir == "/runs"
 
 
@@ -168,10 +173,10 @@ def test_the_job_of_kubernetes_meets_where_its_service_says() -> None:
     (container,) = template["spec"]["containers"]
     [script] = container["args"]
     subprocess.run(["bash", "-nc", script], check=True)
-    found = re.search(r"--nproc (\d+) --nnodes (\d+) --rdzv-endpoint ([^\s:]+):\d+", script)
+    found = re.search(r"--nnodes (\d+) --nproc-per-node (\d+) .*--rdzv-endpoint ([^\s:]+):\d+", script, re.DOTALL)
     assert found is not None
-    assert int(found[1]) == int(container["resources"]["limits"]["nvidia.com/gpu"])
-    assert int(found[2]) == job["spec"]["completions"] == job["spec"]["parallelism"]
+    assert int(found[2]) == int(container["resources"]["limits"]["nvidia.com/gpu"])
+    assert int(found[1]) == job["spec"]["completions"] == job["spec"]["parallelism"]
     # An indexed job's pods are called NAME-0, NAME-1, …, below the subdomain that the service makes.
     assert found[3] == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert job["spec"]["completionMode"] == "Indexed" and template["spec"]["subdomain"] == service["metadata"]["name"]

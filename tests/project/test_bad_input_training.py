@@ -71,7 +71,7 @@ train --lanes 3 | 3 lanes cannot be dealt to 1 ranks | Expected a power of two, 
 train --shard base --full-finetune | A base that is trained itself is not sharded | Leave out --full-finetune, or --shard base | --full-finetune, or --shard base
 train --nproc 0 | --nproc 0: | expected how many processes train together on | --nproc 0: expected how many processes train
 train --nproc | --nproc needs a value | --nproc needs a value | marft train --help
-train --nproc 2 --nnodes 2 | --nnodes 2: | expected where the machines meet, an address | --nnodes 2: expected where the machines meet,
+train --nproc 2 --nnodes 2 | --nnodes is an option of torchrun | starts the ranks of several machines | torchrun --nnodes 2 --nproc-per-node 2
 train --engines 'actor_0={kind="vllm"}' | engines.actor_0: | Expected {kind = "vllm", url = | marft train --help
 train --engines 'actor_0={kind="vlm", url="http://127.0.0.1:1"}' | engines.actor_0: | Did you mean 'vllm'? Expected {kind = "vllm", | Did you mean 'vllm'
 train --engines 'actor_0={kind="openai", model="x", api_key="sk-1"}' | engines.actor_0: | An engine of kind openai has no setting | Keys stay in the environment: key_env = "NAME"

@@ -21,8 +21,8 @@ from marft_algos.runs.folder import RunFolder
 
 EVERY = commands.every()
 RECORD = json.loads(commands.RECORD.read_text(encoding="utf-8"))
-PROCESSES = re.compile(r" --(nproc|nnodes|rdzv-endpoint)[ =]\S+")
-"""Options that start processes before anything else is read."""
+PROCESSES = re.compile(r" --nproc[ =]\S+")
+"""The option that starts processes before anything else is read."""
 OPEN = re.compile(r"\bN\b|\$|USER/NAME|(better_half|grpo_range):")
 """What the reader, the shell or another page puts in: of such commands the names of the options are read."""
 ABSENT = re.compile(r"is no run|Cannot read|There is no model folder|There are no demonstrations|neither a data set")
