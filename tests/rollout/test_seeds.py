@@ -163,7 +163,6 @@ def test_only_this_page_makes_generators() -> None:
     """Analyses of results, typed-in play and the makers of embedded models draw on their own; a run does not."""
     root = Path(marft_algos.__file__).parent
     own = {"seeds.py", "runs/intervals.py", "workbench/bench/statistics.py", "cli/play.py", "engines/conformance.py"}
-    own.add("workbench/new.py")  # in the project that it writes
     making = re.compile(r"default_rng\(|manual_seed\(|random\.seed\(|SeedSequence\(|RandomState\(")
     found = {str(f.relative_to(root)) for f in root.rglob("*.py") if making.search(f.read_text())}
     assert {f for f in found if not f.startswith("models/")} <= own
