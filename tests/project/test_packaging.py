@@ -196,9 +196,7 @@ def test_the_version_stands_in_one_place_and_the_others_agree() -> None:
     stated = run(
         "git", "grep", "-nE", r"^(__version__|version) ?[=:] ?\"?[0-9]", "--", "*.py", "*.toml", "*.cff", ":!tests"
     )
-    places = {line.split(":")[0] for line in stated.stdout.splitlines()} - {
-        "marft_algos/workbench/new.py"
-    }  # of its projects
+    places = {line.split(":")[0] for line in stated.stdout.splitlines()}
     assert stated.returncode == 128 or places == {"marft_envs/__init__.py", "CITATION.cff"}
 
 
@@ -232,9 +230,10 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     model = "marft_algos/models/embedded"
     wanted = {f"{package}/py.typed" for package in PACKAGES}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
-    wanted |= {
-        f"marft_algos/workbench/view/web/{file.name}" for file in (ROOT / "marft_algos/workbench/view/web").iterdir()
-    }
+    for folder in ("workbench/view/web", "workbench/skeleton", "runs/pages", "workbench/bench/pages"):
+        files = [file for file in (ROOT / "marft_algos" / folder).rglob("*") if file.is_file()]
+        assert files
+        wanted |= {file.relative_to(ROOT).as_posix() for file in files}
     assert wanted <= names and "marft_algos/workbench/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
     assert top == {*PACKAGES, f"marft-{marft_envs.__version__}.dist-info"}

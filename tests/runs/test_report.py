@@ -7,6 +7,7 @@ import sys
 from html.parser import HTMLParser
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,7 +17,7 @@ from rich.console import Console
 from helpers import flex
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
-from marft_algos.runs import dependence, loggers, plots, report
+from marft_algos.runs import loggers, plots, report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.workbench import view
 from marft_envs.core.types import RoundRecord
@@ -154,7 +155,7 @@ def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
 def test_the_page_has_the_team_d_and_its_profiles(run: RunFolder) -> None:
     page = report.render(run)
     assert "Plan." in page and "Solve." in page, "what each agent is told"
-    figures = re.findall(r'<svg class="D".*?</svg>', page)
+    figures = re.findall(r'<svg class="D".*?</svg>', page, re.DOTALL)
     assert len(figures) == 1, "one round, and the untrained team's D is the trained one's"
     cells = re.findall(r'<rect class="cell".*?fill-opacity="(.*?)"><title>(.*?)</title>', figures[0])
     assert cells == [("1.000", "planner_0 → solver_0: 100%"), ("0.000", "solver_0 → planner_0: 0%")]
@@ -166,12 +167,13 @@ def test_d_is_the_share_of_episodes_that_had_the_round() -> None:
         made = flex.play(flex.flex(3)).episode
         made.rounds = [RoundRecord(i, rng.integers(0, 2, (3, 3)).tolist(), []) for i in range(rounds)]
         played.append(made)
-    shown = dependence.shares(played)
+    shown = report.shares(played)
     assert [len(m) for m in shown] == [3, 3, 3]
     for i, matrix in enumerate(shown):
         np.testing.assert_allclose(matrix, np.mean([e.rounds[i].D for e in played if len(e.rounds) > i], axis=0))
-    assert dependence.shares([]) == []
-    drawn = ElementTree.fromstring(dependence.svg(["<b>&", "a" * 99, "c"], shown[0], HOSTILE[:40]))
+    assert report.shares([]) == []
+    picture: Any = report.pages().get_template("dependence.svg.jinja").module
+    drawn = ElementTree.fromstring(picture.svg(["<b>&", "a" * 99, "c"], shown[0], HOSTILE[:40]))
     assert len(drawn.findall("rect")) == 9 and not drawn.findall("b")
 
 
@@ -230,7 +232,7 @@ def test_without_matplotlib_the_report_says_what_curves_need(run: RunFolder, mon
     assert (
         "<svg style" not in page
         and '<svg class="D"' in page
-        and "pip install -e &#x27;.[train]&#x27;" in page
+        and "pip install -e &#39;.[train]&#39;" in page
         and "lora_r = 2" in page
     )
     with pytest.raises(MissingExtraError, match="Drawing curves"):

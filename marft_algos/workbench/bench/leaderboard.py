@@ -6,7 +6,6 @@ its text is escaped where it is shown.
 
 from __future__ import annotations
 
-import html
 import json
 import math
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
-from marft_algos.runs.report import html_page
 from marft_algos.terminal import clean
 from marft_algos.workbench.bench import packed, tables
 from marft_algos.workbench.bench.folder import SCORES
@@ -193,8 +191,4 @@ def markdown(packs: Sequence[Pack]) -> str:
 
 def webpage(packs: Sequence[Pack]) -> str:
     """Writes the page as HTML that needs nothing else."""
-    from marft_algos.workbench.bench import page
-
-    parts = [f"<p>{html.escape(text)}</p>" for text in ABOUT]
-    parts += [f"<h2>{html.escape(title)}</h2>{page.table(sheet)}" for title, sheet in sheets(packs).items()]
-    return html_page(TITLE, parts, page.STYLE)
+    return tables.webpage(TITLE, about=ABOUT, sheets=sheets(packs))

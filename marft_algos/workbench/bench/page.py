@@ -5,7 +5,6 @@ A pure function of the benchmark's folder: it can be written while runs are stil
 
 from __future__ import annotations
 
-import html
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from marft_algos.config.values import dumps
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
-from marft_algos.runs.report import html_page
 from marft_algos.workbench.bench import figures, sweep, tables
 
 if TYPE_CHECKING:
@@ -91,19 +89,23 @@ def _page(
     count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
     state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
     source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
-    commands = f"marft bench run {source} --out {where}\n{command}"
-    body = [
-        f'<p class="note">{html.escape(state)}. Scores and differences in points with 95 % intervals over seeds and '
-        "problems; differences are paired by seed and problem.</p>",
-        f'<p class="note">{html.escape(_panels(shown))}</p>',
-        *(f"<h2>{_TITLES[name]}</h2>{table(sheet)}" for name, sheet in sheets.items()),
-        *(f"<figure><figcaption>{_CAPTIONS[n]}</figcaption>{inline(svg)}</figure>" for n, svg in drawn.items()),
-        _troubles(shown),
-        f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>",
-        _each_run(folder, shown),
-        f"<h2>Grid</h2>\n<details><summary>as TOML</summary><pre>{html.escape(dumps(grid))}</pre></details>",
-    ]
-    return html_page(folder.root.resolve().name, body, STYLE)
+    units = "Scores and differences in points with 95 % intervals over seeds and problems; differences are paired"
+    runs = {}
+    for row in shown:
+        if row["status"] == "done" and row["kind"] == "train":
+            config = str(folder.runs / row["key"] / "config.toml")
+            title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
+            runs[title] = shlex.join(["marft", "train", "--config", config, "--runs-dir", "runs", "--name", row["key"]])
+    return tables.webpage(
+        folder.root.resolve().name,
+        about=[f"{state}. {units} by seed and problem.", _panels(shown)],
+        sheets={_TITLES[name]: sheet for name, sheet in sheets.items()},
+        figures={_CAPTIONS[name]: inline(svg) for name, svg in drawn.items()},
+        troubles=_troubles(shown),
+        commands=f"marft bench run {source} --out {where}\n{command}",
+        runs=runs,
+        grid=dumps(grid),
+    )
 
 
 def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -113,40 +115,12 @@ def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"Evaluated on {'; '.join(panels)}." if panels else ""
 
 
-def table(sheet: Sequence[Sequence[str]]) -> str:
-    """Writes a sheet as a table of HTML."""
-    head, *body = sheet
-    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-def _troubles(rows: Sequence[Mapping[str, Any]]) -> str:
+def _troubles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Cells without a number, and why."""
-    items = []
-    for row in rows:
-        if row["status"] in ("failed", "skipped"):
-            seed = f" · seed {row['seed']}" if row["status"] == "failed" else ""
-            what = html.escape(f"{tables.label(row)} · {row['env']}{seed}: {row['error']}")
-            items.append(f"<li><b>{row['status']}</b> {what}</li>")
-    return f"<h2>Without a number</h2><ul>{''.join(dict.fromkeys(items))}</ul>" if items else ""
-
-
-def _each_run(folder: BenchFolder, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lists the exact command of every run that was trained."""
-    items = []
-    for row in rows:
-        if row["status"] == "done" and row["kind"] == "train":
-            config = folder.runs / row["key"] / "config.toml"
-            command = f"marft train --config {shlex.quote(str(config))} --runs-dir runs --name {row['key']}"
-            title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
-            items.append(f"<li>{html.escape(title)}<pre>{html.escape(command)}</pre></li>")
-    return f"<h2>Runs</h2><details><summary>{len(items)} commands</summary><ol>{''.join(items)}</ol></details>"
-
-
-STYLE = """
-table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top;
-  white-space: nowrap }
-figure { margin: 1rem 0 }
-"""
+    seeds = {"failed": " · seed {seed}", "skipped": ""}
+    lines = [
+        f"{r['status']} {tables.label(r)} · {r['env']}{seeds[r['status']].format(**r)}: {r['error']}"
+        for r in rows
+        if r["status"] in seeds
+    ]
+    return list(dict.fromkeys(lines))

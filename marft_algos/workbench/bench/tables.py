@@ -322,6 +322,13 @@ def markdown(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
 
 
+def webpage(title: str, **content: Any) -> str:
+    """Writes sheets, and what else the template shows, as a page of HTML that needs nothing else."""
+    from marft_algos.runs import report
+
+    return report.pages("marft_algos.workbench.bench").get_template("sheet.html.jinja").render(title=title, **content)
+
+
 _TEX = {c: f"\\{c}" for c in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\~{}", "^": r"\^{}"}
 _TEX |= {"–": "--", "�": "?"}
 

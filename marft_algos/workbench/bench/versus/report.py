@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from statistics import fmean
 from typing import Any
 
 from marft_algos.runs.disk import write_whole
-from marft_algos.runs.report import html_page
 from marft_algos.workbench.bench import tables
 from marft_algos.workbench.bench.folder import BenchFolder
 from marft_algos.workbench.bench.versus import grids, run, verdict
@@ -104,22 +102,16 @@ def write(trial: Trial, root: Path, command: str) -> Findings:
     failed = run.failures(root, trial)
     write_whole(root / "verdict.json", json.dumps(findings.table() | {"failed": failed}, indent=1) + "\n")
     notes = _notes(trial)
+    folders = [root / f"{side}-runs" for side in run.sides(trial)]
+    commands = "\n".join([command, *(f"marft bench report {shlex.quote(str(f))}" for f in folders)])
     text = [f"# {trial.env}: {findings.sentence}", *notes]
-    body = [
-        f"<p><b>{html.escape(findings.sentence)}</b></p>",
-        *(f'<p class="note">{html.escape(n)}</p>' for n in notes),
-    ]
     for title, sheet in findings.sheets.items():
         text += [f"## {title}", tables.markdown(sheet).rstrip()]
-        body.append(f"<h2>{title}</h2>{_table(sheet)}")
     text += ["## Without a number", *(f"* {tables.in_markdown(line)}" for line in failed)] if failed else []
-    body += [f"<h2>Without a number</h2><pre>{html.escape(chr(10).join(failed))}</pre>"] if failed else []
-    folders = [root / f"{side}-{part}" for side in run.sides(trial) for part in ("sweep", "runs")]
-    commands = "\n".join([command, *(f"marft bench report {shlex.quote(str(f))}" for f in folders if "runs" in f.name)])
     text += ["## Commands", f"```sh\n{commands}\n```"]
-    body.append(f"<h2>Commands</h2><pre>{html.escape(commands)}</pre>")
     write_whole(root / "report.md", "\n\n".join(text) + "\n", errors="replace")
-    write_whole(root / "report.html", html_page(f"versus: {trial.env}", body, _STYLE), errors="replace")
+    shown = {"about": [findings.sentence, *notes], "sheets": findings.sheets, "troubles": failed, "commands": commands}
+    write_whole(root / "report.html", tables.webpage(f"versus: {trial.env}", **shown, verdict=True), errors="replace")
     return findings
 
 
@@ -221,17 +213,3 @@ def _notes(trial: Trial) -> list[str]:
 
 def _listed(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
-
-
-def _table(sheet: Sheet) -> str:
-    head, *body = sheet
-    titles = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    rows = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in body)
-    return f'<div class="scroll"><table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>'
-
-
-_STYLE = """
-.scroll { overflow-x: auto }
-table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums }
-th, td { text-align: left; padding: .3rem .5rem; border-bottom: 1px solid var(--line); vertical-align: top }
-"""
