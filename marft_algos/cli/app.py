@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Annotated, Any
 
 import tyro
@@ -29,45 +29,51 @@ from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import MarftError, did_you_mean
 
-COMMANDS = {
-    "envs": "list the environments, or describe one",
-    "play": "play an environment yourself",
-    "check": "does an environment keep the rules?",
-    "new": "write a project for an environment of your own, with tests, card and entry point",
-    "profiles": "write a team's profiles down, with worked examples of the task's expert",
-    "train": "train a team",
-    "plan": "what of a run fits on which GPUs, and what it sends",
-    "sft": "start a team from demonstrations: an expert's, recorded ones, or a run's successes",
-    "dpo": "learn from pairs of recorded episodes, of which one ended better",
-    "eval": "score a trained team against the untrained one or another, or any team of hosted and local models",
-    "export": "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
-    "bench": "run a grid of algorithms, environments and seeds, and report on it",
-    "replay": "play a chunk that ended every worker that it was given to",
-    "versus": "does a team beat the best single agent at equal cost of training?",
-    "show": "the last numbers of a run, and where its report is",
-    "doctor": "what this machine has, what runs on it, and what to type for what does not",
-    "view": "watch runs, read and compare their episodes, on a page of this machine",
-    "completion": "completion of commands and options for bash, zsh and fish",
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "Look around": {
+        "envs": ("list the environments, or describe one", "cli.app"),
+        "play": ("play an environment yourself", "cli.play"),
+        "doctor": ("what this machine has, what runs on it, and what to type for what does not", "workbench.doctor"),
+    },
+    "Train a team": {
+        "train": ("train a team", "cli.commands"),
+        "sft": ("start a team from demonstrations: an expert's, recorded ones, or a run's successes", "cli.commands"),
+        "dpo": ("learn from pairs of recorded episodes, of which one ended better", "cli.commands"),
+        "plan": ("what of a run fits on which GPUs, and what it sends", "cli.plan"),
+    },
+    "Follow a run, and read it": {
+        "show": ("the last numbers of a run, and where its report is", "cli.commands"),
+        "view": ("watch runs, read and compare their episodes, on a page of this machine", "workbench.view.commands"),
+    },
+    "Judge a team": {
+        "eval": (
+            "score a trained team against the untrained one or another, or any team of hosted and local models",
+            "cli.evaluate",
+        ),
+        "bench": ("run a grid of algorithms, environments and seeds, and report on it", "workbench.bench.commands"),
+        "versus": (
+            "does a team beat the best single agent at equal cost of training?",
+            "workbench.bench.versus.commands",
+        ),
+    },
+    "Use it elsewhere": {
+        "export": (
+            "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
+            "workbench.export.commands",
+        ),
+    },
+    "Write an environment of your own": {
+        "new": ("write a project for an environment of your own, with tests, card and entry point", "workbench.new"),
+        "check": ("does an environment keep the rules?", "cli.app"),
+        "profiles": ("write a team's profiles down, with worked examples of the task's expert", "cli.app"),
+    },
+    "Be ready for failures": {"replay": ("play a chunk that ended every worker that it was given to", "cli.replay")},
+    "Set up the shell": {"completion": ("completion of commands and options for bash, zsh and fish", "cli.completion")},
 }
-"""Command -> what it does; the function is ``run_<command>`` of the module in ``_WHERE`` (here by default)."""
-
-_WHERE = {
-    "play": "cli.play",
-    "new": "workbench.new",
-    "train": "cli.commands",
-    "plan": "cli.plan",
-    "sft": "cli.commands",
-    "dpo": "cli.commands",
-    "eval": "cli.evaluate",
-    "show": "cli.commands",
-    "doctor": "workbench.doctor",
-    "completion": "cli.completion",
-    "export": "workbench.export.commands",
-    "bench": "workbench.bench.commands",
-    "replay": "cli.replay",
-    "versus": "workbench.bench.versus.commands",
-    "view": "workbench.view.commands",
-}
+"""Title, as ``marft`` alone lists them -> command -> what it does, and the module with ``run_<command>``; the options
+are read into its dataclass ``<Command>Arguments``, those of ``train`` into the settings."""
+COMMANDS = {command: what for listed in GROUPS.values() for command, (what, _) in listed.items()}
+_MODULES = {command: module for listed in GROUPS.values() for command, (_, module) in listed.items()}
 
 WISHES = {
     **dict.fromkeys(("list", "environments"), "marft envs"),
@@ -79,18 +85,6 @@ WISHES = {
     "version": "marft --version",
 }
 """What commands are called elsewhere -> what to type here."""
-
-GROUPS = {
-    "Look around": ("envs", "play", "doctor"),
-    "Train a team": ("train", "sft", "dpo", "plan"),
-    "Follow a run, and read it": ("show", "view"),
-    "Judge a team": ("eval", "bench", "versus"),
-    "Use it elsewhere": ("export",),
-    "Write an environment of your own": ("new", "check", "profiles"),
-    "Be ready for failures": ("replay",),
-    "Set up the shell": ("completion",),
-}
-"""Title -> its commands, as ``marft`` alone lists them."""
 
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents
@@ -111,8 +105,8 @@ Settings of a file that run code, start programs or send something take effect w
 def welcome() -> str:
     """Writes what ``marft`` alone says: how to begin, and every command in its group."""
     lines = []
-    for title, names in GROUPS.items():
-        lines += [f"{title}:", *(f"  {name:<12}{COMMANDS[name]}" for name in names)]
+    for title, listed in GROUPS.items():
+        lines += [f"{title}:", *(f"  {command:<12}{what}" for command, (what, _) in listed.items())]
     return WELCOME.format(commands="\n".join(lines))
 
 
@@ -200,9 +194,13 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    module = importlib.import_module(f"marft_algos.{_WHERE.get(command, 'cli.app')}")
-    code: int = getattr(module, f"run_{command}")(rest)
+    code: int = getattr(module_of(command), f"run_{command}")(rest)
     return code
+
+
+def module_of(command: str) -> ModuleType:
+    """Imports the module that a command is in."""
+    return importlib.import_module(f"marft_algos.{_MODULES[command]}")
 
 
 def _meant(words: list[str]) -> str:

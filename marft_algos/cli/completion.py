@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 import typing
 from dataclasses import dataclass
@@ -12,34 +11,14 @@ import tyro
 
 import marft_envs
 from marft_algos.algorithms import base as algorithms
+from marft_algos.cli import app
 from marft_algos.config import arguments, forms, presets, settings
 from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
-_FORMS = {
-    "envs": "cli.app:EnvsArguments",
-    "play": "cli.play:PlayArguments",
-    "doctor": "workbench.doctor:DoctorArguments",
-    "plan": "cli.plan:PlanArguments",
-    "show": "cli.commands:ShowArguments",
-    "eval": "cli.options:EvalArguments",
-    "bench run": "workbench.bench.commands:RunArguments",
-    "bench report": "workbench.bench.commands:ReportArguments",
-    "bench pack": "workbench.bench.commands:PackArguments",
-    "bench leaderboard": "workbench.bench.commands:LeaderboardArguments",
-    "export": "workbench.export.commands:ExportArguments",
-    "new": "workbench.new:NewArguments",
-    "check": "cli.app:CheckArguments",
-    "profiles": "cli.app:ProfilesArguments",
-    "completion": "cli.completion:CompletionArguments",
-    "versus": "workbench.bench.versus.commands:Arguments",
-    "view": "workbench.view.commands:ViewArguments",
-    "replay": "cli.replay:ReplayArguments",
-}
-"""Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
 _EVERYWHERE = ("--help", "--help-all", "--trust", "--debug")
 _TRAINS = ("train", "sft", "dpo", "plan")
-_TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc", "--nnodes", "--rdzv-endpoint")
+_TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc")
 
 
 @dataclass(frozen=True)
@@ -57,14 +36,19 @@ def run_completion(argv: list[str]) -> int:
     return 0
 
 
+def options_of() -> dict[str, Any]:
+    """Command -> the dataclass that its options are read into; those of ``train`` are its settings."""
+    verbs = app.module_of("bench").VERBS
+    spoken = [(command, command, command) for command in app.COMMANDS]
+    spoken += [(f"bench {verb}", "bench", verb) for verb in verbs]
+    found = {typed: getattr(app.module_of(place), f"{name.title()}Arguments", None) for typed, place, name in spoken}
+    return {typed: form for typed, form in found.items() if form is not None}
+
+
 def words() -> dict[str, list[str]]:
     """What may follow each command: its verbs, ids or algorithms, then its options."""
-    from marft_algos.cli.app import COMMANDS
-
-    found: dict[str, list[str]] = {"": [*COMMANDS, "--version", "--help"]}
-    for command, form in _FORMS.items():
-        module, _, name = form.partition(":")
-        found[command] = _options(getattr(importlib.import_module(f"marft_algos.{module}"), name))
+    found: dict[str, list[str]] = {"": [*app.COMMANDS, "--version", "--help"]}
+    found |= {command: _options(form) for command, form in options_of().items()}
     ids, names = [spec.id for spec in marft_envs.list_envs()], algorithms.names()
     for command in ("envs", "play", "check", "profiles"):
         found[command] = [*ids, *found[command]]
@@ -132,11 +116,9 @@ def _bash(zsh: bool) -> str:
 
 def _fish() -> str:
     """Lines for fish: a condition, and what it may be followed by."""
-    from marft_algos.cli.app import COMMANDS
-
     lines = [
         f"complete -c marft -n __fish_use_subcommand -f -a {name} -d {shlex.quote(what)}"
-        for name, what in COMMANDS.items()
+        for name, what in app.COMMANDS.items()
     ]
     known = values()
     for command, following in words().items():

@@ -36,7 +36,7 @@ from marft_algos.models.weights import LoraSettings
 from marft_algos.types import SamplingParams
 from marft_algos.workbench.bench import grid
 from marft_algos.workbench.bench.commands import RunArguments
-from marft_algos.workbench.bench.versus.commands import Arguments as VersusArguments
+from marft_algos.workbench.bench.versus.commands import VersusArguments
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_algos.workbench.view.commands import ViewArguments
 from marft_envs.errors import ConfigError

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 import marft_envs
-from marft_algos.cli import app, main
+from marft_algos.cli import app, completion, main
 from marft_algos.config import arguments, forms, manual
 from marft_algos.config.settings import TrainConfig, build
 from marft_algos.runs.folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-FORMS: dict[str, Any] = {
-    command: getattr(__import__(f"marft_algos.{form.partition(':')[0]}", fromlist=["_"]), form.partition(":")[2])
-    for command, form in app.importlib.import_module("marft_algos.cli.completion")._FORMS.items()
-}
+FORMS: dict[str, Any] = completion.options_of()
 EXAMPLES = [(command, words) for command, entry in manual.MANUAL.items() for words, _ in entry.examples]
 
 

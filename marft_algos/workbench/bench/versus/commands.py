@@ -14,7 +14,7 @@ from marft_algos.workbench.bench.versus.trial import Question, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments(Question):
+class VersusArguments(Question):
     """Does my team beat my best single agent, at equal cost of training?
 
     Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
@@ -34,7 +34,7 @@ class Arguments(Question):
 
 def run_versus(argv: list[str]) -> int:
     """``marft versus ENV --token-budget N --out DIR``."""
-    options: Arguments = arguments.parse(Arguments, argv, prog="marft versus")
+    options: VersusArguments = arguments.parse(VersusArguments, argv, prog="marft versus")
     from marft_algos.lazy import require_training
 
     require_training()
