@@ -134,8 +134,6 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
 
     if not options.run and not options.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
-    if options.episodes is not None and options.episodes < 1:
-        raise ConfigError(f"--episodes is {options.episodes}; expected at least 1, or leave it out: as while training.")
     if options.models and not options.untrained:
         raise ConfigError("A trained team plays on its own base models. Add --untrained, or leave --models out.")
     if (split := options.env_kwargs.get("split", "test")) != "test":

@@ -50,8 +50,6 @@ class PlayArguments:
 def run_play(argv: list[str]) -> int:
     """``marft play ID``."""
     options: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
-    if options.episodes < 1:
-        raise ConfigError(f"--episodes is {options.episodes}; expected at least 1.")
     if options.random and (options.agent or options.team):
         other = "--agent" if options.agent else "--team"
         raise ConfigError(

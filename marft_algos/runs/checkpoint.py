@@ -23,7 +23,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import safetensors.torch
@@ -31,26 +31,17 @@ import torch
 from safetensors import SafetensorError
 
 from marft_algos.models import finite
+from marft_algos.models.policy import PolicySet
 from marft_algos.ranks import alike
 from marft_algos.runs import checksums
 from marft_algos.runs.disk import writing
-from marft_algos.runs.progress import RunProgress as RunProgress
+from marft_algos.runs.progress import RunProgress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 FORMAT = 1
 _TORCH_WRITES = re.compile(r"inline_container|PytorchStreamWriter|iostream|cannot be opened|Parent directory")
 """How torch says that a file could not be written: RuntimeErrors without an errno."""
 _STEP = re.compile(r"step_(\d+)")
-
-
-class PolicyFiles(Protocol):
-    """What a checkpoint needs of the policies."""
-
-    def save_adapter(self, policy: str, folder: Path) -> Path:
-        """Writes a policy's weights."""
-
-    def load_adapter(self, policy: str, folder: Path) -> None:
-        """Reads them back in place."""
 
 
 def step_dir(folder: Path, iteration: int) -> Path:
@@ -112,7 +103,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
 def save(
     folder: Path,
     progress: RunProgress,
-    policies: PolicyFiles,
+    policies: PolicySet,
     names: Sequence[str],
     state: Mapping[str, Any],
     ahead: Sequence[Any] = (),
@@ -222,7 +213,7 @@ def check_policies(path: Path, names: Sequence[str]) -> None:
         checksums.check(path, *(f"policies/{name}" for name in names))
 
 
-def load_policies(path: Path, policies: PolicyFiles, names: Sequence[str]) -> None:
+def load_policies(path: Path, policies: PolicySet, names: Sequence[str]) -> None:
     """Reads the weights of these policies, in place.
 
     Raises:

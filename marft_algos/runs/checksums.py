@@ -22,7 +22,7 @@ class DamagedError(ConfigError):
 
 def write(folder: Path) -> None:
     """Writes the checksums of all files below a folder, which will not change any more."""
-    lines = [f"{_sha256(folder / name)}  {name}\n" for name in _files(folder)]
+    lines = [f"{sha256(folder / name)}  {name}\n" for name in _files(folder)]
     (folder / FILE).write_text("".join(lines), encoding="utf-8")
 
 
@@ -40,7 +40,7 @@ def damage(folder: Path, *parts: str) -> str:
         return f"{folder} has no {FILE}, so nobody can tell whether its files are what was saved: it was copied in part"
     known = _known(folder)
     names = sorted({*known, *_files(folder)})
-    bad = [name for name in _below(names, parts) if known.get(name) != _sha256(folder / name)]
+    bad = [name for name in _below(names, parts) if known.get(name) != sha256(folder / name)]
     bad += [part for part in parts if not _below(names, [part])]
     return f"{folder} is damaged: not what was saved there: {', '.join(bad)}" if bad else ""
 
@@ -82,7 +82,12 @@ def _below(names: Iterable[str], parts: Iterable[str]) -> list[str]:
     return [name for name in names if name and (not parts or any(name == p or name.startswith(f"{p}/") for p in parts))]
 
 
-def _sha256(file: Path) -> str | None:
+def sha256(file: Path) -> str | None:
+    """Returns the checksum of a file; None where there is none.
+
+    Raises:
+        DamagedError: The system cannot read it.
+    """
     if not file.is_file():
         return None
     try:

@@ -214,7 +214,7 @@ class RunFolder:
         """
         configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
         if not configs:
-            raise ConfigError("There is no run in runs/ yet. Start one: marft train")
+            raise ConfigError("There is no run in runs/ yet. Start one: marft train. Or name its folder.")
         return str(configs[-1].parent)
 
     @contextmanager

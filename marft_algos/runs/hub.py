@@ -6,7 +6,6 @@ anybody's: weights are safetensors, other files are JSON, TOML and text; pickles
 
 from __future__ import annotations
 
-import hashlib
 import re
 from functools import cache
 from pathlib import Path
@@ -130,7 +129,7 @@ def _check(folder: Path, spec: str, kind: Kind) -> None:
         raise ConfigError(f"'{spec}' on the hub lacks {', '.join(lacking)}. Expected {_WRITES[kind]}.{other}")
     for file in folder.rglob("*.safetensors"):
         blob = file.resolve()
-        if _SHA256.fullmatch(blob.name) and blob.name != _sha256(blob):
+        if _SHA256.fullmatch(blob.name) and blob.name != checksums.sha256(blob):
             raise ConfigError(
                 f"'{file}' is not what the hub sent: the copy in the cache is damaged. Delete {blob}, and give the same"
                 " command again."
@@ -148,8 +147,3 @@ def _check_settings(file: Path, spec: str) -> None:
             f"config.toml of '{spec}' names other weights ({', '.join(named)}), which no export does: nothing was"
             " loaded."
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checkpoint, checksums, disk
 from marft_algos.runs.disk import RunError
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.parts import build
 from marft_algos.training.session import Interrupted
 from marft_algos.training.trainer import Trainer
@@ -166,7 +167,7 @@ def test_keep_decides_which_checkpoints_stay(model: Path, tmp_path: Path) -> Non
     trainer = Trainer(build(settings(model, tmp_path)))
     for keep, best, expected in (("all", 2, [1, 2, 3]), ("best", 2, [2, 3]), ("last", 2, [3])):
         for step in (1, 2, 3):
-            progress = checkpoint.RunProgress(iteration=step, best_iteration=best)
+            progress = RunProgress(iteration=step, best_iteration=best)
             checkpoint.save(folder, progress, trainer.policies, ["solver_0"], {})
         checkpoint.prune(folder, keep, best)  # type: ignore[arg-type]
         assert checkpoint.steps(folder) == expected
@@ -183,7 +184,7 @@ def test_random_states_are_restored(model: Path, tmp_path: Path) -> None:
     import numpy as np
 
     trainer = Trainer(build(settings(model, tmp_path)))
-    path = checkpoint.save(tmp_path / "c", checkpoint.RunProgress(), trainer.policies, [], {"learner": {}})
+    path = checkpoint.save(tmp_path / "c", RunProgress(), trainer.policies, [], {"learner": {}})
     draws = [(torch.rand(2).tolist(), random.random(), np.random.rand(2).tolist())]
     checkpoint.load_state(path)
     draws.append((torch.rand(2).tolist(), random.random(), np.random.rand(2).tolist()))

@@ -6,12 +6,11 @@ its text is escaped where it is shown.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
 
@@ -134,7 +133,8 @@ def read(paths: Sequence[Path]) -> list[Pack]:
 
 def _read(opened: packed.PackedBenchmark) -> Pack:
     folder = opened.folder
-    bench = _parsed(_Bench, folder.described(), folder.bench_file, opened.file)
+    folder.described()  # says so if it is another version's
+    bench = _loaded(_Bench, folder.bench_file, opened.file)
     rows, envs = [], dict[tuple[str, str], str]()
     for cell in bench.stages.main:
         row = cell.model_dump() | {"status": "skipped" if cell.skipped else "failed", "error": cell.skipped}
@@ -152,17 +152,9 @@ def _read(opened: packed.PackedBenchmark) -> Pack:
 
 def _loaded(kind: type[_Model], file: Path, pack: Path) -> _Model:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"'{pack}': {file.parent.name}/{file.name} cannot be read: {error}. {packed.AGAIN}") from error
-    return _parsed(kind, content, file, pack)
-
-
-def _parsed(kind: type[_Model], content: Any, file: Path, pack: Path) -> _Model:
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
+        return kind.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         where = ".".join(map(str, first["loc"])) or "its content"
         raise DataError(
             f"'{pack}': {file.parent.name}/{file.name}: {where}: {first['msg'].lower()}. {packed.AGAIN}"

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,28 +20,6 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 Row = Mapping[str, Any]
 EVERYTHING = "all environments"
-COLUMNS = (
-    "environment",
-    "algorithm",
-    "mean",
-    "sampled",
-    "IQM",
-    "difference",
-    "across",
-    "P(improvement)",
-    "seeds",
-    "failed",
-    "infra",
-    "tokens",
-    "processed",
-    "starts",
-    "critical path",
-    "seconds",
-    "MiB",
-)
-"""Of the printed tables; scores and differences in points, with 95 % intervals. ``across`` only with a reference,
-``sampled`` (titled ``avg@k``), ``processed``, ``starts`` and ``critical path`` only where some run has them. ``failed``
-counts runs, ``infra`` episodes that outages took from the others' training and last evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,28 +28,28 @@ class Line:
 
     env: str
     algorithm: str
-    mean: Interval | None
-    iqm: Interval | None
-    difference: Interval | None
+    mean: Interval | None = None
+    iqm: Interval | None = None
+    difference: Interval | None = None
     """To the baseline, paired by seed and problem."""
-    across: Interval | None
+    across: Interval | None = None
     """To the same algorithm in the environment of reference, paired likewise."""
-    improvement: Interval | None
-    seeds: int
-    failed: int
-    pending: int
-    infra: int
+    improvement: Interval | None = None
+    seeds: int = 0
+    failed: int = 0
+    pending: int = 0
+    infra: int = 0
     """Episodes that outages took: of training and of the last evaluation, over all runs."""
-    tokens: float
+    tokens: float = math.nan
     """Sampled for training, mean per run."""
-    processed: float
+    processed: float = math.nan
     """The same with prompts; NaN where a run was made before this was counted."""
-    starts: float
+    starts: float = math.nan
     """Visits to a start, a group of episodes being one; NaN likewise."""
-    critical_path: float
+    critical_path: float = math.nan
     """Of an episode of the last evaluation, in tokens; NaN likewise."""
-    seconds: float
-    memory: float
+    seconds: float = math.nan
+    memory: float = math.nan
     """Largest of a process, bytes."""
     note: str = ""
     """Why there is no number, or no interval."""
@@ -176,9 +154,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     failed, pending = (sum(r["status"] == s for r in everyone) for s in ("failed", "pending"))
     if not done:
         why = next((r["error"] for r in everyone if r["status"] in ("skipped", "failed")), "not run yet")
-        nan = math.nan
-        counts = (0, failed, pending, 0, nan, nan, nan, nan, nan, nan)
-        return Line(env, name, None, None, None, None, None, *counts, why)
+        return Line(env, name, failed=failed, pending=pending, note=why)
     played = [outcomes(part)[1] for part in parts]
     per_env = [complete(p)[0] for p in played]
     known = all(p.size for p in per_env)
@@ -268,36 +244,50 @@ def count(number: float, separator: str = " ") -> str:
     return "–" if math.isnan(number) else f"{number:,.0f}".replace(",", separator)
 
 
-def _entries(line: Line) -> list[str]:
-    """Writes a line of the table, in the order of ``COLUMNS``; without a score it says why in place of the mean."""
-    waiting = f" ({line.pending} pending)" if line.pending and line.mean is None else ""
-    return [
-        line.env,
-        line.algorithm,
-        f"{line.note}{waiting}" if line.mean is None else points(line.mean) + (f" ({line.note})" if line.note else ""),
-        points(line.sampled),
-        points(line.iqm),
-        points(line.difference, signed=True),
-        points(line.across, signed=True),
-        share(line.improvement),
-        str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean is not None else ""),
-        str(line.failed),
-        str(line.infra) if line.seeds else "–",
-        *(count(n) for n in (line.tokens, line.processed, line.starts, line.critical_path)),
-        *(count(n, "") for n in (line.seconds, line.memory / 2**20)),
-    ]
+def _score(line: Line) -> str:
+    """Writes the mean, with a note on it; without a score it says why."""
+    if line.mean is None:
+        return line.note + (f" ({line.pending} pending)" if line.pending else "")
+    return points(line.mean) + (f" ({line.note})" if line.note else "")
+
+
+_COLUMNS: dict[str, Callable[[Line], str]] = {
+    "environment": lambda line: line.env,
+    "algorithm": lambda line: line.algorithm,
+    "mean": _score,
+    "sampled": lambda line: points(line.sampled),
+    "IQM": lambda line: points(line.iqm),
+    "difference": lambda line: points(line.difference, signed=True),
+    "across": lambda line: points(line.across, signed=True),
+    "P(improvement)": lambda line: share(line.improvement),
+    "seeds": lambda line: str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean else ""),
+    "failed": lambda line: str(line.failed),
+    "infra": lambda line: str(line.infra) if line.seeds else "–",
+    "tokens": lambda line: count(line.tokens),
+    "processed": lambda line: count(line.processed),
+    "starts": lambda line: count(line.starts),
+    "critical path": lambda line: count(line.critical_path),
+    "seconds": lambda line: count(line.seconds, ""),
+    "MiB": lambda line: count(line.memory / 2**20, ""),
+}
+"""Of the printed tables; scores and differences in points, with 95 % intervals. ``failed`` counts runs, ``infra``
+episodes that outages took from the others' training and last evaluation."""
+_COUNTED_LATER = ("processed", "starts", "critical path")
 
 
 def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
-    """Makes the table's entries, its head first; a column that would be empty is left out."""
+    """Makes the table's entries, its head first; a column that would be empty is left out.
+
+    ``across`` is there only with a reference, ``sampled`` (titled ``avg@k``) and what was not counted from the first
+    version on only where some run has it.
+    """
     titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
     titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
-    rows = [[titles.get(c, c) for c in COLUMNS], *map(_entries, shown)]
-    lacking = {"across": not reference, "sampled": not any(line.sampled for line in shown)}
-    counted = {"processed": "processed", "starts": "starts", "critical path": "critical_path"}
-    lacking |= {title: all(math.isnan(getattr(line, name)) for line in shown) for title, name in counted.items()}
-    left_out = {COLUMNS.index(name) for name, absent in lacking.items() if absent}
-    return [[cell for i, cell in enumerate(row) if i not in left_out] for row in rows]
+    columns = {name: [entry(line) for line in shown] for name, entry in _COLUMNS.items()}
+    empty = [name for name in ("sampled", *_COUNTED_LATER) if set(columns[name]) <= {"–"}]
+    for name in (*empty, *([] if reference else ["across"])):
+        del columns[name]
+    return [[titles.get(name, name) for name in columns], *map(list, zip(*columns.values(), strict=True))]
 
 
 def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:

@@ -10,14 +10,12 @@ import json
 import os
 import shutil
 from pathlib import Path
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
-
-from huggingface_hub import ModelCardData
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.runs import checksums
+from marft_algos.workbench.export import card
 from marft_algos.workbench.export.bases import ExportBase, name_base
 
 if TYPE_CHECKING:
@@ -58,7 +56,9 @@ def write(wanted: Wanted, out: Path) -> None:
     (step / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
     checksums.write(step)
     (folder / "config.toml").write_text(_config(wanted, out).to_toml(), encoding="utf-8")
-    (folder / "README.md").write_text(_card(wanted), encoding="utf-8")
+    licenses = {base.license for base in wanted.policies.values()}
+    text = card.team_card(wanted.team, wanted.prefix or "FOLDER", licenses)
+    (folder / "README.md").write_text(text, encoding="utf-8")
 
 
 def _config(wanted: Wanted, out: Path) -> TrainConfig:
@@ -89,33 +89,3 @@ def _without_folders(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Names a data file of this machine by its name alone: others have it elsewhere, or not at all."""
     data = kwargs.get("data")
     return kwargs | {"data": Path(data).name} if isinstance(data, str) and os.path.isabs(data) else kwargs
-
-
-def _card(wanted: Wanted) -> str:
-    team, name = wanted.team, wanted.prefix or "FOLDER"
-    licenses = {base.license for base in wanted.policies.values()}
-    data = ModelCardData(
-        library_name="marft",
-        license=licenses.pop() if len(licenses) == 1 and "" not in licenses else None,
-        tags=["marft", "multi-agent", "reinforcement-learning"],
-    )
-    agents = [f"* `{agent}` plays with `{policy}`" for agent, policy in team.agents.items()]
-    lines = [
-        f"# A team, trained in {team.config.env}",
-        "",
-        f"All policies of one team, trained with MARFT's `{team.config.algo}`, with the settings that MARFT needs to"
-        " play it and to train it further. Each policy alone, for other programs, is in a repository of its own.",
-        "",
-        *agents,
-        "",
-        "## Results",
-        "",
-        team.results,
-        *(["", "Trained by:", "", indent(team.command, "    ")] if team.command else []),
-        "",
-        "## Use",
-        "",
-        f"    marft eval {name}",
-        f"    marft train --start {name}",
-    ]
-    return f"---\n{data.to_yaml()}\n---\n\n" + "\n".join(lines) + "\n"

@@ -40,7 +40,7 @@ def open_sources(paths: Sequence[str]) -> list[ViewSource]:
     Raises:
         ConfigError: One of them is none of these; the message names it.
     """
-    places = [place for path in paths or (_newest(),) for place in _places(path)]
+    places = [place for path in paths or (RunFolder.newest(),) for place in _places(path)]
     places = list({os.path.realpath(root): (name, root) for name, root in reversed(places)}.values())[::-1]
     taken: dict[str, int] = {}
     sources = []
@@ -80,13 +80,6 @@ def _cells(root: Path) -> Iterator[tuple[str, Path]]:
             yield f"{label(row)} · {row['env']} · {row['seed']}", folder.runs / row["key"]
     if not count:
         raise ConfigError(f"'{root}' is a benchmark of which nothing has been run. Type: marft bench run GRID.toml")
-
-
-def _newest() -> str:
-    configs = sorted(Path("runs").glob("*/config.toml"), key=lambda path: path.stat().st_mtime)
-    if not configs:
-        raise ConfigError("There is no run in runs/ yet. Start one: marft train. Or name one: marft view RUN")
-    return str(configs[-1].parent)
 
 
 def writer(run: RunFolder) -> str:
