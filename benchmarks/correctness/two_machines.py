@@ -212,11 +212,9 @@ def ranks(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str
     torchrun = [python, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "3"]
     torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{machines.addresses[0]}:{PORT}"]
     environ = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "eth0"}
-    processes = [
-        machines.start(node, log, *torchrun, *local, *words, **environ)
-        for node, address in enumerate(machines.addresses)
-        for local in [("--local-addr", address)]
-    ]
+    # Neither machine's name is known to any resolver: who is where they meet is said to torchrun.
+    own = [("--local-addr", machines.addresses[node], "--rdzv-conf", f"is_host={1 - node}") for node in (0, 1)]
+    processes = [machines.start(node, log, *torchrun, *own[node], *words, **environ) for node in (0, 1)]
     cut = Cut(machines, runs / part, seconds if part != "ranks" else 0)
     try:
         finished(processes, log, cut)

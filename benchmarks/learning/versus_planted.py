@@ -18,7 +18,7 @@ import json
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def one(name: str, number: int, root: Path) -> dict[str, Any]:
         "dependency_right": found.dependency == case.dependency,
         "chosen": record["chosen"],
         "seconds": time.monotonic() - started,
-        **{key: found.table()[key] for key in ("comparisons", "retrained", "after", "sheets")},
+        **{key: asdict(found)[key] for key in ("comparisons", "retrained", "after", "sheets")},
     }
     shutil.rmtree(folder)
     return row

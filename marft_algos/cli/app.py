@@ -67,7 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("does an environment keep the rules?", "cli.app"),
         "profiles": ("write a team's profiles down, with worked examples of the task's expert", "cli.app"),
     },
-    "Be ready for failures": {"replay": ("play a chunk that ended every worker that it was given to", "cli.replay")},
+    "Be ready for failures": {"replay": ("play a chunk that ended every worker that it was given to", "cli.commands")},
     "Set up the shell": {"completion": ("completion of commands and options for bash, zsh and fish", "cli.completion")},
 }
 """Title, as ``marft`` alone lists them -> command -> what it does, and the module with ``run_<command>``; the options

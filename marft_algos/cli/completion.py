@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import typing
 from dataclasses import dataclass
+from importlib import resources
+from string import Template
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -88,30 +90,14 @@ def _flag(name: str) -> str:
 
 def _bash(zsh: bool) -> str:
     """A function for bash; zsh understands it once bashcompinit is loaded."""
-    cases = [f"    {shlex.quote(c)}) words={shlex.quote(' '.join(w))} ;;" for c, w in words().items() if c]
-    behind = [f"    {option}) words={shlex.quote(' '.join(w))} ;;" for option, w in values().items()]
-    return "\n".join(
-        [
-            *(["autoload -U +X bashcompinit && bashcompinit"] if zsh else []),
-            "_marft() {",
-            '  local now="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" words=""',
-            '  local command="${COMP_WORDS[1]}"',
-            '  [ "$command" = bench ] && [ "$COMP_CWORD" -gt 2 ] && command="bench ${COMP_WORDS[2]}"',
-            '  [ "$COMP_CWORD" -eq 1 ] && command=""',
-            '  case "$before" in',
-            *behind,
-            "  esac",
-            '  [ -z "$words" ] && case "$command" in',
-            f"    '') words={shlex.quote(' '.join(words()['']))} ;;",
-            *cases,
-            "  esac",
-            '  COMPREPLY=($(compgen -W "$words" -- "$now"))',
-            '  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "$now"))',
-            "}",
-            "complete -F _marft marft",
-            "",
-        ]
-    )
+
+    def cases(listed: dict[str, list[str]]) -> str:
+        return "\n".join(f"    {word}) words={shlex.quote(' '.join(w))} ;;" for word, w in listed.items())
+
+    text = (resources.files("marft_algos.cli") / "completion.bash").read_text(encoding="utf-8")
+    quoted = {shlex.quote(command): following for command, following in words().items()}
+    script = Template(text).substitute(options=cases(values()), commands=cases(quoted))
+    return "autoload -U +X bashcompinit && bashcompinit\n" * zsh + script
 
 
 def _fish() -> str:

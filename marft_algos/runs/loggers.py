@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from statistics import mean
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -15,7 +17,6 @@ from rich.text import Text
 
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
-from marft_algos.runs.pace import brief
 from marft_algos.runs.plots import DEMONSTRATED, NOISE
 from marft_algos.runs.trackers import TRACKERS
 from marft_algos.terminal import clean
@@ -186,3 +187,48 @@ def _outcome(metrics: Mapping[str, Any]) -> list[str]:
     if DEMONSTRATED in metrics:
         return [f"return of demonstrations {metrics['return']:.3f}"]
     return [f"{name} {metrics[name]:.3f}" for name in ("return", "success") if name in metrics]
+
+
+# The pace of several processes --------------------------------------------------------------------
+
+_LOSSES = {
+    "replaced": "engine/restarts",
+    "redone": "engine/chunks_redone",
+    "lost": "engine/chunks_lost",
+    "restarts": "engine/rank_restarts",
+}
+
+
+def brief(line: Mapping[str, Any]) -> str:
+    """Returns how fast an iteration was, who waited for whom, and what was lost; empty where one process does all.
+
+    Args:
+        line: Of ``metrics.jsonl``. What it lacks, or is no number, counts as 0. Shares are of the time without
+            evaluations.
+    """
+    workers, ranks = int(_number(line, "engine/workers")), max(int(_number(line, "engine/ranks")), 1)
+    if "time_update" not in line or (ranks == 1 and not workers):
+        return ""
+    seconds = max(_number(line, "time_total") - _number(line, "time_eval"), 1e-9)
+    tokens = _number(line, "tokens_played") or _number(line, "tokens")
+    words = [f"{tokens / seconds:,.0f} tokens/s"]
+    if workers:
+        played = sum(_number(row, "seconds") for row in _list(line, "time_players") if isinstance(row, Mapping))
+        idle = max(1 - played / (workers * seconds), 0.0)
+        words += [f"{workers} workers", f"learners wait {_number(line, 'time_wait') / seconds:.0%}"]
+        words += [f"workers {idle:.0%}"]
+    if ranks > 1:
+        waits = [x for x in _list(line, "time_ranks") if isinstance(x, int | float)]
+        words += [f"{ranks} ranks", f"wait for each other {mean(waits or [0.0]) / seconds:.0%}"]
+    losses = {what: _number(line, key) for what, key in _LOSSES.items()}
+    return " · ".join([*words, *(f"{what} {count:.0f}" for what, count in losses.items() if count)])
+
+
+def _number(line: Mapping[str, Any], key: str) -> float:
+    value = line.get(key, 0.0)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+
+
+def _list(line: Mapping[str, Any], key: str) -> list[Any]:
+    value = line.get(key)
+    return value if isinstance(value, list) else []

@@ -148,30 +148,27 @@ def memory() -> str:
 
 
 @cache
-def requirements() -> tuple[Requirement, ...]:
-    """What the installed distribution asks for; empty in a clone that is not installed."""
+def declared(name: str) -> tuple[str, ...]:
+    """Returns a field of the installed distribution's metadata; empty in a clone that is not installed."""
     try:
-        return tuple(Requirement(text) for text in importlib.metadata.requires("marft") or ())
+        return tuple(importlib.metadata.metadata("marft").get_all(name) or ())
     except importlib.metadata.PackageNotFoundError:
         return ()
 
 
+def requirements() -> list[Requirement]:
+    """What the installed distribution asks for."""
+    return [Requirement(text) for text in declared("Requires-Dist")]
+
+
 def metadata(name: str) -> str:
-    """A field of the distribution's metadata; empty: unknown."""
-    try:
-        fields = importlib.metadata.metadata("marft")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-    return fields[name] if name in fields else ""  # noqa: SIM401 (this kind of mapping has no get)
+    """A field of which there is one; empty: unknown."""
+    return next(iter(declared(name)), "")
 
 
 def extra_names() -> list[str]:
     """Every extra that a user may want, those of other people's libraries last."""
-    try:
-        names = importlib.metadata.metadata("marft").get_all("Provides-Extra") or []
-    except importlib.metadata.PackageNotFoundError:
-        names = []
-    return sorted(set(names) - NOT_USED, key=lambda name: (name in OTHERS, name))
+    return sorted(set(declared("Provides-Extra")) - NOT_USED, key=lambda name: (name in OTHERS, name))
 
 
 def needed(extra: str) -> list[Requirement]:

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.learning import population, sampled, toys_matrix
 from marft_algos.cli import main
 from marft_algos.runs import plots
-from marft_algos.workbench.bench import check, figures, tables
+from marft_algos.workbench.bench import figures, page, tables
 from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
@@ -164,7 +164,7 @@ def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: 
     assert ",infra," in tables.as_csv(list(found.values()))
     exported = tables.marl_eval(rows, "marft")["marft"]["relay-v0"]["a"]["seed_0"]["absolute_metrics"]["return"]
     assert len(exported) == 38 and None not in exported
-    assert check.compare(rows, benchmark(0.8)).departed == []
+    assert page.compare(rows, benchmark(0.8)).departed == []
     assert figures.write(rows, list(found.values()), tmp_path)
 
 
@@ -189,7 +189,7 @@ def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_w
     for r in rows:
         bench.write_result(r["key"], r)
     assert "no problem is left" in bench.report("base").read_text()
-    checked = check.compare(rows, benchmark(0.8, problems=39))
+    checked = page.compare(rows, benchmark(0.8, problems=39))
     assert checked.departed == ["a · relay-v0"] and "no problem" in checked.lines[0]
 
 
@@ -199,7 +199,7 @@ def test_a_lost_episode_without_its_problems_name_is_no_other_problem() -> None:
     rows[0]["outcomes"], rows[0]["problems"] = [None, *rows[0]["outcomes"][1:]], ["", *rows[0]["problems"][1:]]
     found = next(x for x in tables.lines(rows, "base") if x.algorithm == "a")
     assert found.mean is not None and found.difference is not None and "39 of 40" in found.note
-    assert check.compare(rows, benchmark(0.8)).departed == []
+    assert page.compare(rows, benchmark(0.8)).departed == []
     rows[0]["outcomes"][0] = 1.0
     with pytest.raises(ConfigError, match="same problems"):
         tables.lines(rows, "base")
@@ -275,14 +275,14 @@ def test_no_panel_is_empty_and_evaluations_are_points(tmp_path: Path) -> None:
 
 def test_a_check_passes_on_the_same_runs_and_fails_on_worse_ones() -> None:
     old = benchmark(0.8)
-    assert not check.compare(benchmark(0.8), old).departed
-    worse = check.compare(benchmark(0.4), old)
+    assert not page.compare(benchmark(0.8), old).departed
+    worse = page.compare(benchmark(0.4), old)
     assert worse.departed == ["a · relay-v0"] and any("worse" in line for line in worse.lines)
-    assert check.compare(benchmark(0.8, ("base",)), old).departed == ["a · relay-v0"], "a row that is gone"
+    assert page.compare(benchmark(0.8, ("base",)), old).departed == ["a · relay-v0"], "a row that is gone"
     few = [r for r in old if r["seed"] < 2]
-    assert "no interval" in check.compare(benchmark(0.4), few).lines[0]
+    assert "no interval" in page.compare(benchmark(0.4), few).lines[0]
     with pytest.raises(ConfigError, match="no finished row in common"):
-        check.compare([], [])
+        page.compare([], [])
 
 
 def test_checks_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

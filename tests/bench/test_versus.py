@@ -14,9 +14,9 @@ from marft_algos.cli.app import main
 from marft_algos.workbench.bench.cells import Cell, expand
 from marft_algos.workbench.bench.folder import BenchFolder
 from marft_algos.workbench.bench.grid import Grid
-from marft_algos.workbench.bench.versus import grids, plan, report, run
+from marft_algos.workbench.bench.versus import grids, report, run
 from marft_algos.workbench.bench.versus.grids import Choice
-from marft_algos.workbench.bench.versus.plan import Cost
+from marft_algos.workbench.bench.versus.run import Cost
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_envs.errors import ConfigError
 
@@ -56,12 +56,12 @@ def test_a_trial_that_makes_no_sense_is_refused(changes: dict[str, Any], message
 
 def test_sides_that_are_scored_on_other_problems_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"not scored on the same problems.*'relay/.*'xor/.*--single ENV"):
-        plan.check(relay(single_team=(), single="xor-v0"))
+        run.check(relay(single_team=(), single="xor-v0"))
 
 
 def test_an_algorithm_that_cannot_train_a_side_is_refused() -> None:
     with pytest.raises(ConfigError, match="team: mat cannot train it"):
-        plan.check(relay(team_algorithms=("mat",)))
+        run.check(relay(team_algorithms=("mat",)))
 
 
 def test_a_budget_below_one_iteration_is_refused_and_a_coarse_one_is_told() -> None:
@@ -69,8 +69,8 @@ def test_a_budget_below_one_iteration_is_refused_and_a_coarse_one_is_told() -> N
     with pytest.raises(
         ConfigError, match=r"One iteration of the single takes 600 tokens \(latency\).*500.*--token-budget"
     ):
-        plan.fits(relay(), {"team": team, "single": Cost({"sampled": 600, "processed": 900, "latency": 600}, 1.0, 0.1)})
-    notes = plan.fits(
+        run.fits(relay(), {"team": team, "single": Cost({"sampled": 600, "processed": 900, "latency": 600}, 1.0, 0.1)})
+    notes = run.fits(
         relay(), {"team": team, "single": Cost({"sampled": 90, "processed": 900, "latency": 90}, 1.0, 0.1)}
     )
     assert len(notes) == 1 and "18% of its budget (latency)" in notes[0]
@@ -78,11 +78,11 @@ def test_a_budget_below_one_iteration_is_refused_and_a_coarse_one_is_told() -> N
 
 def test_the_plan_counts_runs_and_tokens() -> None:
     cost = Cost({"sampled": 100, "processed": 1000, "latency": 100}, 2.0, 0.5)
-    lines = plan.plan(relay(), {"team": cost, "single": cost})
+    lines = run.plan(relay(), {"team": cost, "single": cost})
     assert lines[1].startswith("team: 4 runs of the sweep, 3 that count, about 22 s and 10 iterations each")
     assert "at most 27 runs, 27 000 sampled tokens" in lines[-1]  # 2 sides of 4 + 3, one of 4 + 9, of 1,000 tokens each
     assert not any("warm start" in line for line in lines)
-    warm = plan.plan(relay(settings={"preset": "toy", "warm_start": 3}), {"team": cost, "single": cost})
+    warm = run.plan(relay(settings={"preset": "toy", "warm_start": 3}), {"team": cost, "single": cost})
     assert any("a warm start of 3 iterations" in line for line in warm)
 
 

@@ -11,7 +11,7 @@ import marft_envs
 from benchmarks.learning.versus_planted import CASES, ENV
 from examples.planted import FIRST, KINDS, SECOND, Dear
 from helpers.toys import play
-from marft_algos.workbench.bench.versus import plan
+from marft_algos.workbench.bench.versus import run
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import UnsolvedError
 from marft_envs.families.toy.base import ToyTask
@@ -52,7 +52,7 @@ def test_the_best_that_a_side_can_do_is_what_the_verdict_says(case: str) -> None
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_trial_can_be_run(case: str) -> None:
-    assert plan.check(CASES[case].trial(case, 1))
+    assert run.check(CASES[case].trial(case, 1))
 
 
 @pytest.mark.parametrize("solo", [False, True])

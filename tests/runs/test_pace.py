@@ -17,8 +17,7 @@ from rich.console import Console
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import disk
-from marft_algos.runs.loggers import Display
-from marft_algos.runs.pace import brief
+from marft_algos.runs.loggers import Display, brief
 from marft_algos.runs.progress import RunProgress
 
 

@@ -119,16 +119,16 @@ class ReportArguments:
 def run_report(argv: list[str]) -> int:
     """``marft bench report DIR``."""
     options: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
-    from marft_algos.workbench.bench import check
-    from marft_algos.workbench.bench.folder import BenchFolder
+    from marft_algos.workbench.bench import page
+    from marft_algos.workbench.bench.folder import BenchFolder, read_rows
 
     folder = BenchFolder(options.folder)
-    page = folder.report(options.baseline, options.reference)
+    written = page.write(folder, options.baseline, options.reference)
     say((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
-    say(f"\nreport:  {page}")
+    say(f"\nreport:  {written}")
     if not options.check:
         return 0
-    comparison = check.compare(folder.rows(), check.read_rows(Path(options.check)))
+    comparison = page.compare(folder.rows(), read_rows(Path(options.check)))
     say("\n".join(comparison.lines))
     return REGRESSION if comparison.departed else 0
 

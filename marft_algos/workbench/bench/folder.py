@@ -173,3 +173,17 @@ class BenchFolder:
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
         return row | {"status": "pending", "error": "not run yet"}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows of an earlier benchmark: of its folder, or of its results.jsonl.
+
+    Raises:
+        ConfigError: Neither.
+    """
+    if path.is_dir():
+        return BenchFolder(path).rows()
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"Cannot read '{path}': {error}. Expected a benchmark's folder or results.jsonl.") from error

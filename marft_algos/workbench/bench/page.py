@@ -6,8 +6,10 @@ A pure function of the benchmark's folder: it can be written while runs are stil
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,29 +17,12 @@ from marft_algos.config.values import dumps
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
-from marft_algos.workbench.bench import figures, sweep, tables
+from marft_algos.workbench.bench import figures, statistics, sweep, tables
+from marft_algos.workbench.bench.tables import alike, complete, label, outcomes, points
+from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.workbench.bench.folder import BenchFolder
-
-_TITLES = {
-    "means": "Mean scores",
-    "differences": "Differences to the baseline",
-    "summary": "In full",
-    "rates": "Learning rates: final score of each in the sweep (score while training), and the choice",
-}
-_CAPTIONS = {
-    "efficiency_tokens": "Sample efficiency: score over tokens sampled for training. Points are evaluations, means of "
-    "seeds, with their range where few are drawn; dotted lines only lead the eye. "
-    "Points at one place are moved apart.",
-    "efficiency_seconds": "The same over seconds of training (rollouts and updates, without evaluations).",
-    "iqm": "Interquartile mean of seeds with its 95 % interval.",
-    "environments": "Mean score in each environment with its 95 % interval.",
-    "profiles": "Performance profiles: share of runs that reach a score.",
-    "contribution": "Per-agent contribution: score of the trained team with one policy frozen at its start.",
-    "kl": "KL of the update, mean per token, to the policy that sampled.",
-    "ess": "Effective sample size of the importance weights.",
-}
 
 
 def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
@@ -99,8 +84,8 @@ def _page(
     return tables.webpage(
         folder.root.resolve().name,
         about=[f"{state}. {units} by seed and problem.", _panels(shown)],
-        sheets={_TITLES[name]: sheet for name, sheet in sheets.items()},
-        figures={_CAPTIONS[name]: inline(svg) for name, svg in drawn.items()},
+        sheets=sheets,
+        figures={name: inline(svg) for name, svg in drawn.items()},
         troubles=_troubles(shown),
         commands=f"marft bench run {source} --out {where}\n{command}",
         runs=runs,
@@ -124,3 +109,55 @@ def _troubles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if r["status"] in seeds
     ]
     return list(dict.fromkeys(lines))
+
+
+# Is a benchmark still what it was? ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PackCheck:
+    """What a check found."""
+
+    lines: list[str]
+    departed: list[str]
+    """Rows whose interval excludes the new runs, or that are no longer there, or cannot be compared for outages."""
+
+
+def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) -> PackCheck:
+    """Compares every row that the baseline has finished; what only the new benchmark has is not looked at.
+
+    Raises:
+        ConfigError: The two have nothing in common, or were scored on other problems.
+    """
+    groups: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {}
+    for side, rows in enumerate((new, old)):
+        for row in rows:
+            if row["status"] == "done" and not row["hidden"]:
+                groups.setdefault((row["env"], label(row)), ([], []))[side].append(row)
+    lines, departed = [], []
+    for (env, name), (ours, theirs) in groups.items():
+        if not theirs:
+            continue
+        title = f"{name} · {env}"
+        if not ours:
+            lines.append(f"{title}: not there any more")
+            departed.append(title)
+            continue
+        if not alike([*ours, *theirs]):
+            raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
+        kept = complete(outcomes(ours)[1], outcomes(theirs)[1])
+        if not kept[0].size:
+            lines.append(f"{title}: no problem that outages have left to all runs, nothing can be compared")
+            departed.append(title)
+            continue
+        change = statistics.departure(*kept)
+        if math.isnan(change.low):
+            lines.append(f"{title}: {points(change, signed=True)}, no interval: the baseline has too few seeds")
+            continue
+        out = change.low > 0 or change.high < 0
+        verdict = ("better" if change.mean > 0 else "worse") if out else "as before"
+        lines.append(f"{title}: {points(change, signed=True)}, {verdict}")
+        departed += [title] if out else []
+    if not lines:
+        raise ConfigError("The baseline and this benchmark have no finished row in common.")
+    return PackCheck(lines, departed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, get_args
@@ -97,7 +98,12 @@ class Api:
             shown = plots.diagrams(metrics)
             keys = sorted({key for line in metrics for key, value in line.items() if _is_number(value)})
             shown += [plots.single(metrics, key) for key in query.get("keys", "").split(",") if key in keys]
-            return {"size": size, "diagrams": [_diagram(d) for d in shown], "axes": _axes(metrics), "keys": keys}
+            return {
+                "size": size,
+                "diagrams": [dataclasses.asdict(d) for d in shown],
+                "axes": _axes(metrics),
+                "keys": keys,
+            }
         except (LookupError, TypeError, ValueError) as error:
             told = f"{source.run.metrics_file} holds a line that is no record of an iteration ({error!r})."
             raise DataError(f"{told} Expected what marft train writes.") from error
@@ -164,11 +170,6 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     if (panel := run.panel()) is not None:
         facts.append(["scored on", str(panel)])
     return {"iteration": last.get("iteration"), "facts": facts}
-
-
-def _diagram(diagram: plots.Diagram) -> dict[str, Any]:
-    names = ("title", "note", "series", "bars", "dashed", "unit", "share", "floor")
-    return {name: getattr(diagram, name) for name in names}
 
 
 def _axes(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:

@@ -38,17 +38,17 @@ def run_versus(argv: list[str]) -> int:
     from marft_algos.lazy import require_training
 
     require_training()
-    from marft_algos.workbench.bench.versus import plan, report, run
+    from marft_algos.workbench.bench.versus import report, run
     from marft_algos.workbench.bench.versus.grids import Side
 
     given = {k: v for k, v in vars(options).items() if k not in ("out", "jobs", "plan")}
     trial = Trial(**given)
-    first = plan.check(trial)
+    first = run.check(trial)
     if options.plan or not (options.out / run.FILE).is_file():
-        costs: dict[Side, plan.Cost] = {s: plan.pilot(config) for s, config in first.items() if s != "deaf"}
-        for note in plan.fits(trial, costs):
+        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "deaf"}
+        for note in run.fits(trial, costs):
             say(f"note:    {note}")
-        say("\n".join(plan.plan(trial, costs)))
+        say("\n".join(run.plan(trial, costs)))
     if options.plan:
         return 0
     run.run(trial, options.out, options.jobs)

@@ -48,10 +48,6 @@ class Findings:
         asked = "" if self.dependency == "not asked" else f"; {self.dependency}"
         return f"{self.team_needed}{asked}. {self.reason}"
 
-    def table(self) -> dict[str, Any]:
-        """Returns it as plain values."""
-        return dataclasses.asdict(self)
-
 
 def read(trial: Trial, root: Path) -> Findings:
     """Compares what was trained.
@@ -100,7 +96,7 @@ def write(trial: Trial, root: Path, command: str) -> Findings:
     """
     findings = read(trial, root)
     failed = run.failures(root, trial)
-    write_whole(root / "verdict.json", json.dumps(findings.table() | {"failed": failed}, indent=1) + "\n")
+    write_whole(root / "verdict.json", json.dumps(dataclasses.asdict(findings) | {"failed": failed}, indent=1) + "\n")
     notes = _notes(trial)
     folders = [root / f"{side}-runs" for side in run.sides(trial)]
     commands = "\n".join([command, *(f"marft bench report {shlex.quote(str(f))}" for f in folders)])
@@ -110,8 +106,12 @@ def write(trial: Trial, root: Path, command: str) -> Findings:
     text += ["## Without a number", *(f"* {tables.in_markdown(line)}" for line in failed)] if failed else []
     text += ["## Commands", f"```sh\n{commands}\n```"]
     write_whole(root / "report.md", "\n\n".join(text) + "\n", errors="replace")
-    shown = {"about": [findings.sentence, *notes], "sheets": findings.sheets, "troubles": failed, "commands": commands}
-    write_whole(root / "report.html", tables.webpage(f"versus: {trial.env}", **shown, verdict=True), errors="replace")
+    shown = {"about": notes, "sheets": findings.sheets, "troubles": failed, "commands": commands}
+    write_whole(
+        root / "report.html",
+        tables.webpage(f"versus: {trial.env}", verdict=findings.sentence, **shown),
+        errors="replace",
+    )
     return findings
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -123,7 +122,3 @@ class Trial(Question, GridTable):
     def team_trainers(self) -> tuple[str, ...]:
         """Returns the algorithms that may train the team."""
         return self.team_algorithms or self.algorithms
-
-    def table(self) -> dict[str, Any]:
-        """Returns it as plain values."""
-        return dataclasses.asdict(self)
