@@ -59,17 +59,19 @@ class HeldOut:
         seed = self.config.seed + VOTE_SEEDS * (i + 1)
         return self._play(dataclasses.replace(self.config, eval_greedy=False, seed=seed), self._engine())
 
-    def exchange(self, agent: str, played: Sequence[Trajectory]) -> list[Trajectory]:
-        """Plays every problem once more, with an agent's words taken from other problems.
+    def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
+        """Plays every problem once more, with these agents' words taken from other problems.
 
         Args:
-            agent: Whose words.
+            agents: Whose words.
             played: What :meth:`play` has returned.
 
         Raises:
-            ConfigError: It never spoke, or there are fewer than two problems.
+            ConfigError: One of them never spoke, or there are fewer than two problems.
         """
-        engine = evaluate.swap(agent, played, self.config, self._engine(), self.policies.renderer)
+        engine: RolloutEngine = self._engine()
+        for agent in agents:
+            engine = evaluate.swap(agent, played, self.config, engine, self.policies.renderer)
         return self._play(self.config, engine)
 
     def _engine(self) -> NativeEngine:

@@ -154,11 +154,11 @@ def _loaded(kind: type[_Model], file: Path, pack: Path) -> _Model:
     try:
         return kind.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-        where = ".".join(map(str, first["loc"])) or "its content"
-        raise DataError(
-            f"'{pack}': {file.parent.name}/{file.name}: {where}: {first['msg'].lower()}. {packed.AGAIN}"
-        ) from error
+        where, why = "its content", str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            where, why = ".".join(map(str, first["loc"])) or where, first["msg"]
+        raise DataError(f"'{pack}': {file.parent.name}/{file.name}: {where}: {why.lower()}. {packed.AGAIN}") from error
 
 
 def sheets(packs: Sequence[Pack]) -> dict[str, list[list[str]]]:

@@ -264,7 +264,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -
     evaluation.load(_trained(folder, source, "An ablation"))
     played = evaluation.play()
     if swap:
-        played = evaluation.exchange(swap, played)
+        played = evaluation.exchange([swap], played)
     started = time.monotonic()
     return _scored(folder, played, _known(evaluate.records(played)), [source], started)
 

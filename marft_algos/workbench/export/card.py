@@ -54,8 +54,10 @@ class ExportedPart:
 
 def _card(template: str, data: dict[str, Any], **content: Any) -> str:
     """Writes a README.md; what has no value is left out of its front matter."""
-    known = ModelCardData(**{key: value or None for key, value in data.items()})
-    return str(ModelCard.from_template(known, template_path=str(_FOLDER / f"{template}.md.jinja"), **content))
+    known: dict[str, Any] = {key: value or None for key, value in data.items()}
+    return str(
+        ModelCard.from_template(ModelCardData(**known), template_path=str(_FOLDER / f"{template}.md.jinja"), **content)
+    )
 
 
 def policy_card(part: ExportedPart, team: ExportedTeam) -> str:
