@@ -50,7 +50,7 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     )
 
 
-class Notes:
+class Hindrances:
     """Says what is in the way of learning: problems whose own text is too long, demonstrations that were left out.
 
     Args:

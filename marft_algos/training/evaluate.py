@@ -22,7 +22,7 @@ from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
-from marft_algos.training.advice import Notes, advice
+from marft_algos.training.advice import Hindrances, advice
 from marft_algos.training.parts import Parts
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
@@ -95,7 +95,7 @@ class Evaluator:
     def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]], reads: bool) -> None:
         self._config, self._apart, self._taught = parts.config, parts.problems.apart, parts.demonstrations is not None
         self._held_out, self._reads = held_out, reads
-        self.notes, self._advised = Notes(parts.demonstrations), False
+        self.notes, self._advised = Hindrances(parts.demonstrations), False
 
     def evaluate(self, run: RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
         """Plays the panel, writes its episodes and notes the best score; returns its numbers."""

@@ -132,7 +132,7 @@ class FusedCache:
         capacity += -capacity % ALIGNED if fixed else 0
         self._decoder, self._fixed = decoder, fixed
         decoder.read_norms()
-        self._adapted = [decoder.adapted(policy) for policy in policies] or [decoder.adapted(None)]
+        self._adapted = list(map(decoder.adapted, policies or (None,)))
         self._blocks = decoder.blocks(self._adapted, rows, capacity)
         self._last_norm = decoder.norm(decoder.module.norm)
         self._angles = decoder.angles(capacity)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -240,10 +241,15 @@ class TextPass:
 
     def adapted(self, weights: Weights | None) -> list[Adapted]:
         """Returns the linear layers of each block with a policy's adapters on them; without weights, with none."""
-        return [[self._adapted(linear, weights) for linear in block] for block in self.linears]
+        blocks = list[list[tuple[FusedLinear, Factors]]]()
+        for linears in self.linears:
+            blocks.append([])
+            for linear in linears:
+                blocks[-1].append((linear, (None, None)) if weights is None else self._adapted(linear, weights))
+        return list[Adapted](blocks)
 
-    def _adapted(self, linear: FusedLinear, weights: Weights | None) -> tuple[FusedLinear, Factors]:
-        if weights is None or not any(found := [weights.factors(name) for name in linear.names]):
+    def _adapted(self, linear: FusedLinear, weights: Weights) -> tuple[FusedLinear, Factors]:
+        if not any(found := list(map(weights.factors, linear.names))):
             return linear, (None, None)
         each = [one or (None, None, 0.0) for one in found]
         scales, factors = [scale for _, _, scale in each], [factor for a, b, _ in each for factor in (a, b)]
@@ -255,11 +261,11 @@ class TextPass:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool) -> Tensor:
     """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
-    shared, batch, width = layout.shared, layout.batch, layout.width
+    shared, batch = layout.shared, layout.batch
     parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
     parts.insert(0, (q[:0], q[shared:]) if last else q.split([shared, len(q) - shared]))
     before = [part[None].transpose(1, 2) for part, _ in parts]
-    rows = [_padded(part, layout).unflatten(0, (batch, width)).transpose(1, 2) for _, part in parts]
+    rows = list(map(_padded, [part for _, part in parts], repeat(layout)))
     if shared:
         rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
     first = layout.first if last else 0
@@ -283,7 +289,8 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _padded(part: Tensor, layout: TokenLayout) -> Tensor:
-    """Returns the rows' tokens at their places, [batch * width, …], zeros between."""
-    if layout.slots is None:
-        return part
-    return part.new_zeros(layout.batch * layout.width, *part.shape[1:]).index_copy(0, layout.slots, part)
+    """Returns the rows' tokens [tokens, heads, …] at their places, zeros between: [batch, heads, width, …]."""
+    if layout.slots is not None:
+        places = part.new_zeros(layout.batch * layout.width, *part.shape[1:])
+        part = places.index_copy(0, layout.slots, part)
+    return part.unflatten(0, (layout.batch, layout.width)).transpose(1, 2)
