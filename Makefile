@@ -56,8 +56,8 @@ test-browser: docs  ## drive the machine's Chromium over the site (screenshots: 
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -q --browser tests/browser $(ARGS)
 
-test-wheel: $(STAMP)  ## install the wheel where the repository is not, and train there (downloads torch; ARGS= goes to .ci/wheel)
-	@$(BIN)/python .ci/wheel $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
+test-wheel: $(STAMP)  ## install the wheel where the repository is not, and train there (downloads torch; ARGS= goes to .ci/wheel.py)
+	@$(BIN)/python .ci/wheel.py $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
 docs: $(STAMP)  ## build the site into site/ (strict: a broken link fails)
 	PYTHONPATH=docs $(BIN)/python -m website $(ARGS)
@@ -70,7 +70,7 @@ lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
-	$(BIN)/python .ci/files
+	$(BIN)/python .ci/files.py
 
 format: $(STAMP)  ## format, sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -80,7 +80,7 @@ bench: $(STAMP)  ## measure the environments and the grader
 	$(BIN)/python -m benchmarks $(ARGS)
 
 release: $(STAMP)  ## check that this is ready to be released, and build it (ARGS=--tag tags it, too)
-	@$(BIN)/python .ci/release $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
+	@$(BIN)/python .ci/release.py $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
 clean:  ## remove the virtual environments and every cache (runs/ stays)
 	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis site .browser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,11 @@ def run_eval(argv: list[str]) -> int:
     _only_engines(options)
     if options.compare:
         return _compare(options)
+    return _play(options)
+
+
+def _play(options: EvalArguments) -> int:
+    """``marft eval RUN``."""
     config, run = _eval_settings(options)
     require_training()
     import torch
@@ -61,10 +67,7 @@ def run_eval(argv: list[str]) -> int:
     setup.check_prompts(config, held_out, renderer, panel)
     setup.check_dialects(held_out, renderer)
     engine = hosting.make_engine(spec, policies, local=True)
-    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
-    shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
-    say(f"{config.env}{f' ({shown})' if shown else ''}, {len(panel)} episodes, {way}")
-
+    _announce(config, kwargs, len(panel))
     played = evaluate.play(config, make_held_out, panel, renderer, engine)
     before = evaluate.records(played)
     if words := too_long(played, set()):
@@ -80,20 +83,24 @@ def run_eval(argv: list[str]) -> int:
         say(f"difference   {difference.signed()} (paired, 95 %)")
         if changed := kinds.most(kinds.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
+    files = {Path(options.out): played} if options.out else {}
     if swapped:
         exchanged = evaluate.swap(swapped, played, config, engine, renderer)
         again = evaluate.play(config, make_held_out, panel, renderer, exchanged)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {difference.signed()} (paired, 95 %)")
-    if options.out:
-        files = {Path(options.out): played}
-        if swapped:
-            files[Path(options.out).with_stem(f"{Path(options.out).stem}-exchanged")] = again
-        for file, episodes in files.items():
-            records.write(file, [records.row(t) for t in episodes])
-            say(f"episodes:    {file}")
+        files |= {file.with_stem(f"{file.stem}-exchanged"): again for file in files}
+    for file, episodes in files.items():
+        records.write(file, [records.row(t) for t in episodes])
+        say(f"episodes:    {file}")
     return 0
+
+
+def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> None:
+    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
+    shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
+    say(f"{config.env}{f' ({shown})' if shown else ''}, {episodes} episodes, {way}")
 
 
 def _only_engines(options: EvalArguments) -> None:

@@ -48,7 +48,7 @@ def test_make_installs_with_the_constraints_torch_first(tmp_path: Path, extras: 
 
 
 def files(*words: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, str(ROOT / ".ci/files"), *map(str, words)]
+    argv = [sys.executable, str(ROOT / ".ci/files.py"), *map(str, words)]
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -166,6 +166,20 @@ def test_no_file_is_longer_than_400_lines(package: str) -> None:
     assert not long
 
 
+@pytest.mark.parametrize("package", [*PACKAGES, "benchmarks"])
+def test_no_function_is_longer_than_60_lines(package: str) -> None:
+    """Docstrings are not counted."""
+    long = {}
+    for file in sources(package):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = node.body[0]
+                told = first.end_lineno - first.lineno + 1 if ast.get_docstring(node, clean=False) is not None else 0
+                if (lines := node.end_lineno - node.lineno + 1 - told) > 60:
+                    long[f"{file.relative_to(ROOT)} {node.name}"] = lines
+    assert not long
+
+
 def test_no_machine_path_and_no_registry_host_in_tracked_files() -> None:
     listed = run("git", "ls-files", "-z")
     if listed.returncode:

@@ -1,4 +1,4 @@
-"""``.ci/release`` refuses what is not ready, says what to do, and otherwise builds, tries and tags it."""
+"""``.ci/release.py`` refuses what is not ready, says what to do, and otherwise builds, tries and tags it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Project:
         self.root, self.ran = root, root.parent / "ran.txt"
         for name, text in FILES.items():
             self.write(name, text)
-        shutil.copy(ROOT / ".ci/release", root / ".ci/release")
+        shutil.copy(ROOT / ".ci/release.py", root / ".ci/release.py")
         (root / ".ci/run").chmod(0o755)
         self.git("init", "--quiet")
         self.commit()
@@ -66,7 +66,7 @@ class Project:
         who = {
             f"GIT_{who}_{what}": "somebody@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
         }
-        argv = [sys.executable, str(self.root / ".ci/release"), *words]
+        argv = [sys.executable, str(self.root / ".ci/release.py"), *words]
         return subprocess.run(
             argv, cwd="/", env=os.environ | who, capture_output=True, text=True, timeout=200, check=False
         )

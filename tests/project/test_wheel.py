@@ -20,7 +20,7 @@ def test_the_wheel_trains_and_shows_what_it_trained_without_the_repository() -> 
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    argv = [sys.executable, str(ROOT / ".ci/wheel"), "--packages", sysconfig.get_path("purelib")]
+    argv = [sys.executable, str(ROOT / ".ci/wheel.py"), "--packages", sysconfig.get_path("purelib")]
     done = subprocess.run(argv, cwd="/", env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(" works on its own.\n")

@@ -211,7 +211,5 @@ def intervals(dice: Dice, level: int) -> Draft:
              [[0, w], [60, 59 + w], [90, 91 + w]], [[6, 7], [0, 1], [3, 3]], [[0, 9], [0, 12], [10 + g, 30]],
              [[0, 9], [20 + g, 40], [41 + g, 70]]]  # fmt: skip
     wrong = [(f"+ {gap}:", f"+ {gap + 1}:"), ("max(out[-1][1], b)", "b"), (f"return {code}", f"return {code} + 1"),
-             ("sorted(xs)", "xs")]  # fmt: skip
-    if level == 4 and kind != 4:
-        wrong.append((f">= {least}", f"> {least}"))
+             ("sorted(xs)", "xs"), *[(f">= {least}", f"> {least}")] * (level == 4 and kind != 4)]  # fmt: skip
     return Draft(task, "xs:pairs", "int", body, reference, lists, wrong)

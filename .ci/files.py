@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What every file must keep, whatever is in it: ``.ci/files [--fix] [FILE …]``; without names all that git tracks.
+"""What every file must keep, whatever is in it: ``.ci/files.py [--fix] [FILE …]``; without names all that git tracks.
 
 A text ends with one newline and has no blanks at the ends of its lines; nothing is over ``LARGEST``; there is no mark
 of a merge conflict and no private key; YAML, TOML and JSON can be read. ``--fix`` mends ends of lines and of files.
@@ -60,7 +60,7 @@ def main(words: list[str]) -> int:
     if not names:
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
         if listed.returncode:
-            sys.exit(f"error: git lists no files here ({listed.stderr.strip()}). Name some: .ci/files FILE …")
+            sys.exit(f"error: git lists no files here ({listed.stderr.strip()}). Name some: .ci/files.py FILE …")
         names = [str(ROOT / name) for name in listed.stdout.split("\0") if name]
     bad = 0
     for file in filter(Path.is_file, map(Path, names)):
