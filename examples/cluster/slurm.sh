@@ -21,7 +21,8 @@ if [ -f "$runs/$name/config.toml" ]; then
   words=(--resume "$runs/$name")
 fi
 # One launcher on each machine; all meet on the first. Two jobs that share it have two ports.
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+first=${hosts%%$'\n'*}
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 exec srun --kill-on-bad-exit=1 torchrun --nnodes "$SLURM_NNODES" --nproc-per-node "${SLURM_GPUS_ON_NODE:-1}" \
   --max-restarts 3 --rdzv-backend c10d --rdzv-id "$SLURM_JOB_ID" --rdzv-endpoint "$first:$((20000 + SLURM_JOB_ID % 10000))" \
