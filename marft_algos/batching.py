@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
 from marft_algos.functional import masked_mean, masked_sum
 from marft_algos.lazy import torch
-from marft_algos.memory import passes
+from marft_algos.memory import passes, share, shared_passes
 from marft_algos.types import FOREIGN, Estimates, FloatArray, StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
 
@@ -222,9 +223,28 @@ def minibatches(rows: Sequence[_T], n: int, rng: np.random.Generator) -> list[li
     return [[rows[i] for i in part] for part in parts if len(part)]
 
 
-def micro_batches(rows: Sequence[Transition], token_budget: int) -> list[list[Transition]]:
-    """Puts rows of similar length together, at most ``token_budget`` padded tokens each (but at least one row)."""
-    return [[rows[i] for i in piece] for piece in passes([_length(t) for t in rows], token_budget)]
+def micro_batches(
+    rows: Sequence[Transition], token_budget: int, shared: bool = False, least: int = 1
+) -> list[list[Transition]]:
+    """Cuts rows into pieces for one pass each, of at most ``token_budget`` padded tokens (but at least one row).
+
+    Args:
+        rows: of one policy.
+        token_budget: of a piece.
+        shared: rows that begin alike are put together, and what they share counts once; else rows of similar length.
+        least: pieces to cut them into, where the budget asks for fewer: smaller ones, as far as that goes.
+    """
+    if shared:
+        texts = [[*t.request.prompt_ids, *t.reply.action_ids[:-1]] for t in rows]
+        found = share(texts, [len(t.request.prompt_ids) - 1 for t in rows])
+        cut, most = partial(shared_passes, texts, found), len(set(found.within))
+    else:
+        cut, most = partial(passes, list(map(_length, rows))), len(rows)
+    pieces = cut(token_budget)
+    while len(pieces) < min(least, most):
+        token_budget = min(token_budget, context_tokens(rows)) * 3 // 4
+        pieces = cut(token_budget)
+    return [[rows[i] for i in piece] for piece in pieces]
 
 
 def pack(

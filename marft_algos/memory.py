@@ -5,12 +5,18 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from marft_algos.lazy import torch
 from marft_envs.errors import MarftError
 
 PASS_TOKENS = 256
 """Pads that may cost less than a pass of its own for what would be padded."""
+MIN_PREFIX = 8
+"""Shared tokens from which a pass of their own pays."""
+GROUP_TOKENS = 256
+"""Tokens that may cost less than attending to them in a group of their own."""
 
 
 class OutOfMemory(MarftError, RuntimeError):
@@ -47,6 +53,88 @@ def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
             longest, pads = lengths[i], 0
         rows[-1].append(i)
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What of some texts has to be computed: no beginning twice."""
+
+    within: list[int]
+    """For each text the one that begins with it, whose states it takes; itself, if that is none but it."""
+    groups: list[tuple[list[int], int]]
+    """The texts that are computed, in groups, and how many first tokens are computed once for all of a group."""
+
+def share(texts: Sequence[list[int]], free: Sequence[int]) -> Shared:
+    """Finds what texts have in common.
+
+    Chains: an agent's prompts in one episode extend each other, so that the last one holds them all. Groups: episodes
+    of one start begin with the same prompt. Neighbours in lexicographic order are put together, those with most in
+    common first, as long as that saves tokens.
+
+    Args:
+        texts: token ids.
+        free: of each text how many first tokens nothing is read at: no more are computed for others as well.
+    """
+    order = sorted(range(len(texts)), key=texts.__getitem__)  # a beginning stands before what begins with it
+    within, kept, most = list(range(len(texts))), list[int](), list(free)
+    for i in reversed(order):
+        if kept and texts[kept[-1]][: len(texts[i])] == texts[i]:
+            within[i] = host = kept[-1]
+            most[host] = min(most[host], most[i])
+        else:
+            kept.append(i)
+    # Clusters of neighbours: number of the first -> (number behind the last, tokens shared); lone ones share nothing.
+    clusters = {k: (k + 1, 0) for k in range(len(kept))}
+    owner = list(range(len(kept)))  # of a cluster's last place: its first one
+    alike = [min(most[a], most[b], common(texts[a], texts[b])) for a, b in pairwise(kept)]
+    for k in sorted(range(len(alike)), key=lambda k: -alike[k]):
+        first, (_, left), (end, right) = owner[k], clusters[owner[k]], clusters[k + 1]
+        saved = (k - first) * left + (end - k - 2) * right
+        if alike[k] >= MIN_PREFIX and (end - first - 1) * alike[k] + GROUP_TOKENS > saved:
+            del clusters[k + 1]
+            clusters[first], owner[end - 1] = (end, alike[k]), first
+    groups = [(sorted(kept[first:end]), shared) for first, (end, shared) in clusters.items() if shared]
+    if lone := [first for first, (_, shared) in clusters.items() if not shared]:
+        shared = min(alike[lone[0] : lone[-1]], default=0)
+        groups.append((sorted(kept[k] for k in lone), shared if shared >= MIN_PREFIX else 0))
+    return Shared(within, sorted(groups))
+
+
+def shared_passes(texts: Sequence[list[int]], shared: Shared, budget: int) -> list[list[int]]:
+    """Splits texts into passes as ``passes`` does, but that what they share is computed, and counted, once.
+
+    Args:
+        texts: token ids.
+        shared: what they share.
+        budget: computed tokens at once, padded within groups.
+    """
+    pieces, sizes = list[list[int]](), list[int]()
+    held: dict[int, list[int]] = {}
+    for i, host in enumerate(shared.within):
+        held.setdefault(host, []).append(i)
+    for rows, tokens in shared.groups:
+        lengths = [len(texts[i]) - tokens for i in rows]
+        for part in passes(lengths, max(budget - tokens, 1)):
+            size = tokens + len(part) * max(lengths[k] for k in part)
+            if sizes and len(shared.groups) > 1 and sizes[-1] + size <= budget:
+                sizes[-1] += size
+            else:
+                pieces.append([])
+                sizes.append(size)
+            pieces[-1] += [i for k in part for i in held[rows[k]]]
+    return pieces
+
+
+def common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Returns how many first tokens two texts share."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class Budget:

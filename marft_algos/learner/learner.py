@@ -62,6 +62,9 @@ class Policies(Protocol):
     def parameters(self, policy: str) -> Sequence[Tensor]:
         """Trainable tensors, fp32."""
 
+    def shares(self, policy: str) -> bool:
+        """Whether a pass computes once what several of its rows begin with."""
+
     def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor) -> Tensor:
         """Log-probs [B, T-1] fp32 under the model that the policy started from; needed for ``kl_coef``."""
 
@@ -196,11 +199,8 @@ class Learner:
 
     def _pieces(self, rows: Sequence[Transition], tokens: int) -> list[list[Transition]]:
         """Cuts turns into pieces of at most so many tokens, and into no fewer than there are lanes."""
-        pieces = micro_batches(rows, tokens)
-        while len(pieces) < min(self.lanes.count, len(rows)):
-            tokens = min(tokens, context_tokens(rows)) * 3 // 4
-            pieces = micro_batches(rows, tokens)
-        return pieces
+        shared = bool(rows) and self.policies.shares(rows[0].policy)
+        return micro_batches(rows, tokens, shared, self.lanes.count)
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and what the algorithm keeps."""

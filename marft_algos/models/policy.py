@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from marft_algos.memory import OutOfMemory, out_of_memory, passes
+from marft_algos.memory import OutOfMemory, out_of_memory, passes, share, shared_passes
 from marft_algos.models import arithmetic, finite
 from marft_algos.models.assignment import base_specs, check_known
 from marft_algos.models.chat import Renderer
@@ -172,6 +172,10 @@ class PolicySet:
         """Returns the forward passes over the model under a policy, for engines; policies may share them."""
         return self._forward[id(self._get(policy).source)]
 
+    def shares(self, policy: str) -> bool:
+        """Returns whether a pass computes once what several of its rows begin with."""
+        return self.forward_pass(policy).shares(self._get(policy))
+
     def _get(self, policy: str) -> Weights:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
@@ -279,7 +283,11 @@ class PolicySet:
         base = self._get(policy).base
         forward = self._forward[id(base.model)]
         features: list[Tensor] = [torch.empty(0)] * len(sequences)
-        cut = passes([len(s) for s in sequences], FEATURE_TOKENS)
+        if forward.shares():
+            texts = list(map(list, sequences))
+            cut = shared_passes(texts, share(texts, [span.start for span in positions]), FEATURE_TOKENS)
+        else:
+            cut = passes(list(map(len, sequences)), FEATURE_TOKENS)
         for rows in cut:
             width = max(len(sequences[i]) for i in rows)
             ids = torch.tensor([[*sequences[i], *([0] * (width - len(sequences[i])))] for i in rows])

@@ -127,6 +127,9 @@ class Tabular:
     def parameters(self, policy: str) -> list[Tensor]:
         return [self.tables[policy]]
 
+    def shares(self, policy: str) -> bool:
+        return False
+
     def logprobs(
         self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Any, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:

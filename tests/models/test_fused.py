@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from helpers.sampling import CONFIGS, build, save
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.base import GenerationRequest
-from marft_algos.memory import passes
+from marft_algos.memory import passes, share, shared_passes
 from marft_algos.models import embedded_path
 from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.forward.text import TextPass
@@ -26,9 +28,24 @@ from marft_envs.errors import ConfigError
 PREFIX = list(range(5, 17))
 
 
-def texts(shared: bool) -> tuple[Tensor, Tensor]:
-    """Three padded rows that start alike or not, and what was sampled in them: a piece, one token, all but the first."""
+def texts(shared: bool, chains: bool = False) -> tuple[Tensor, Tensor]:
+    """Three padded rows that start alike or not, and what was sampled in them: a piece, one token, all but the first.
+
+    With chains eight more: two groups of two that start alike, and four of which each begins with the one before.
+    """
     torch.manual_seed(0)
+    if chains:
+        (ids, sampled), (more, wanted) = texts(shared), texts(True)
+        groups = torch.cat([ids[:2].flip(1), more[:1], ids[:2].flip(1)])
+        groups[[0, 1], 20:] += 1
+        chain = more[1:2].roll(1, 1).expand(4, -1).clone()
+        spoken = torch.zeros(9, 24, dtype=torch.bool)
+        spoken[:2, 20:], spoken[2], spoken[3:5, 19:22] = True, wanted[0], True
+        for row, (first, end) in enumerate([(3, 6), (6, 7), (11, 16), (20, 24)], 5):
+            spoken[row, first:end] = True
+            chain[row - 5, end:] = row  # pads of any id
+        order = torch.randperm(12)
+        return torch.cat([ids, groups, chain])[order], torch.cat([sampled, spoken])[order]
     ids = torch.randint(5, 40, (3, 24))
     if shared:
         ids[:, : len(PREFIX)] = torch.tensor(PREFIX)
@@ -73,12 +90,13 @@ def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
 
 
 @pytest.mark.parametrize("ours", PASSES)
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("shared", "chains"), [(True, False), (False, False), (True, True), (False, True)])
 @pytest.mark.parametrize("family", CONFIGS)
 def test_scores_and_gradients_are_transformers(
-    family: str, shared: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, shared: bool, chains: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compare(monkeypatch, save(tmp_path / family, CONFIGS[family]), shared, **PASSES[ours])
+    monkeypatch.setattr("marft_algos.memory.GROUP_TOKENS", 0)  # several groups
+    compare(monkeypatch, save(tmp_path / family, CONFIGS[family]), shared, chains, **PASSES[ours])
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_pytorch_tanh", "relu", "linear"])
@@ -86,8 +104,10 @@ def test_so_they_are_with_other_activations(act: str, tmp_path: Path, monkeypatc
     compare(monkeypatch, save(tmp_path / act, CONFIGS["llama"], hidden_act=act), shared=True)
 
 
-def compare(monkeypatch: pytest.MonkeyPatch, folder: Path, shared: bool, **settings: object) -> None:
-    ids, sampled = texts(shared)
+def compare(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, shared: bool, chains: bool = False, **settings: object
+) -> None:
+    ids, sampled = texts(shared, chains)
     weights = torch.randn(2, *ids[:, 1:].shape)
     found = []
     for policies in both(monkeypatch, folder, **settings):
@@ -184,6 +204,47 @@ def test_nothing_is_kept_of_the_last_layer_where_nothing_was_sampled(tmp_path: P
     with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(tuple(t.shape)) or t, lambda t: t):
         policies.logprobs("actor", ids, sampled)
     assert [shape for shape in held if len(shape) == 3 and shape[-1] == 48] == [(2, 23, 48), (2, 1, 48)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_shared_is_a_beginning_and_nothing_is_lost(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random trees of texts: what is computed, group by group, gives every text back; alone, each is computed whole."""
+    monkeypatch.setattr("marft_algos.memory.GROUP_TOKENS", 0)
+    rng, trees = np.random.default_rng(seed), [list[int]()]
+    for _ in range(24):
+        trees.append([*trees[rng.integers(len(trees))], *rng.integers(3, size=rng.integers(1, 30)).tolist()])
+    rows = [trees[i] for i in rng.integers(1, 25, size=16)]
+    free = [int(rng.integers(len(row) + 1)) for row in rows]
+    found = share(rows, free)
+    assert sorted(i for group, _ in found.groups for i in group) == sorted(set(found.within))
+    for i, host in enumerate(found.within):
+        assert rows[host][: len(rows[i])] == rows[i] and found.within[host] == host
+    for group, tokens in found.groups:
+        assert len({tuple(rows[i][:tokens]) for i in group}) == 1
+        assert all(tokens <= free[i] for i, host in enumerate(found.within) if host in group) or not tokens
+    for i, j in itertools.permutations(set(found.within), 2):
+        assert rows[i][: len(rows[j])] != rows[j]  # nothing that is computed begins with another
+    for budget in (1, 64, 10**6):
+        pieces = shared_passes(rows, found, budget)
+        assert sorted(i for piece in pieces for i in piece) == list(range(16))
+        for piece in pieces:
+            own = share([rows[i] for i in piece], [free[i] for i in piece])
+            computed = sum(n + sum(len(rows[piece[i]]) - n for i in group) for group, n in own.groups)
+            assert computed <= budget or len(set(own.within)) == 1
+
+
+def test_groups_are_those_of_the_starts() -> None:
+    """Four starts of four episodes, and two agents' chains of eight rounds: each context once."""
+    rng = np.random.default_rng(0)
+    prompts, tails = rng.integers(9, size=(4, 200)).tolist(), rng.integers(9, size=(16, 20)).tolist()
+    rows = [[*prompts[i % 4], *tail] for i, tail in enumerate(tails)]
+    found = share(rows, [199] * 16)
+    assert found.within == list(range(16))
+    assert found.groups == [([i, i + 4, i + 8, i + 12], 199) for i in range(4)]
+    talks = rng.integers(9, size=(2, 400)).tolist()
+    rows = [talks[agent][: 50 * (round_ + 1)] for round_ in range(8) for agent in range(2)]
+    found = share(rows, [len(row) - 10 for row in rows])
+    assert found.within == [14, 15] * 8 and found.groups == [([14, 15], 0)]
 
 
 def test_passes_hold_similar_lengths_within_the_budget_and_few_pads() -> None:

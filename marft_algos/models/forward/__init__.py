@@ -66,6 +66,15 @@ class ForwardPass:
         device = self._model.device.type
         return torch.autocast(device, dtype=torch.bfloat16, enabled=self._dtype == torch.bfloat16)
 
+    def shares(self, weights: Weights | None = None) -> bool:
+        """Returns whether what several rows of a batch begin with is computed once, whatever else they hold.
+
+        Args:
+            weights: a policy on this model; None: the model as it is.
+        """
+        own = weights is None or weights.peft is not None
+        return own and self._sharded is None and self._text is not None
+
     def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
         """Returns final hidden states [n, d] at the wanted positions, row by row, with gradients to the adapter.
 
@@ -77,7 +86,7 @@ class ForwardPass:
         if self._sharded is not None:
             with self._sharded.trunk(weights) as trunk:
                 return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
-        if (weights is None or weights.peft is not None) and self._text is not None:
+        if self.shares(weights) and self._text is not None:
             return self._text.hidden_states(ids, wanted, weights, weights is not None and bool(weights.blocks))
         share_prefix = "prefix" in self._allowed
         if weights is None:

@@ -143,7 +143,7 @@ class FusedCache:
         is masked."""
 
     def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
-        """Runs the prompts of each policy, first of all tokens: what they start with once, the rest right-aligned.
+        """Runs the prompts of each policy, first of all tokens; what several of them start with runs once.
 
         Returns:
             The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
@@ -167,29 +167,27 @@ class FusedCache:
         return torch.cat(hidden).to(self._decoder.dtype)
 
     def _read(self, prompts: Sequence[list[int]], adapted: Sequence[Adapted], first: int) -> Tensor:
-        """Runs the prompts of one policy into the rows from ``first`` on: shared tokens, pads, the rows' others."""
+        """Runs the prompts of one policy into the rows from ``first`` on, pads before them."""
         decoder, end = self._decoder, self._end
         lengths = torch.tensor(list(map(len, prompts)))
         columns = torch.arange(int(lengths.max()))
         ids = torch.tensor([row + [0] * (len(columns) - len(row)) for row in prompts])
         tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
-        others = (lengths - layout.shared).to(decoder.device)
-        rows = slice(first, first + len(prompts))
-        all_places = torch.arange(len(prompts) * layout.width, device=decoder.device)
-        place = all_places if layout.slots is None else layout.slots
-        row, column = place // layout.width, place % layout.width
-        column += (end - others)[row]
+        sources = list[int]()
+        for length, (base, shared, start) in zip(lengths.tolist(), layout.rows, strict=True):
+            sources += range(base, base + shared)
+            sources += range(start, start + length - shared)
+        source = torch.tensor(sources, device=decoder.device)
+        pads = (torch.arange(end) < (end - lengths)[:, None]).to(decoder.device)
+        row, column = pads.logical_not().nonzero(as_tuple=True)
 
         def store(i: int, k: Tensor, v: Tensor) -> None:
-            kv, new = self._blocks[i].kv, torch.cat([k, v], 1)
-            kv[rows, :, : layout.shared] = new[: layout.shared].transpose(0, 1)
-            kv[first + row, :, column] = new[layout.shared :]
+            self._blocks[i].kv[first + row, :, column] = torch.cat([k, v], 1)[source]
 
-        columns = torch.arange(end, device=decoder.device)
-        pads = (columns >= layout.shared) & (columns < (end - others)[:, None])
         assert self._mask is not None
-        self._mask[rows, 0, 0, :end].masked_fill_(pads, -torch.inf)
-        return decoder.run(tokens, layout, adapted, store=store)
+        self._mask[first : first + len(prompts), 0, 0, :end].masked_fill_(pads, -torch.inf)
+        states = decoder.run(tokens, layout, adapted, store=store)
+        return states if layout.order is None else states.index_select(0, layout.order)
 
     def decode(self, token: Tensor) -> Tensor:
         """Returns the final hidden states [b, d] after one more token [b] a row."""

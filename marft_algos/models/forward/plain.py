@@ -10,8 +10,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from marft_algos.models.forward.text import prefix_length, shared_columns
+from marft_algos.memory import MIN_PREFIX, common
 from marft_algos.models.weights import Trunk
+
+
+def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
+    """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
+    shared = min(common(min(rows), max(rows)), limit)  # in lexicographic order: what these two share, all share
+    return shared if len(rows) > 1 and shared >= MIN_PREFIX else 0
 
 
 def hidden_states(
@@ -29,7 +35,8 @@ def hidden_states(
         wanted: bool [B, T], n of them true.
         share_prefix: False where every batch has to be one pass.
     """
-    shared = shared_columns(ids, wanted)[1] if share_prefix else 0
+    columns = wanted.any(0).nonzero() if share_prefix else ()
+    shared = prefix_length(ids.tolist(), limit=int(columns[0])) if len(columns) else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)

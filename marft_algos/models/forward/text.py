@@ -10,6 +10,7 @@ stream, norms and the rotation are float32 whatever the compute dtype.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -22,6 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from marft_algos.memory import share
 from marft_algos.models.attention import flash_fits
 from marft_algos.models.forward.check import agrees
 from marft_algos.models.forward.families import SAME_INPUT, FusedLinear, check_family, fuse
@@ -29,8 +31,6 @@ from marft_algos.models.forward.nodes import FeedForward, Norm, Normed, NormLine
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
-MIN_PREFIX = 8
-"""Shared tokens from which a pass of their own pays."""
 Store = Callable[[int, Tensor, Tensor], None]
 """Takes a block's number, and the tokens' keys and values there, [tokens, kv_heads, head_dim] each."""
 Factors = tuple[Tensor, Tensor] | tuple[None, None]
@@ -39,32 +39,9 @@ Adapted = Sequence[tuple[FusedLinear, Factors]]
 """The linear layers of a block, and the adapters on them, with gradients."""
 
 
-def shared_columns(ids: Tensor, wanted: Tensor) -> tuple[int, int]:
-    """Returns the first column in which anything is wanted, 0 where nothing is, and how many before it all rows share.
-
-    Args:
-        ids: [B, T].
-        wanted: bool [B, T].
-    """
-    columns = wanted.any(0).nonzero()
-    first = int(columns[0]) if len(columns) else 0
-    return first, prefix_length(ids[:, : first or 1].tolist(), limit=first)
-
-
-def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
-    """Returns how many first tokens all rows share, at most ``limit``; 0 where sharing would save nothing."""
-    low, high = min(rows), max(rows)  # in lexicographic order: what these two share, all share
-    shared = 0
-    for a, b in zip(low[:limit], high[:limit], strict=False):
-        if a != b:
-            break
-        shared += 1
-    return shared if len(rows) > 1 and shared >= MIN_PREFIX else 0
-
-
 @dataclass(slots=True)
-class TokenLayout:
-    """Where the tokens of a batch are: the shared ones first, then those of each row, without pads."""
+class GroupLayout:
+    """Where the tokens of some rows are: the shared ones first, then those of each row, without pads."""
 
     batch: int
     shared: int
@@ -75,16 +52,29 @@ class TokenLayout:
     """Place of each token in [batch, width]; None where nothing is padded."""
     first: int
     """Column of those at which the first hidden state is wanted: in the last block, none before it attends."""
-    wanted: Tensor
-    """Places among all tokens at which hidden states are wanted."""
     ends: Tensor
-    """The same places in [batch, width - first]."""
+    """Where hidden states are wanted, in [batch, width - first]."""
     mask: Tensor | None
     """[width, shared + width] of attention; None: causal, from the first column on."""
     named: bool
     """Whether that mask may go by its name, causal and aligned to the lower right: a flash kernel knows no other."""
+
+
+@dataclass(slots=True)
+class TokenLayout:
+    """The tokens of a batch, group by group; those that several rows begin with stand there once."""
+
+    groups: list[GroupLayout]
+    sizes: list[int]
+    """Tokens of each group."""
+    wanted: Tensor
+    """Places among all tokens at which hidden states are wanted."""
+    order: Tensor | None
+    """For every wanted position, row by row, which of those states it has; None: they are in that order."""
     rotary: tuple[Tensor, Tensor]
     """Cosines and signed sines [tokens, 1, head_dim], float32."""
+    rows: list[tuple[int, int, int]]
+    """Of each row: place of its first token, how many follow there, and place of the one behind those."""
 
 
 class TextPass:
@@ -116,6 +106,8 @@ class TextPass:
         self.norms: dict[nn.Module, Norm] = {}
         self.read_norms()
         self._named = self.device.type == "cuda" and "attention" in fused_passes()
+        self.counted: Counter[str] = Counter()
+        """Tokens of the rows as they are read, and those that were computed."""
         agrees(model, dtype, self.probe)
 
     @property
@@ -157,30 +149,60 @@ class TextPass:
             weights: whose adapter; None: the base model.
             checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
         """
-        return self.run(*self.lay_out(ids, wanted), self.adapted(weights), checkpointing)
+        tokens, layout = self.lay_out(ids, wanted)
+        states = self.run(tokens, layout, self.adapted(weights), checkpointing)
+        return states if layout.order is None else states.index_select(0, layout.order)
 
     def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, TokenLayout]:
         """Returns the tokens to compute and where they are, on the model's device."""
-        batch, length = ids.shape
-        first, shared = shared_columns(ids, wanted)
-        steps = torch.arange(length, device=ids.device)
-        ends = torch.where(wanted, steps + 1, 0).amax(1)  # nothing is read behind a row's last wanted position
-        width = max(int(ends.max()) - shared, 1)
-        keep, rest = wanted[:, shared : shared + width], ids[:, shared : shared + width]
-        steps = steps[shared : shared + width]
-        real = steps < ends[:, None]
+        ids, wanted = ids.cpu(), wanted.cpu()
+        steps = torch.arange(ids.shape[1])
+        ends = torch.where(wanted, steps + 1, 0).amax(1).tolist()  # nothing is read behind a row's last wanted position
+        firsts = torch.where(wanted, steps, ids.shape[1]).amin(1).tolist()
+        texts = [row[:end] for row, end in zip(ids.tolist(), ends, strict=True)]
+        found = share(texts, [min(pair) for pair in zip(firsts, ends, strict=True)])
+        read = wanted.clone()
+        for i, host in enumerate(found.within):
+            if host != i:
+                read[host] |= wanted[i]
+        tokens, positions, rows = list[int](), list[int](), [(0, 0, 0)] * len(texts)
+        groups, sizes, places = list[GroupLayout](), list[int](), list[Tensor]()
+        for members, shared in found.groups:
+            base = len(tokens)
+            tokens += texts[members[0]][:shared]
+            positions += range(shared)
+            for i in members:
+                rows[i] = base, shared, len(tokens)
+                tokens += texts[i][shared:]
+                positions += range(shared, len(texts[i]))
+            real = steps < torch.tensor([ends[i] for i in members])[:, None]
+            group, where = self._group(read[members], real, shared)
+            groups.append(group)
+            sizes.append(len(tokens) - base)
+            places.append(base + shared + where)
+        rows = [rows[host] for host in found.within]
+        order = _order(rows, wanted, torch.cat(places), len(tokens))
+        cos, sin = self.angles(max(positions, default=0) + 1)
+        at = torch.tensor(positions, dtype=torch.long, device=self.device)
+        rotary = cos[at][:, None].float(), sin[at][:, None].float()
+        self.counted["read"] += sum(ends)
+        self.counted["computed"] += len(tokens)
+        where, order = torch.cat(places).to(self.device), None if order is None else order.to(self.device)
+        flat = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        return flat, TokenLayout(groups, sizes, where, order, rotary, rows)
+
+    def _group(self, wanted: Tensor, real: Tensor, shared: int) -> tuple[GroupLayout, Tensor]:
+        """Lays out rows [B, T] of a group; returns, too, where states are wanted among what they do not share."""
+        batch, width = len(real), max(int(real.sum(1).max()) - shared, 1)
+        keep, real = wanted[:, shared : shared + width], real[:, shared : shared + width]
         slots = None if bool(real.all()) else real.flatten().nonzero()[:, 0].to(self.device)
-        places = shared + (keep.flatten() if slots is None else keep[real]).nonzero()[:, 0]
-        positions = torch.cat([torch.arange(shared, device=ids.device), steps.expand(batch, -1)[real]]).to(self.device)
-        cos, sin = self.angles(shared + width)
-        rotary = cos[positions][:, None].float(), sin[positions][:, None].float()
-        first -= shared
+        columns = keep.any(0).nonzero()
+        first = int(columns[0]) if len(columns) else 0
         ends = keep[:, first:].flatten().nonzero()[:, 0].to(self.device)
-        causal = (torch.arange(shared + width, device=ids.device) <= steps[:, None]).to(self.device)
+        causal = torch.ones(width, shared + width, dtype=torch.bool, device=self.device).tril(shared)
         mask = causal if shared or first else None
-        tokens = torch.cat([ids[0, :shared], rest[real]]).to(self.device)
-        places = places.to(self.device)
-        return tokens, TokenLayout(batch, shared, width, slots, first, places, ends, mask, self._named, rotary)
+        places = (keep.flatten() if slots is None else keep[real]).nonzero()[:, 0]
+        return GroupLayout(batch, shared, width, slots, first, ends, mask, self._named), places
 
     def run(
         self,
@@ -261,23 +283,29 @@ class TextPass:
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool) -> Tensor:
     """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
-    shared, batch = layout.shared, layout.batch
+    parts = zip(layout.groups, *(part.split(layout.sizes) for part in (q, k, v)), strict=True)
+    attended = [_attend_group(q, k, v, group, last) for group, q, k, v in parts]
+    return attended[0] if len(attended) == 1 else torch.cat(attended)
+
+
+def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool) -> Tensor:
+    shared, batch = group.shared, group.batch
     parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
     parts.insert(0, (q[:0], q[shared:]) if last else q.split([shared, len(q) - shared]))
     before = [part[None].transpose(1, 2) for part, _ in parts]
-    rows = list(map(_padded, [part for _, part in parts], repeat(layout)))
+    rows = list(map(_padded, [part for _, part in parts], repeat(group)))
     if shared:
         rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
-    first = layout.first if last else 0
+    first = group.first if last else 0
     rows[0] = rows[0][:, :, first:]
-    mask = layout.mask[first:] if layout.mask is not None and (shared or first) else None
-    if mask is not None and layout.named and flash_fits(rows[0], rows[1], rows[2]):
+    mask = group.mask[first:] if group.mask is not None and (shared or first) else None
+    if mask is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
         mask = causal_lower_right(*mask.shape)
     attended = _attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
     if last:
-        return attended.index_select(0, layout.ends)
-    if layout.slots is not None:
-        attended = attended.index_select(0, layout.slots)
+        return attended.index_select(0, group.ends)
+    if group.slots is not None:
+        attended = attended.index_select(0, group.slots)
     return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended]) if shared else attended
 
 
@@ -288,9 +316,19 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return attended.transpose(1, 2)
 
 
-def _padded(part: Tensor, layout: TokenLayout) -> Tensor:
+def _padded(part: Tensor, layout: GroupLayout) -> Tensor:
     """Returns the rows' tokens [tokens, heads, …] at their places, zeros between: [batch, heads, width, …]."""
     if layout.slots is not None:
         places = part.new_zeros(layout.batch * layout.width, *part.shape[1:])
         part = places.index_copy(0, layout.slots, part)
     return part.unflatten(0, (layout.batch, layout.width)).transpose(1, 2)
+
+
+def _order(rows: Sequence[tuple[int, int, int]], wanted: Tensor, places: Tensor, tokens: int) -> Tensor | None:
+    """Returns which of the states at these places each wanted position has, row by row; None: the one in its place."""
+    row, column = wanted.nonzero(as_tuple=True)
+    _, shared, start = torch.tensor(rows).T
+    number = torch.empty(tokens, dtype=torch.long)
+    number[places] = steps = torch.arange(len(places))
+    order = number[(start - shared)[row] + column]
+    return None if torch.equal(order, steps) else order
