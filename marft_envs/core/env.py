@@ -199,7 +199,7 @@ class FlexEnv(AECEnv):
 
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""
-        return obs_mod.render(self.observation_kind, self.schedule.observation(agent), self.view.round)
+        return obs_mod.render(self.observation_kind, self.schedule.observation(agent))
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""
@@ -275,7 +275,7 @@ class FlexEnv(AECEnv):
             agent: Any agent of the team.
             max_chars: Cut inputs from the oldest until task text and contributions are this short.
         """
-        return obs_mod.to_messages(self.schedule.observation(agent, max_chars), self.view.round)
+        return obs_mod.to_messages(self.schedule.observation(agent, max_chars))
 
     def state(self) -> str:
         """Returns the global view as one text: every agent's task observation, all words, and their results."""
@@ -284,7 +284,7 @@ class FlexEnv(AECEnv):
         for agent in self.team:
             shown.setdefault(transcript.task_text(agent.name), []).append(agent.role)
         state = [f"[{', '.join(roles)}]\n{text}" if len(shown) > 1 else text for text, roles in shown.items()]
-        return "\n\n".join([*state, *(obs_mod.tagged(part, 0) for part in transcript.everything())])
+        return "\n\n".join([*state, *(obs_mod.tagged(part) for part in transcript.everything())])
 
     def team_view(self, agent: str) -> str:
         """Returns what a team critic may see before this layer: the state, and the role of who acts."""

@@ -152,14 +152,15 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
     return task, kept, cuts
 
 
-def tagged(part: Part, current_round: int) -> str:
-    """Returns a contribution under the line that says whose it is and, once there are several rounds, when it came."""
-    if current_round > 0:
-        return f"[{part.role}, round {part.round + 1}]\n{part.text}"
-    return f"[{part.role}]\n{part.text}"
+def tagged(part: Part) -> str:
+    """Returns a contribution under the line that says whose it is and, from the second round on, when it came.
+
+    The line stays what it was in later rounds: an agent's next prompt extends its last one.
+    """
+    return f"[{part.role}, round {part.round + 1}]\n{part.text}" if part.round else f"[{part.role}]\n{part.text}"
 
 
-def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
+def to_messages(obs: RolloutObservation) -> list[Message]:
     """Renders chat messages: system (profile), examples, user (task, contributions), own past turns as assistant."""
     out: list[Message] = []
     if obs.agent.prompt:
@@ -174,24 +175,24 @@ def to_messages(obs: RolloutObservation, round_: int) -> list[Message]:
             out.append({"role": "assistant", "content": part.text})
             blocks = []
         else:
-            blocks.append(tagged(part, round_))
+            blocks.append(tagged(part))
     out.append({"role": "user", "content": "\n\n".join(blocks)})
     return out
 
 
-def to_prompt(obs: RolloutObservation, round_: int) -> str:
+def to_prompt(obs: RolloutObservation) -> str:
     """Renders one string: profile, its examples, task, contributions."""
     examples = (text for example in obs.agent.examples for text in (example.user, example.assistant))
-    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, round_) for part in obs.parts)]
+    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part) for part in obs.parts)]
     return "\n\n".join(piece for piece in pieces if piece)
 
 
-def render(kind: str, obs: RolloutObservation, round_: int) -> dict[str, Any]:
+def render(kind: str, obs: RolloutObservation) -> dict[str, Any]:
     """Returns the observation value of one kind; a member of :func:`space` of that kind."""
     if kind == "messages":
-        return {"messages": tuple(to_messages(obs, round_)), "turn": obs.turn}
+        return {"messages": tuple(to_messages(obs)), "turn": obs.turn}
     if kind == "prompt":
-        return {"prompt": to_prompt(obs, round_), "turn": obs.turn}
+        return {"prompt": to_prompt(obs), "turn": obs.turn}
     seen = tuple(
         {"agent": p.turn.agent if p.turn and not p.result else "", "role": p.role, "round": p.round, "text": p.text}
         for p in obs.parts

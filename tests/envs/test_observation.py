@@ -46,7 +46,7 @@ def test_rounds_are_tagged_from_the_second_on() -> None:
         env.step(text)
     assert env.messages("actor_0") == [
         {"role": "system", "content": "Answer."},
-        {"role": "user", "content": "The number is 7.\n\n[reasoner, round 1]\none"},
+        {"role": "user", "content": "The number is 7.\n\n[reasoner]\none"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "[reasoner, round 2]\nthree"},
     ]

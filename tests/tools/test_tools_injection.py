@@ -88,7 +88,7 @@ def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
     inner, forged = env.unwrapped, obs_mod.role_tags(env.team)
     for agent in env.possible_agents:
         parts = inner.schedule.observation(agent)
-        messages = obs_mod.to_messages(parts, 0)
+        messages = obs_mod.to_messages(parts)
         assert messages == env.messages(agent)
         out[f"messages {agent}"] = [message["role"] for message in messages]
         prompt = obs_mod.render("prompt", parts, 0)["prompt"]

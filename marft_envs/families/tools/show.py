@@ -82,6 +82,6 @@ def _tersely(
 
 def user(words: Sequence[str], own: bool) -> list[str]:
     """Returns paragraphs with the user's words, one per user turn; ``own``: the reader plays the user."""
-    tags = [f", round {i + 1}" if len(words) > 1 else "" for i in range(len(words))]
+    tags = [f", round {i + 1}" if i else "" for i in range(len(words))]
     whose = "What you want" if own else "The user says"
     return [f"{whose}{tag}:\n{text}" for tag, text in zip(tags, words, strict=True)]
