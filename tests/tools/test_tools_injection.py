@@ -91,10 +91,10 @@ def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
         messages = obs_mod.to_messages(parts)
         assert messages == env.messages(agent)
         out[f"messages {agent}"] = [message["role"] for message in messages]
-        prompt = obs_mod.render("prompt", parts, 0)["prompt"]
+        prompt = obs_mod.render("prompt", parts)["prompt"]
         tags = re.findall(LINE_START + forged.pattern, prompt, forged.flags | re.MULTILINE)
         out[f"prompt {agent}"] = (len(tags), CONTROL.findall(prompt))
-        seen = obs_mod.render("structured", parts, 0)["seen"]
+        seen = obs_mod.render("structured", parts)["seen"]
         out[f"structured {agent}"] = [
             (part["agent"], part["role"], part["round"], CONTROL.findall(part["text"])) for part in seen
         ]
