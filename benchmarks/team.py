@@ -29,13 +29,13 @@ class Pages:
 
     slow = False
 
-    def __init__(self, words: int) -> None:
-        self.words, self.task_id, self._page = words, "", ""
+    def __init__(self, words: int, rounds: int = 1) -> None:
+        self.words, self.rounds, self.task_id, self._page, self._left = words, rounds, "", "", rounds
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Draws the words."""
         self._page = " ".join(rng.choice(_WORDS, self.words))
-        self.task_id = self._page[:40]
+        self.task_id, self._left = self._page[:40], self.rounds
 
     def observe(self, agent: str) -> str:
         """The same for everybody."""
@@ -46,8 +46,9 @@ class Pages:
         return Outcome()
 
     def on_round(self, turns: Sequence[Any]) -> Outcome:
-        """Ends the episode."""
-        return Outcome(team_reward=float(len(turns[-1].text) % 7), terminated=True)
+        """Pays, and ends the episode after the last one."""
+        self._left -= 1
+        return Outcome(team_reward=float(len(turns[-1].text) % 7), terminated=not self._left)
 
     def sample_actions(self, agent: str) -> list[str]:
         """Two replies."""
@@ -71,7 +72,7 @@ def build(model: str, agents: int, device: str = "cpu", settings: ModelSettings 
 
 
 class Stage:
-    """Plays episodes of a chain in which everybody reads the reply before.
+    """Plays episodes of a chain in which everybody reads the reply before; over several rounds, all before.
 
     Args:
         policies: From :func:`build`.
@@ -79,17 +80,28 @@ class Stage:
         prompt: About so many tokens in the first agent's prompt; half of it is its profile, the other half the page.
         new: Tokens of a reply.
         engine: The native one by default, which captures nothing.
+        rounds: In which everybody speaks.
     """
 
     def __init__(
-        self, policies: PolicySet, episodes: int, prompt: int, new: int, engine: RolloutEngine | None = None
+        self,
+        policies: PolicySet,
+        episodes: int,
+        prompt: int,
+        new: int,
+        engine: RolloutEngine | None = None,
+        rounds: int = 1,
     ) -> None:
         self.policies, self.episodes = policies, episodes
         self.engine = engine or NativeEngine(policies, max_batch=episodes, decode_graph=False)
         agents = list(policies.renderer.agents)
         profile, words = self._sizes(agents[0], prompt)
         specs = [AgentSpec(name, name, profile, with_answer=name == agents[-1]) for name in agents]
-        self._vec = VectorEnv([lambda: FlexEnv(specs, Pages(words), Chain(sees="previous"))] * episodes)
+        chain, history = ("previous", "deps") if rounds == 1 else ("all", "public")
+        self._vec = VectorEnv(
+            [lambda: FlexEnv(specs, Pages(words, rounds), Chain(sees=chain), history=history, max_rounds=rounds)]
+            * episodes
+        )
         self._collector = Collector(self._vec, policies.renderer, self.engine, SamplingParams(new))
 
     def play(self, iteration: int, repeats: int = 1) -> list[Trajectory]:

@@ -64,6 +64,7 @@ class Shared:
     groups: list[tuple[list[int], int]]
     """The texts that are computed, in groups, and how many first tokens are computed once for all of a group."""
 
+
 def share(texts: Sequence[list[int]], free: Sequence[int]) -> Shared:
     """Finds what texts have in common.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -60,6 +60,9 @@ class GenerationRequest:
     """Who acts; engines without weights (scripted, hosted) choose their reply by it."""
     messages: Sequence[Mapping[str, str]] = ()
     """The chat ``prompt_ids`` was rendered from, for engines that read text."""
+    chain: Hashable = None
+    """Names the requests of which each prompt may begin with the one before and its reply: one agent's, of one
+    episode. None: no other request will extend it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,15 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
 
 import torch
 
 from marft_algos.engines.base import EngineBase, EngineError, Notes, too_long, uniforms
 from marft_algos.engines.sampler import Sampler
-from marft_algos.memory import Budget
+from marft_algos.memory import MIN_PREFIX, Budget, common
+from marft_algos.models.forward.decode import FusedCache, KeptContext, Known
 from marft_algos.models.policy import PolicySet
+from marft_algos.models.switches import fused_passes
+from marft_algos.models.weights import Weights
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+
+KEPT_GB = 4.0
+"""Of keys and values of earlier rounds: a team of 64 episodes on a model of 3B needs as much for 1,700 tokens each."""
+
+
+class Contexts:
+    """Keys and values of what each chain of requests has read and written, under the weights that they belong to.
+
+    Args:
+        size_gb: most of them to keep, in GB; what was used longest ago goes first.
+        notes: told once that it was too little.
+    """
+
+    def __init__(self, size_gb: float, notes: Notes) -> None:
+        self._size, self._notes = size_gb * 1e9, notes
+        self._kept: dict[tuple[str, Hashable], KeptContext] = {}
+        self._weights: dict[str, list[tuple[int, int]]] = {}
+        self._gone: set[tuple[str, Hashable]] = set()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Gives the memory back where it is short, or anything else has failed."""
+        if error is not None:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._kept.clear()
+        self._gone.clear()
+
+    def wanted(self, requests: Sequence[GenerationRequest]) -> bool:
+        """Returns whether any of these may be extended."""
+        return self._size > 0 and any(request.chain is not None for request in requests)
+
+    def find(self, request: GenerationRequest, weights: Weights) -> Known | None:
+        """Returns what is kept of a prompt's beginning, if that is worth it."""
+        if request.chain is None or self._size <= 0:
+            return None
+        now = [(id(tensor), tensor._version) for tensor in weights.tensors.values()]
+        if self._weights.get(request.policy) != now:
+            self._weights[request.policy] = now
+            for key in [key for key in self._kept if key[0] == request.policy]:
+                del self._kept[key]
+        key = request.policy, request.chain
+        if key in self._gone:
+            self._notes.tell(
+                "kept",
+                f"keys and values of earlier rounds take more than --kept-gb {self._size / 1e9:g}: prompts are"
+                " read again.",
+            )
+        if key not in self._kept:
+            return None
+        n = min(common(self._kept[key].tokens, request.prompt_ids), len(request.prompt_ids) - 1)
+        return (self._kept[key], n) if n >= MIN_PREFIX else None
+
+    def keep(self, requests: Sequence[GenerationRequest], contexts: Sequence[KeptContext]) -> None:
+        """Keeps what was read and written for these requests, in the place of what was before."""
+        for request, context in zip(requests, contexts, strict=True):
+            if request.chain is not None:
+                self._kept.pop((request.policy, request.chain), None)
+                self._kept[request.policy, request.chain] = context
+        while self._kept and self._bytes() > self._size:
+            oldest = next(iter(self._kept.values())).blocks
+            for key in [key for key, context in self._kept.items() if context.blocks is oldest]:
+                del self._kept[key]
+                self._gone.add(key)
+
+    def _bytes(self) -> int:
+        blocks = {id(context.blocks): context.blocks for context in self._kept.values()}
+        return sum(block.untyped_storage().nbytes() for batch in blocks.values() for block in batch)
 
 
 class NativeEngine(EngineBase):
@@ -24,12 +100,18 @@ class NativeEngine(EngineBase):
             sleep and wake together: awake, each holds whole ones.
         max_batch: rows decoded at once; halved, once, if memory runs out.
         decode_graph: on a GPU, capture the fused decoder's step in a CUDA graph, and repeat it.
+        kept_gb: keys and values, in GB, that are kept of what agents have read and written, until the weights change,
+            so that their next prompts are read from there on; 0: every prompt is read whole.
     """
 
-    def __init__(self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = True) -> None:
+    def __init__(
+        self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = True, kept_gb: float = KEPT_GB
+    ) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
         self._notes = Notes()
+        self._contexts = Contexts(kept_gb if "prefix" in fused_passes() else 0.0, self._notes)
+        self._counted: Counter[str] = Counter()
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those on one model, if its pass can."""
@@ -64,19 +146,25 @@ class NativeEngine(EngineBase):
         for rows in groups.values():
             rows.sort(key=lambda i: len(requests[i].prompt_ids))
             for size in self._batch.sizes(len(rows)):
-                with self._batch:
+                with self._batch, self._contexts:
                     for start in range(0, len(rows), size):
                         batch = sorted(rows[start : start + size], key=lambda i: requests[i].policy)
                         generations |= zip(batch, self._decode([requests[i] for i in batch], params), strict=True)
         return [generations[i] for i in range(len(requests))]
 
     def sleep(self) -> None:
-        """Keeps of sharded base models this rank's share only."""
+        """Keeps of sharded base models this rank's share only, and nothing of what was read."""
+        self._contexts.clear()
         self._policies.release()
 
     def wake(self) -> None:
         """Gathers them again."""
         self._policies.gather()
+
+    def metrics(self) -> dict[str, float]:
+        """Returns tokens of prompts, and how many of them were computed: the others were known."""
+        counted, self._counted = self._counted, Counter()
+        return dict(counted)
 
     @torch.inference_mode()
     def _decode(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation]:
@@ -90,11 +178,21 @@ class NativeEngine(EngineBase):
         graph = self._decode_graph and policies[0].base.device.type == "cuda" and forward.joint
         seeds = [request.seed for request in requests]
         streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
+        known = [self._contexts.find(request, self._policies.weights(request.policy)) for request in requests]
         with forward.autocast():
             cache = forward.cache(policies, len(requests), capacity, fixed=graph)
-            hidden = cache.prefill(list(prompts.values()))
+            if isinstance(cache, FusedCache):
+                cache.keeps = self._contexts.wanted(requests)
+                hidden = cache.prefill(list(prompts.values()), known)
+            else:
+                hidden = cache.prefill(list(prompts.values()))
             sampler = Sampler(policies[0].model, params, chat.end_ids)
             ids, logprobs = sampler.run(cache, hidden, streams, graph)
+        self._counted["prompt_tokens"] += sum(len(request.prompt_ids) for request in requests)
+        self._counted["prompt_tokens_kept"] += sum(n for found in known if found for n in found[1:])
+        if isinstance(cache, FusedCache) and cache.keeps:
+            texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
+            self._contexts.keep(requests, cache.contexts(texts_read))
         texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text in zip(ids, logprobs, texts, strict=True):

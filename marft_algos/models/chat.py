@@ -33,6 +33,17 @@ _OTHERS = frozenset(("user", "tool"))
 """Roles whose messages hold what others say: tasks, peers, tools. Profiles and an agent's own words are not theirs."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A turn of an agent, as it was read and sampled."""
+
+    rendered: list[int]
+    """The prompt as the template wrote it."""
+    prompt: list[int]
+    """As the agent read it: with its own earlier words as they were sampled."""
+    reply: list[int]
+
+
 @dataclass(slots=True)
 class Chat:
     """Renders conversations by a tokenizer's chat template.
@@ -173,6 +184,25 @@ class Chat:
         if kept.isdisjoint(ids):
             return str(self.tokenizer.decode(ids, skip_special_tokens=True))
         return str(self.tokenizer.decode([i for i in ids if i not in dropped], skip_special_tokens=False))
+
+    def as_sampled(self, rendered: list[int], said: Said) -> list[int]:
+        """Returns a prompt that holds an agent's last turn as it was sampled, not as its text is tokenised again.
+
+        Where the template writes that turn otherwise, or the reply holds control tokens that its text does not, the
+        prompt stays as it is.
+
+        Args:
+            rendered: The prompt as the template writes it.
+            said: The turn before.
+        """
+        body = said.reply[:-1] if said.reply and said.reply[-1] in self.end_ids else said.reply
+        start, dropped = len(said.rendered), self._special()[1]
+        if rendered[:start] != said.rendered or not dropped.isdisjoint(body):
+            return rendered
+        again = self.tokenizer.encode(self.text_of(body), add_special_tokens=False)
+        if rendered[start : start + len(again)] != again:
+            return rendered
+        return [*said.prompt, *body, *rendered[start + len(again) :]]
 
     def token_at(self, ids: Sequence[int], text: str, end: int) -> int:
         """Returns which token of a reply completes the first ``end`` characters of its text.

@@ -8,6 +8,7 @@ agent plays which policy, and how it is spoken to, the ``renderer`` knows.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,6 +181,10 @@ class PolicySet:
         if policy not in self._policies:
             raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._policies)}")
         return self._policies[policy]
+
+    def take_counted(self) -> Counter[str]:
+        """Returns the tokens that passes over whole texts were asked to read since the last call, and computed."""
+        return sum((forward.take_counted() for forward in self._forward.values()), Counter[str]())
 
     def prepare(self) -> None:
         """Makes the forward passes that adapters train through, and checks them, before the first batch does."""

@@ -10,7 +10,7 @@ FUSED = "MARFT_KERNELS"
 """Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
 FUSED_PASSES = ("forward", "decode", "merge", "attention", "prefix")
 """Scoring and training; decoding; adapters added to the weights before the forward pass; attention without a mask
-behind shared prefixes, on a GPU; what all rows start with, computed once in transformers' forward pass."""
+behind shared prefixes, on a GPU; what rows or rounds start with, computed once."""
 
 
 def fused_passes() -> frozenset[str]:

@@ -8,13 +8,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, count, groupby
 from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from marft_algos.credit.branches import Keep
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.models.chat import Said
 from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
@@ -32,6 +33,8 @@ States = dict[int, dict[int, FlexEnv]]
 """Number of an episode -> layer -> copy of the environment before it."""
 PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
+_PANELS = count()
+"""Numbers the panels of this process: what was read in another one is no part of this one's prompts."""
 
 
 class Collector:
@@ -66,8 +69,11 @@ class Collector:
         self._vec, self._renderer, self._engine, self._params = vec, renderer, engine, params
         self._seed, self._overlap, self._on_progress, self._assignment = seed, overlap, on_progress, assignment
         self.states: States = {} if states is None else states
-        self._iteration, self._keep = 0, "nothing"
+        self._iteration, self._keep, self._panel = 0, "nothing", 0
         self._numbers: Sequence[int] = range(sys.maxsize)
+        # (episode, agent, policy) -> the prompt that is out, as the template writes it; and the turn before it
+        self._rendered: dict[tuple[int, str, str], list[int]] = {}
+        self._said: dict[tuple[int, str, str], Said] = {}
         # (episode, history index) -> what makes the transition once the turn's record is there
         self._open: dict[tuple[int, int], Callable[[TurnRecord], Transition]] = {}
 
@@ -138,7 +144,7 @@ class Collector:
 
     def _play(self, total: int, group_size: int = 1) -> Generator[list[Trajectory]]:
         """Plays what is queued to its end."""
-        self._open = {}
+        self._open, self._rendered, self._said, self._panel = {}, {}, {}, next(_PANELS)
         groups: dict[int, list[Trajectory]] = {}
         sizes = Counter(number // group_size for number in self._numbers[:total])
         finished = tokens = 0
@@ -258,22 +264,30 @@ class Collector:
                 seed=row_seed(self._seed, self._iteration, self._number(turn), turn.index_hint, sample),
                 agent=turn.agent,
                 messages=turn.messages,
+                chain=(self._panel, turn.episode, turn.agent),
             )
             for turn, owner, prompt, sample in zip(turns, owners, prompts, samples or [0] * len(turns), strict=True)
         ]
 
     def _fit(self, policy: str, turn: Request, prompt: list[int]) -> list[int]:
-        """Cuts a prompt's inputs, oldest first, until the reply fits the context; the environment records the cut.
+        """Puts an agent's own words as they were sampled into a prompt; cuts its inputs, oldest first, until it fits.
 
-        What cannot be cut (profile and template) stays too long, and the engine's answer is an empty one.
+        The environment records the cut. What cannot be cut (profile and template) stays too long, and the engine's
+        answer is an empty one.
         """
         assert self._renderer is not None
-        room = self._renderer.chat(policy).context - self._params.max_new_tokens
+        chat = self._renderer.chat(policy)
+        room, said = chat.context - self._params.max_new_tokens, self._said.get((turn.episode, turn.agent, policy))
+        sampled = prompt if said is None else chat.as_sampled(prompt, said)
+        if len(sampled) <= room:
+            self._rendered[turn.episode, turn.agent, policy] = prompt
+            return sampled
         chars = sum(len(message["content"]) for message in turn.messages)
         while len(prompt) > room and chars:
             chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
             tools = turn.tools if self._renderer.shows_tools(policy) else ()
             prompt = self._renderer.render(policy, turn.render(chars), tools)
+        self._rendered[turn.episode, turn.agent, policy] = prompt
         return prompt
 
     def _push(
@@ -283,6 +297,9 @@ class Collector:
         failed = {t.episode: (t, g) for t, g in zip(turns, replies, strict=True) if g.stop_reason == StopReason.ERROR}
         answered = [row for row in zip(turns, requests, replies, strict=True) if row[0].episode not in failed]
         for turn, request, reply in answered:
+            key = turn.episode, turn.agent, request.policy
+            if key in self._rendered:
+                self._said[key] = Said(self._rendered.pop(key), request.prompt_ids, reply.action_ids)
             self._open[turn.episode, turn.index_hint] = self._transition(turn, request, reply)
         extras = [_recorded(request, reply) for _, request, reply in answered]
         ended = self._vec.push([turn for turn, *_ in answered], [reply.text for *_, reply in answered], extras)

@@ -320,6 +320,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "turns": len(turns) / len(kept),
         "critical_path": sum(t.critical_path for t in kept) / len(kept),
         "prompts_cut": sum(turn.max_chars is not None for t in kept for turn in t.episode.turns),
+        "prompts_rewritten": sum(map(_rewritten, kept)),
         **counts(trajectories),
     }
     judged = [t.success for t in kept if t.success is not None]
@@ -333,6 +334,17 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in spoken) / len(spoken)
         metrics[f"agent/{agent}/cut"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in spoken) / len(spoken)
     return metrics
+
+
+def _rewritten(trajectory: Trajectory) -> int:
+    """Counts prompts that do not begin with what their agent last read and said, as it was sampled."""
+    count, last = 0, dict[tuple[str, str], list[int]]()
+    for t in trajectory.transitions:
+        read, (*prompt,) = last.get((t.agent, t.policy)), t.request.prompt_ids
+        if prompt:
+            count += read is not None and prompt[: len(read)] != read
+            last[t.agent, t.policy] = [*prompt, *t.reply.action_ids[:-1]]
+    return count
 
 
 class Variety:

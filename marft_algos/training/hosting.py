@@ -45,7 +45,11 @@ def make_engine(
         local: Play policies that have weights here in this process, wherever they are played in training.
         ledger: Keeps the replies of hosted models, and answers what was asked before.
     """
-    native = None if policies is None else NativeEngine(policies, spec.config.engine_batch, spec.config.decode_graph)
+    native = (
+        None
+        if policies is None
+        else NativeEngine(policies, spec.config.engine_batch, spec.config.decode_graph, spec.config.kept_gb)
+    )
     groups: dict[Endpoint, list[str]] = {}
     for policy, endpoint in spec.endpoints.items():
         if endpoint.kind != "native" and (endpoint.hosted or not local):

@@ -40,7 +40,17 @@ _SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperatu
 """Settings that results repeat; all that are compared stand in eval.json."""
 _MAY_CHANGE = (
     *("preset", "algo", "algorithm", "iterations", "eval_episodes", "runs_dir", "name", "loggers"),
-    *("num_envs", "engine_batch", "device", "threads", "check_memory", "fit_memory", "overlap", "adapter_dir"),
+    *(
+        "num_envs",
+        "engine_batch",
+        "kept_gb",
+        "device",
+        "threads",
+        "check_memory",
+        "fit_memory",
+        "overlap",
+        "adapter_dir",
+    ),
     *("max_lost", "on_task_error"),
 )
 """Settings that an evaluation may go on with another value of, for they change neither prompts nor replies: of training

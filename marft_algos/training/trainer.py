@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -132,6 +133,8 @@ class Trainer:
         session.display.phase("learning")
         metrics |= self.learner.update(trajectories, iteration)
         metrics |= collected.judge(trajectories, self.learner.estimates)
+        passed = sum(self.group.gather(self.policies.take_counted()), Counter[str]())
+        metrics |= {f"tokens_{kind}": float(passed[kind]) for kind in ("read", "computed")}
         self.policies.version += 1
         self.rollouts.wake()
         self.rollouts.publish(self.learner.trainable, self.policies.version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -73,7 +74,14 @@ class ForwardPass:
             weights: a policy on this model; None: the model as it is.
         """
         own = weights is None or weights.peft is not None
-        return own and self._sharded is None and self._text is not None
+        return own and "prefix" in self._allowed and self._sharded is None and self._text is not None
+
+    def take_counted(self) -> Counter[str]:
+        """Returns the tokens that ``hidden_states`` of our own was asked to read since the last call, and computed."""
+        text, counted = vars(self).get("_text"), Counter[str]()
+        if text is not None:
+            counted, text.counted = text.counted, counted
+        return counted
 
     def hidden_states(self, ids: Tensor, wanted: Tensor, weights: Weights | None = None) -> Tensor:
         """Returns final hidden states [n, d] at the wanted positions, row by row, with gradients to the adapter.
@@ -86,7 +94,7 @@ class ForwardPass:
         if self._sharded is not None:
             with self._sharded.trunk(weights) as trunk:
                 return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
-        if self.shares(weights) and self._text is not None:
+        if (weights is None or weights.peft is not None) and self._text is not None:
             return self._text.hidden_states(ids, wanted, weights, weights is not None and bool(weights.blocks))
         share_prefix = "prefix" in self._allowed
         if weights is None:

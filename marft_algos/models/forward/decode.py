@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from marft_algos.models.forward.families import FusedLinear
 from marft_algos.models.forward.nodes import Norm
-from marft_algos.models.forward.text import Adapted, Factors, TextPass
+from marft_algos.models.forward.text import Adapted, Factors, Memory, TextPass
 from marft_algos.models.weights import Weights
 
 ALIGNED = 16
@@ -63,6 +64,22 @@ class Block:
     out: AdaptedLinear
     gate_up: AdaptedLinear
     down: AdaptedLinear
+
+
+@dataclass(slots=True)
+class KeptContext:
+    """Keys and values of what one row has read and written."""
+
+    tokens: list[int]
+    blocks: list[Tensor]
+    """Of each block [rows, 2 * kv_heads, capacity, head_dim], of a whole batch."""
+    row: int
+    first: int
+    """Column of the first token."""
+
+
+Known = tuple[KeptContext, int]
+"""A context that was kept, and how many of its first tokens a prompt begins with: fewer than the prompt has."""
 
 
 class FusedDecoder(TextPass):
@@ -141,53 +158,102 @@ class FusedCache:
         self._mask: Tensor | None = self._blocks[0].kv.new_zeros(rows, 1, 1, capacity)
         """[b, 1, 1, capacity], -inf at pads, of a fixed one also at what is not decoded yet, else 0; None where nothing
         is masked."""
+        self.keeps = False
+        """Whether ``contexts`` will be asked for."""
+        self._numbers: list[int] = []
+        """Of the rows that are left, once some are dropped."""
+        self._dropped: dict[int, tuple[list[Tensor], int]] = {}
 
-    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
+    def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
         """Runs the prompts of each policy, first of all tokens; what several of them start with runs once.
 
-        Returns:
-            The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
-        """
-        texts, device = [row for rows in prompts for row in rows], self._decoder.device
-        self._end = max(map(len, texts))
-        hidden, first = [], 0
-        for rows, adapted in zip(prompts, self._adapted, strict=True):
-            hidden.append(self._read(rows, adapted, first))
-            first += len(rows)
-        if len(prompts) > 1:
-            numbers = [number for number, rows in enumerate(prompts) for _ in rows]
-            one_hot = F.one_hot(torch.tensor(numbers, device=device), len(prompts))
-            self._policy_of_row = one_hot.to(self._decoder.dtype)
-        self._position = torch.tensor([[len(text) - 1] for text in texts], device=device)
-        self._column = torch.tensor([self._end - 1], device=device)
-        if self._fixed and self._mask is not None:
-            self._mask[..., self._end :] = -torch.inf
-        elif min(map(len, texts)) == self._end:
-            self._mask = None
-        return torch.cat(hidden).to(self._decoder.dtype)
+        Args:
+            prompts: of each policy; rows are in their order.
+            known: of each row what need not be run.
 
-    def _read(self, prompts: Sequence[list[int]], adapted: Sequence[Adapted], first: int) -> Tensor:
-        """Runs the prompts of one policy into the rows from ``first`` on, pads before them."""
-        decoder, end = self._decoder, self._end
+        Returns:
+            The final hidden states [b, d] at the prompts' last tokens.
+        """
+        texts, decoder = [row for rows in prompts for row in rows], self._decoder
+        self._end = max(map(len, texts))
+        lengths = torch.tensor(list(map(len, texts)), device=decoder.device)
+        self._firsts = [self._end - len(text) for text in texts]
+        pads = torch.arange(self._end, device=decoder.device) < (self._end - lengths)[:, None]
+        assert self._mask is not None
+        self._mask[:, 0, 0, : self._end].masked_fill_(pads, -torch.inf)
+        numbers, states = list[int](), list[Tensor]()
+        for policy, adapted in enumerate(self._adapted):
+            first = sum(map(len, prompts[:policy]))
+            rows = range(first, first + len(prompts[policy]))
+            for read, part in (
+                (self._read, [i for i in rows if not (known and known[i])]),
+                (self._continue, [i for i in rows if known and known[i]]),
+            ):
+                if part:
+                    numbers += part
+                    states.append(read(part, [texts[i] for i in part], adapted, known))
+        if len(prompts) > 1:
+            policies = [number for number, rows in enumerate(prompts) for _ in rows]
+            one_hot = F.one_hot(torch.tensor(policies, device=decoder.device), len(prompts))
+            self._policy_of_row = one_hot.to(decoder.dtype)
+        self._position = lengths[:, None] - 1
+        self._column = torch.tensor([self._end - 1], device=decoder.device)
+        if self._fixed:
+            self._mask[..., self._end :] = -torch.inf
+        elif not any(self._firsts):
+            self._mask = None
+        hidden = torch.cat(states).to(decoder.dtype)
+        return hidden if numbers == sorted(numbers) else hidden[torch.tensor(numbers).argsort().to(hidden.device)]
+
+    def _read(
+        self, rows: Sequence[int], prompts: Sequence[list[int]], adapted: Sequence[Adapted], known: Sequence[Any]
+    ) -> Tensor:
+        """Runs whole prompts of one policy into these rows, from its first token on."""
+        decoder, columns = self._decoder, torch.arange(max(map(len, prompts)))
         lengths = torch.tensor(list(map(len, prompts)))
-        columns = torch.arange(int(lengths.max()))
         ids = torch.tensor([row + [0] * (len(columns) - len(row)) for row in prompts])
         tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
         sources = list[int]()
-        for length, (base, shared, start) in zip(lengths.tolist(), layout.rows, strict=True):
-            sources += range(base, base + shared)
-            sources += range(start, start + length - shared)
+        for prompt, (base, shared, start) in zip(prompts, layout.rows, strict=True):
+            sources += [*range(base, base + shared), *range(start, start + len(prompt) - shared)]
         source = torch.tensor(sources, device=decoder.device)
-        pads = (torch.arange(end) < (end - lengths)[:, None]).to(decoder.device)
-        row, column = pads.logical_not().nonzero(as_tuple=True)
+        row, column = self._places(rows, [range(len(prompt)) for prompt in prompts])
 
         def store(i: int, k: Tensor, v: Tensor) -> None:
-            self._blocks[i].kv[first + row, :, column] = torch.cat([k, v], 1)[source]
+            self._blocks[i].kv[row, :, column] = torch.cat([k, v], 1)[source]
 
-        assert self._mask is not None
-        self._mask[first : first + len(prompts), 0, 0, :end].masked_fill_(pads, -torch.inf)
         states = decoder.run(tokens, layout, adapted, store=store)
         return states if layout.order is None else states.index_select(0, layout.order)
+
+    def _continue(
+        self, rows: Sequence[int], prompts: Sequence[list[int]], adapted: Sequence[Adapted], known: Sequence[Any]
+    ) -> Tensor:
+        """Copies what is known of prompts of one policy into these rows, and runs the rest."""
+        decoder, contexts = self._decoder, [known[i] for i in rows]
+        for blocks in {id(context.blocks): context.blocks for context, _ in contexts}.values():
+            mine = [(i, *found) for i, found in zip(rows, contexts, strict=True) if found[0].blocks is blocks]
+            row, column = self._places([i for i, _, _ in mine], [range(n) for _, _, n in mine])
+            there = [(context.row, context.first + k) for _, context, n in mine for k in range(n)]
+            from_row, from_column = torch.tensor(there, device=decoder.device).T
+            for block, kept in zip(self._blocks, blocks, strict=True):
+                block.kv[row, :, column] = kept[from_row, :, from_column]
+        tokens, layout, mask = decoder.continued(prompts, [n for _, n in contexts], self._end)
+        row, column = self._places(rows, [range(n, len(text)) for text, (_, n) in zip(prompts, contexts, strict=True)])
+        at = torch.tensor(rows, device=decoder.device)
+
+        def store(i: int, k: Tensor, v: Tensor) -> Memory:
+            kv = self._blocks[i].kv
+            kv[row, :, column] = torch.cat([k, v], 1)
+            keys, values = kv[at, :, : self._end].chunk(2, 1)
+            return keys, values, mask
+
+        return decoder.run(tokens, layout, adapted, store=store)
+
+    def _places(self, rows: Sequence[int], positions: Sequence[range]) -> tuple[Tensor, Tensor]:
+        """Returns row and column of tokens at these positions of these rows."""
+        places = [(i, self._firsts[i] + k) for i, span in zip(rows, positions, strict=True) for k in span]
+        row, column = torch.tensor(places, device=self._decoder.device).T
+        return row, column
 
     def decode(self, token: Tensor) -> Tensor:
         """Returns the final hidden states [b, d] after one more token [b] a row."""
@@ -222,9 +288,31 @@ class FusedCache:
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these; a graph of a step is of no use afterwards."""
         n, end = len(rows), None if self._fixed else self._end
+        if self.keeps:
+            self._keep(rows)
         for block in self._blocks:
             block.kv[:n, :, :end] = block.kv[rows, :, :end]
             block.kv = block.kv[:n]
         self._position = self._position[rows]
         self._mask = None if self._mask is None else self._mask[rows]
         self._policy_of_row = None if self._policy_of_row is None else self._policy_of_row[rows]
+
+    def _keep(self, rows: Tensor) -> None:
+        """Copies keys and values of the rows that are dropped."""
+        here = self._numbers or list(range(len(self._firsts)))
+        self._numbers, left = [here[i] for i in rows.tolist()], set(rows.tolist())
+        gone = [i for i in range(len(here)) if i not in left]
+        end = None if self._fixed else self._end
+        blocks = [block.kv[torch.tensor(gone, device=rows.device), :, :end] for block in self._blocks]
+        self._dropped |= {here[i]: (blocks, k) for k, i in enumerate(gone)}
+
+    def contexts(self, texts: Sequence[list[int]]) -> list[KeptContext]:
+        """Returns what has been read and written, row by row, whether a row was dropped or not.
+
+        Args:
+            texts: of each row, prompt and reply; of the last token there are no keys.
+        """
+        blocks = [block.kv for block in self._blocks]
+        here = self._numbers or list(range(len(self._firsts)))
+        places = self._dropped | {number: (blocks, k) for k, number in enumerate(here)}
+        return [KeptContext(text[:-1], *places[i], self._firsts[i]) for i, text in enumerate(texts)]

@@ -23,7 +23,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from marft_algos.memory import share
+from marft_algos.memory import Shared, share
 from marft_algos.models.attention import flash_fits
 from marft_algos.models.forward.check import agrees
 from marft_algos.models.forward.families import SAME_INPUT, FusedLinear, check_family, fuse
@@ -31,8 +31,11 @@ from marft_algos.models.forward.nodes import FeedForward, Norm, Normed, NormLine
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
-Store = Callable[[int, Tensor, Tensor], None]
-"""Takes a block's number, and the tokens' keys and values there, [tokens, kv_heads, head_dim] each."""
+Memory = tuple[Tensor, Tensor, Tensor]
+"""Keys and values that rows attend to, [B, kv_heads, end, head_dim] each, and who may: [B, 1, width, end]."""
+Store = Callable[[int, Tensor, Tensor], Memory | None]
+"""Takes a block's number, and the tokens' keys and values there, [tokens, kv_heads, head_dim] each; returns what they
+attend to, where it is more than each other."""
 Factors = tuple[Tensor, Tensor] | tuple[None, None]
 """An adapter: [r, in] and, scaled, [out, r]; of layers laid end to end, their ranks added."""
 Adapted = Sequence[tuple[FusedLinear, Factors]]
@@ -106,6 +109,7 @@ class TextPass:
         self.norms: dict[nn.Module, Norm] = {}
         self.read_norms()
         self._named = self.device.type == "cuda" and "attention" in fused_passes()
+        self._shares = "prefix" in fused_passes()
         self.counted: Counter[str] = Counter()
         """Tokens of the rows as they are read, and those that were computed."""
         agrees(model, dtype, self.probe)
@@ -160,7 +164,8 @@ class TextPass:
         ends = torch.where(wanted, steps + 1, 0).amax(1).tolist()  # nothing is read behind a row's last wanted position
         firsts = torch.where(wanted, steps, ids.shape[1]).amin(1).tolist()
         texts = [row[:end] for row, end in zip(ids.tolist(), ends, strict=True)]
-        found = share(texts, [min(pair) for pair in zip(firsts, ends, strict=True)])
+        free, alone = [min(pair) for pair in zip(firsts, ends, strict=True)], list(range(len(texts)))
+        found = share(texts, free) if self._shares else Shared(alone, [(alone, 0)])
         read = wanted.clone()
         for i, host in enumerate(found.within):
             if host != i:
@@ -182,14 +187,44 @@ class TextPass:
             places.append(base + shared + where)
         rows = [rows[host] for host in found.within]
         order = _order(rows, wanted, torch.cat(places), len(tokens))
-        cos, sin = self.angles(max(positions, default=0) + 1)
-        at = torch.tensor(positions, dtype=torch.long, device=self.device)
-        rotary = cos[at][:, None].float(), sin[at][:, None].float()
         self.counted["read"] += sum(ends)
         self.counted["computed"] += len(tokens)
         where, order = torch.cat(places).to(self.device), None if order is None else order.to(self.device)
         flat = torch.tensor(tokens, dtype=torch.long, device=self.device)
-        return flat, TokenLayout(groups, sizes, where, order, rotary, rows)
+        return flat, TokenLayout(groups, sizes, where, order, self._rotary(positions), rows)
+
+    def continued(
+        self, texts: Sequence[list[int]], known: Sequence[int], end: int
+    ) -> tuple[Tensor, TokenLayout, Tensor]:
+        """Lays out what texts hold behind their first tokens, whose keys and values stand in memory already.
+
+        Args:
+            texts: token ids.
+            known: how many first ones.
+            end: columns of the memory; the texts end there.
+
+        Returns:
+            The tokens to compute, where they are, and which columns they attend to: [B, 1, width, end].
+        """
+        rest = [text[n:] for text, n in zip(texts, known, strict=True)]
+        lengths = torch.tensor(list(map(len, rest)))
+        real = torch.arange(int(lengths.max())) < lengths[:, None]
+        group, places = self._group(torch.arange(real.shape[1]) == lengths[:, None] - 1, real, 0)
+        positions = [k for text, n in zip(texts, known, strict=True) for k in range(n, len(text))]
+        columns = torch.arange(end)
+        column = (end - lengths[:, None] + torch.arange(real.shape[1])).clamp(max=end - 1)[..., None]
+        firsts = end - torch.tensor(list(map(len, texts)))[:, None, None]
+        mask = ((columns >= firsts) & (columns <= column))[:, None].to(self.device)
+        tokens = [token for row in rest for token in row]
+        self.counted["read"] += sum(map(len, texts))
+        self.counted["computed"] += len(tokens)
+        layout = TokenLayout([group], [len(tokens)], places.to(self.device), None, self._rotary(positions), [])
+        return torch.tensor(tokens, device=self.device), layout, mask
+
+    def _rotary(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
+        at = torch.tensor(positions, dtype=torch.long, device=self.device)
+        cos, sin = self.angles(max(positions, default=0) + 1)
+        return cos[at][:, None].float(), sin[at][:, None].float()
 
     def _group(self, wanted: Tensor, real: Tensor, shared: int) -> tuple[GroupLayout, Tensor]:
         """Lays out rows [B, T] of a group; returns, too, where states are wanted among what they do not share."""
@@ -247,10 +282,9 @@ class TextPass:
             q, k = qk.float().split([self.heads, kv], dim=1)
             qk = torch.cat([self._normed(q, block.self_attn.q_norm), self._normed(k, block.self_attn.k_norm)], 1)
         q, k = Rotation.apply(qk, *layout.rotary, self.dtype).split([self.heads, kv], dim=1)
-        if store is not None:
-            store(i, k, v)
+        memory = store(i, k, v) if store is not None else None
         last = i == len(self.module.layers) - 1
-        attended = _attend(q, k, v, layout, last).flatten(1)
+        attended = _attend(q, k, v, layout, last, memory).flatten(1)
         x = x[layout.wanted] if last else x
         rest = [factor for pair in factors[1:] for factor in pair]
         norm = self.norms[block.post_attention_layernorm]
@@ -281,8 +315,14 @@ class TextPass:
         return linear, (a, b)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool, memory: Memory | None) -> Tensor:
     """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
+    if memory is not None:
+        (group,), first = layout.groups, layout.groups[0].first if last else 0
+        mask = memory[2][:, :, first:]
+        return _placed(
+            _attention(_padded(q, group)[:, :, first:], memory[0], memory[1], mask).flatten(0, 1), group, last
+        )
     parts = zip(layout.groups, *(part.split(layout.sizes) for part in (q, k, v)), strict=True)
     attended = [_attend_group(q, k, v, group, last) for group, q, k, v in parts]
     return attended[0] if len(attended) == 1 else torch.cat(attended)
@@ -301,12 +341,16 @@ def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: boo
     mask = group.mask[first:] if group.mask is not None and (shared or first) else None
     if mask is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
         mask = causal_lower_right(*mask.shape)
-    attended = _attention(rows[0], rows[1], rows[2], mask).flatten(0, 1)
-    if last:
-        return attended.index_select(0, group.ends)
-    if group.slots is not None:
-        attended = attended.index_select(0, group.slots)
-    return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended]) if shared else attended
+    attended = _placed(_attention(rows[0], rows[1], rows[2], mask).flatten(0, 1), group, last)
+    if last or not shared:
+        return attended
+    return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended])
+
+
+def _placed(attended: Tensor, group: GroupLayout, last: bool) -> Tensor:
+    """Returns the tokens' own of what was computed at every place; of the last block the wanted ones'."""
+    places = group.ends if last else group.slots
+    return attended if places is None else attended.index_select(0, places)
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
