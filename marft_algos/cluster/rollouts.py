@@ -21,7 +21,7 @@ from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.panel import CHUNK, Chunk, Played, lost
+from marft_algos.rollout.panel import CHUNK, Chunk, Played, chunk_size, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
@@ -79,7 +79,11 @@ class RayRollouts:
 
     def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
         self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
-        self.chunk = parts.config.chunk or CHUNK
+        config = parts.config
+        self.chunk = config.chunk or CHUNK
+        if not config.chunk and (config.worker_vllm or parts.policies.device.type == "cuda"):
+            workers = config.workers or config.max_workers or lanes.count
+            self.chunk = chunk_size(config.episodes_per_iteration, workers, config.engine_batch)
         self.lost: Path | None = None
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}

@@ -178,7 +178,7 @@ class TrainConfig(Settings):
     one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
     chunk: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of a panel
-    in one lane, else 8 (docs/scale.md)."""
+    in one lane, else 8, on GPUs a lane's or worker's share up to ``engine_batch`` (docs/scale.md)."""
     rollouts: Literal["here", "ray"] = "here"
     """Who plays: the ranks themselves, or workers on a Ray cluster (docs/scale.md)."""
     workers: Annotated[int, NOT_NEGATIVE] = 0

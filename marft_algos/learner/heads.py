@@ -104,13 +104,16 @@ class Heads:
         """Fills ``values`` of turns at their decision points, and ``features``, of those that this rank has read.
 
         Args:
-            turns: Of policies that have a head; each with a prompt.
+            turns: Of policies that have a head; each with a prompt; episode by episode.
             estimates: Of the update.
             view: Which observation the critic sees.
             level: Of the values.
         """
         places = {t: i for i, t in enumerate(turns)}
-        self._lane = {t: self._lanes.of(i) for t, i in places.items()}
+        episode, last, self._lane = -1, -1, {}
+        for t in turns:  # an episode's in one lane: what an agent reads in it extends what it has read
+            episode += t.index <= last or episode < 0
+            last, self._lane[t] = t.index, self._lanes.of(episode)
         values: dict[int, FloatArray] = {}
         for lane in self._lanes.mine:
             mine = [t for t in turns if self._lane[t] == lane]

@@ -264,7 +264,7 @@ class Collector:
                 seed=row_seed(self._seed, self._iteration, self._number(turn), turn.index_hint, sample),
                 agent=turn.agent,
                 messages=turn.messages,
-                chain=(self._panel, turn.episode, turn.agent),
+                chain=(self._panel, turn.episode, turn.agent) if turn.repeats else None,
             )
             for turn, owner, prompt, sample in zip(turns, owners, prompts, samples or [0] * len(turns), strict=True)
         ]

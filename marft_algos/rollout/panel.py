@@ -71,7 +71,20 @@ class ProblemSplit:
 
 
 CHUNK = 8
-"""Episodes of a chunk where a panel is shared out, if the settings do not say."""
+"""Episodes of a chunk where a panel is shared out on CPUs, if the settings do not say; on GPUs at least so many."""
+
+
+def chunk_size(episodes: int, players: int, most: int) -> int:
+    """Returns how many episodes are decoded together where GPUs share a panel, if the settings do not say.
+
+    A step of decoding takes a GPU about as long for 8 rows as for 64: everybody's whole share, so far as it fits.
+
+    Args:
+        episodes: Of the panel.
+        players: Lanes or workers, as the settings name them: weights depend on it.
+        most: Rows that are decoded together.
+    """
+    return max(min(-(-episodes // max(players, 1)), most), CHUNK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,6 +260,8 @@ class Work:
     micro: int
     """Tokens of one micro-batch."""
     fewer: str
+    kept: int = 0
+    """Tokens whose keys and values are kept between rounds, at most."""
 
     @classmethod
     def of(cls, spec: RunSpec, env: FlexEnv, context: int, processes: int = 1) -> Work:
@@ -288,6 +290,7 @@ class Work:
             rows,
             micro,
             f"--episodes-per-iteration {max(config.episodes_per_iteration // 2, 1)}",
+            episodes * len(base.team) * (prompt + new) if base.repeats else 0,
         )
 
 
@@ -363,6 +366,9 @@ def rollout_items(config: TrainConfig, shape: Shape, work: Work) -> tuple[Memory
     copies = shape.parameters * 4 if merged or config.full_finetune else 0
     return (
         MemoryItem("keys and values", work.rows * (work.prompt + work.new) * cache, fewer),
+        MemoryItem(
+            "keys and values of earlier rounds", min(work.kept * cache, int(config.kept_gb * 1e9)), "--kept-gb 0"
+        ),
         MemoryItem("prompts on their way through a layer", work.rows * work.prompt * shape.passing, fewer),
         MemoryItem("logits and their cumulative sums", work.rows * shape.vocabulary * 20, fewer),
         MemoryItem("adapters added to weights", copies),
@@ -378,9 +384,9 @@ def _update(config: TrainConfig, shape: Shape, work: Work, device: str) -> tuple
     row = work.prompt + work.new
     fewer = f"--micro-tokens {max(work.micro // 2, row)}" if work.micro > row else "a smaller --max-new-tokens"
     pairs = 3 * shape.heads * min(row, work.micro) * shape.element if shape.eager else 0
-    # Our own pass computes what all rows start with once, and keeps keys and values of whole rows.
-    tokens = work.micro * (row - work.shared) // row if shape.packed else work.micro
-    kv = work.micro * shape.layers * 2 * shape.keys * shape.element if shape.packed else 0
+    # Our own pass computes, and counts, what rows start with once, and keeps keys and values of whole rows.
+    whole = work.micro * row // (row - work.shared) if shape.packed else 0
+    tokens, kv = work.micro, whole * shape.layers * 2 * shape.keys * shape.element
     layer, cached = shape.layer_bytes + pairs, shape.hidden * shape.element
     if config.gradient_checkpointing:
         kept, advice = shape.layers * cached + layer, fewer

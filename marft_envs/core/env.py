@@ -20,7 +20,7 @@ from pettingzoo import AECEnv
 
 from marft_envs.core import observation as obs_mod
 from marft_envs.core import rewards as reward_rules
-from marft_envs.core.dependency import View, as_dependency
+from marft_envs.core.dependency import StaticDAG, View, as_dependency
 from marft_envs.core.faults import check_end, check_start
 from marft_envs.core.rewards import Attribution
 from marft_envs.core.schedule import Rules, Schedule
@@ -296,6 +296,12 @@ class FlexEnv(AECEnv):
         rounds, each = self.rules.max_rounds, self.rules.max_turns_per_agent
         bounds = (len(self.team) * min(rounds, each or rounds), self.rules.max_turns, optional(self.task, "turn_limit"))
         return min(bound for bound in bounds if bound is not None)
+
+    @property
+    def repeats(self) -> bool:
+        """Returns whether an agent may act several times in an episode."""
+        several = self.rules.max_rounds > 1 or not isinstance(self.dependency, StaticDAG)
+        return several and self.rules.max_turns_per_agent != 1
 
     @property
     def tools(self) -> dict[str, list[dict[str, Any]]]:

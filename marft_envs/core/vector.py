@@ -75,6 +75,8 @@ class Request:
         self.round = view.round
         self.layer = view.layer
         """Layers committed in this round so far."""
+        self.repeats = env.unwrapped.repeats
+        """Whether its agent may act again."""
         self.limit: int | None = None
         """Characters to which :meth:`render` cut the prompt; what that took is recorded with the turn."""
         self._messages: list[dict[str, str]] | None = None
