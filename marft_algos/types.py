@@ -82,6 +82,8 @@ class Generation:
     """Why there is no text: what failed, or who refused the prompt."""
     usage: tuple[int, int] | None = None
     """Tokens of prompt and reply as a hosted model's server counts them; None: count the ids."""
+    kept: int = 0
+    """First tokens of the prompt that the engine had read for an earlier turn, as far as it says."""
 
 
 NO_REQUEST = GenerationRequest("", [], 0)

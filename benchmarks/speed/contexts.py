@@ -65,12 +65,12 @@ PARTS = ("rollout", "features", "update", "iteration")
 def plain_text(policies: PolicySet) -> None:
     """Lets a random model sample printable text only: control tokens and broken characters do not come back as such."""
     for policy in policies.policies:
-        base = policies.base(policy)
-        tokenizer, head = base.chat.tokenizer, base.model.get_output_embeddings()
-        bias = torch.full((len(head.weight),), -1e4)
+        tokenizer, weights = policies.renderer.tokenizer(policy), policies.weights(policy)
+        bias = torch.full((weights.base.model.vocab_size,), -1e4)
         words = [i for i in range(len(tokenizer)) if re.fullmatch("[ -~]+", tokenizer.decode(i))]
         bias[sorted({*words} - {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder})] = 0.0
-        head.bias = torch.nn.Parameter(bias, requires_grad=False)
+        for model in (weights.base.model, weights.model):
+            model.get_output_embeddings().bias = torch.nn.Parameter(bias, requires_grad=False)
 
 
 def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[dict[str, float], list[torch.Tensor]]:

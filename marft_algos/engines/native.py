@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import torch
@@ -111,7 +110,6 @@ class NativeEngine(EngineBase):
         self._batch = Budget(max_batch, "rows", "--engine-batch")
         self._notes = Notes()
         self._contexts = Contexts(kept_gb if "prefix" in fused_passes() else 0.0, self._notes)
-        self._counted: Counter[str] = Counter()
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those on one model, if its pass can."""
@@ -161,11 +159,6 @@ class NativeEngine(EngineBase):
         """Gathers them again."""
         self._policies.gather()
 
-    def metrics(self) -> dict[str, float]:
-        """Returns tokens of prompts, and how many of them were computed: the others were known."""
-        counted, self._counted = self._counted, Counter()
-        return dict(counted)
-
     @torch.inference_mode()
     def _decode(self, requests: list[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Decodes requests of one group, which are sorted by policy."""
@@ -188,14 +181,12 @@ class NativeEngine(EngineBase):
                 hidden = cache.prefill(list(prompts.values()))
             sampler = Sampler(policies[0].model, params, chat.end_ids)
             ids, logprobs = sampler.run(cache, hidden, streams, graph)
-        self._counted["prompt_tokens"] += sum(len(request.prompt_ids) for request in requests)
-        self._counted["prompt_tokens_kept"] += sum(n for found in known if found for n in found[1:])
         if isinstance(cache, FusedCache) and cache.keeps:
             texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
             self._contexts.keep(requests, cache.contexts(texts_read))
         texts = map(chat.text_of, ids)
         generations = []
-        for row, scores, text in zip(ids, logprobs, texts, strict=True):
-            reason = StopReason.EOS if row[-1] in chat.end_ids else StopReason.LENGTH
-            generations.append(Generation(row, scores, reason, self._policies.version, text))
+        for row, scores, text, found in zip(ids, logprobs, texts, known, strict=True):
+            reason, kept = StopReason.EOS if row[-1] in chat.end_ids else StopReason.LENGTH, found[1] if found else 0
+            generations.append(Generation(row, scores, reason, self._policies.version, text, kept=kept))
         return generations

@@ -319,8 +319,9 @@ def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator
 def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: return, success, what the task measured, how long each agent's replies are.
 
-    Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too), and how many failed is counted;
-    the other numbers are of those that no outage took. ``critical_path`` is a mean over episodes, in tokens.
+    Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too, of which ``tokens_kept`` were not
+    read again), and how many failed is counted; the other numbers are of those that no outage took. ``critical_path``
+    is a mean over episodes, in tokens.
     """
     kept = whole(trajectories)
     turns = [t for trajectory in kept for t in trajectory.transitions]
@@ -329,6 +330,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episodes": len(trajectories),
         "tokens": sum(len(t.reply.action_ids) for t in every),
         "tokens_processed": sum(len(t.request.prompt_ids) + len(t.reply.action_ids) for t in every),
+        "tokens_kept": sum(t.reply.kept for t in every),
         "return": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
         "critical_path": sum(t.critical_path for t in kept) / len(kept),

@@ -20,7 +20,7 @@ from marft_algos.models.chat import Said
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.panel import summary
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Generation, SamplingParams, Trajectory
 
 ROUNDS, NEW, EPISODES = 4, 10, 5
 
@@ -34,15 +34,16 @@ def policies_of(folder: Path, agents: int = 2, ends: bool = False) -> PolicySet:
     return policies
 
 
-def played(
-    policies: PolicySet, kept_gb: float = 1.0, rounds: int = ROUNDS
-) -> tuple[list[Trajectory], dict[str, float]]:
-    engine = NativeEngine(policies, kept_gb=kept_gb)
-    stage = Stage(policies, EPISODES, 60, NEW, engine, rounds)
+def played(policies: PolicySet, kept_gb: float = 1.0) -> list[Trajectory]:
+    stage = Stage(policies, EPISODES, 60, NEW, NativeEngine(policies, kept_gb=kept_gb), ROUNDS)
     try:
-        return stage.play(0), engine.metrics()
+        return stage.play(0)
     finally:
         stage.close()
+
+
+def kept_of(replies: list[Generation]) -> int:
+    return sum(reply.kept for reply in replies)
 
 
 def same(first: list[Trajectory], second: list[Trajectory]) -> None:
@@ -59,49 +60,47 @@ def same(first: list[Trajectory], second: list[Trajectory]) -> None:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_replies_are_those_of_prompts_that_are_read_whole(family: str, ends: bool, tmp_path: Path) -> None:
     policies = policies_of(save(tmp_path / family, CONFIGS[family], max_position_embeddings=1024), ends=ends)
-    (first, whole), (second, kept) = played(policies, kept_gb=0.0), played(policies)
+    first, second = played(policies, kept_gb=0.0), played(policies)
     same(first, second)
     if ends:
         assert len({len(t.reply.action_ids) for x in first for t in x.transitions}) > 3
-    assert whole["prompt_tokens"] == kept["prompt_tokens"] and whole["prompt_tokens_kept"] == 0
-    assert kept["prompt_tokens_kept"] > 0.5 * kept["prompt_tokens"]
+    before, after = summary(first), summary(second)
+    assert before["tokens_kept"] == 0 and before["tokens_processed"] == after["tokens_processed"]
+    assert after["tokens_kept"] > 0.5 * (after["tokens_processed"] - after["tokens"])
 
 
 def test_what_was_read_under_other_weights_is_read_again(tmp_path: Path) -> None:
     """Some other policy's weights change nothing of this one's."""
     policies = policies_of(save_tiny(tmp_path / "qwen", context=1024))
-    engine, first = NativeEngine(policies), played(policies)[0]
+    engine, first = NativeEngine(policies), played(policies)
     turns = [t for x in first for t in x.transitions if t.agent == "reader_0"]
-    engine.generate([t.request for t in turns if t.round == 0], SamplingParams(NEW))
-    assert engine.metrics()["prompt_tokens_kept"] == 0
+    assert kept_of(engine.generate([t.request for t in turns if t.round == 0], SamplingParams(NEW))) == 0
     again = [t for t in turns if t.round == 1]
     disturb(policies, "reader_1", seed=7)
     replies = engine.generate([t.request for t in again], SamplingParams(NEW))
     assert [g.action_ids for g in replies] == [t.reply.action_ids for t in again]
-    assert engine.metrics()["prompt_tokens_kept"] > 0
+    assert kept_of(replies) > 0
     disturb(policies, "reader_0", seed=8)
     found = engine.generate([t.request for t in again], SamplingParams(NEW))
-    assert engine.metrics()["prompt_tokens_kept"] == 0
+    assert kept_of(found) == 0
     fresh = NativeEngine(policies, kept_gb=0.0).generate([t.request for t in again], SamplingParams(NEW))
     assert [g.action_ids for g in found] == [g.action_ids for g in fresh]
-    engine.generate([t.request for t in again], SamplingParams(NEW))
-    assert engine.metrics()["prompt_tokens_kept"] > 0
+    assert kept_of(engine.generate([t.request for t in again], SamplingParams(NEW))) > 0
     engine.sleep()
-    engine.generate([t.request for t in again], SamplingParams(NEW))
-    assert engine.metrics()["prompt_tokens_kept"] == 0
+    assert kept_of(engine.generate([t.request for t in again], SamplingParams(NEW))) == 0
 
 
 def test_too_little_memory_reads_again_and_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policies = policies_of(save_tiny(tmp_path / "qwen", context=1024))
-    (first, whole), (second, kept) = played(policies, kept_gb=0.0), played(policies, kept_gb=1e-6)
+    first, second = played(policies, kept_gb=0.0), played(policies, kept_gb=1e-6)
     same(first, second)
-    assert kept == whole
+    assert summary(second)["tokens_kept"] == 0
     assert capsys.readouterr().err.count("--kept-gb 1e-06: prompts are read again") == 1
 
 
 def test_models_of_other_families_read_every_prompt(tmp_path: Path) -> None:
     policies = policies_of(save_tiny(tmp_path / "gpt2", "gpt2", context=1024))
-    assert played(policies)[1]["prompt_tokens_kept"] == 0
+    assert summary(played(policies))["tokens_kept"] == 0
 
 
 def test_an_agents_next_prompt_holds_what_it_sampled(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_an_agents_next_prompt_holds_what_it_sampled(tmp_path: Path) -> None:
     Those with control tokens come back without them, and for a zero byte the environment writes another character.
     """
     policies = policies_of(shapes.save(tmp_path / "qwen", shapes.tiny(32)))
-    trajectories, _ = played(policies)
+    trajectories = played(policies)
     respelt = rewritten = 0
     for agent, x in itertools.product(("reader_0", "reader_1"), trajectories):
         chat, turns = policies.renderer.chat(agent), [t for t in x.transitions if t.agent == agent]
@@ -153,7 +152,7 @@ def test_gradients_of_rounds_are_those_of_rows_that_are_computed_whole(
     for passes in ("forward,decode,merge", "forward,decode,merge,prefix"):
         monkeypatch.setenv("MARFT_KERNELS", passes)
         policies = policies_of(folder)
-        trajectories, _ = played(policies)
+        trajectories = played(policies)
         learner = Learner(MARFT(MARFTConfig(level=level, lr=1e-3)), policies, Critics(policies))
         steps = list[torch.Tensor]()
         monkeypatch.setattr(

@@ -96,6 +96,8 @@ def test_scores_and_gradients_are_transformers(
     family: str, shared: bool, chains: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("marft_algos.memory.GROUP_TOKENS", 0)  # several groups
+    if chains:  # as texts of usual length attend
+        monkeypatch.setattr("marft_algos.models.forward.text.LONG", 0)
     compare(monkeypatch, save(tmp_path / family, CONFIGS[family]), shared, chains, **PASSES[ours])
 
 

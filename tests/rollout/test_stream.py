@@ -15,6 +15,7 @@ from helpers.flex import PlainTask, flex
 from marft_algos import credit
 from marft_algos.engines import ScriptedEngine
 from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import chunk_size
 from marft_algos.rollout.replay import Replayer, TreeCollector
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
@@ -145,3 +146,28 @@ def test_rules_that_replay_can_replay_each_group_as_it_comes(rule: str) -> None:
 
     assert play(True) == play(False)
     assert any(any(shares) for shares in play(True)[0])
+
+
+def test_gpus_decode_their_whole_share_at_once_and_cpus_eight() -> None:
+    """64 episodes on 8 lanes: 8 each; 512: 64 each, or what an engine decodes together; never fewer than on a CPU."""
+    assert [chunk_size(n, 8, 256) for n in (8, 64, 512, 4096)] == [8, 8, 64, 256]
+    assert chunk_size(512, 2, 64) == 64 and chunk_size(100, 0, 256) == 100
+
+
+@pytest.mark.parametrize(("settings", "again"), [({"max_rounds": 1}, False), ({"max_rounds": 2}, True)])
+def test_requests_of_an_agent_that_may_act_again_belong_to_a_chain(settings: dict[str, Any], again: bool) -> None:
+    vec = VectorEnv([lambda: flex(2, task=PlainTask(), **settings)] * 2)
+    asked = []
+
+    class Noting(ScriptedEngine):
+        def generate(self, requests: Any, params: Any) -> Any:
+            asked.extend(requests)
+            return super().generate(requests, params)
+
+    collector = Collector(vec, None, Noting({"a_0": "x", "b_0": "y"}), PARAMS)
+    collector.collect([0, 1])
+    chains = [request.chain for request in asked]
+    assert len(set(chains)) == (4 if again else 1) and (None in chains) is not again
+    first, asked[:] = set(chains), []
+    collector.collect([0, 1])
+    assert not again or first.isdisjoint(request.chain for request in asked)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
 from typing import Any, cast
 
 import torch
@@ -31,6 +30,8 @@ from marft_algos.models.forward.nodes import FeedForward, Norm, Normed, NormLine
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
+LONG = 256
+"""Tokens from which on a CPU's kernel computes less under a causal pattern than under a mask that says the same."""
 Memory = tuple[Tensor, Tensor, Tensor]
 """Keys and values that rows attend to, [B, kv_heads, end, head_dim] each, and who may: [B, 1, width, end]."""
 Store = Callable[[int, Tensor, Tensor], Memory | None]
@@ -329,22 +330,31 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool, me
 
 
 def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool) -> Tensor:
-    shared, batch = group.shared, group.batch
-    parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
-    parts.insert(0, (q[:0], q[shared:]) if last else q.split([shared, len(q) - shared]))
+    shared, batch, first = group.shared, group.batch, group.first if last else 0
+    parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
     before = [part[None].transpose(1, 2) for part, _ in parts]
-    rows = list(map(_padded, [part for _, part in parts], repeat(group)))
-    if shared:
-        rows[1:] = [torch.cat([b.expand(batch, -1, -1, -1), a], 2) for b, a in zip(before[1:], rows[1:], strict=True)]
-    first = group.first if last else 0
-    rows[0] = rows[0][:, :, first:]
-    mask = group.mask[first:] if group.mask is not None and (shared or first) else None
-    if mask is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
-        mask = causal_lower_right(*mask.shape)
-    attended = _placed(_attention(rows[0], rows[1], rows[2], mask).flatten(0, 1), group, last)
-    if last or not shared:
-        return attended
-    return torch.cat([_attention(before[0], before[1], before[2], None)[0], attended])
+    rows = [_padded(part, group) for _, part in parts]
+    whole = _whole(group, first)
+    for i in range(0 if whole else 1, 3 if shared else 0):
+        rows[i] = torch.cat([before[i].expand(batch, -1, -1, -1), rows[i]], 2)
+    if whole:
+        everything = _attention(rows[0], rows[1], rows[2], None)
+        ahead, attended = everything[0, :shared], everything[:, shared + first :]
+    else:
+        rows[0] = rows[0][:, :, first:]
+        mask = group.mask[first:] if group.mask is not None and (shared or first) else None
+        if mask is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
+            mask = causal_lower_right(*mask.shape)
+        attended = _attention(rows[0], rows[1], rows[2], mask)
+        ahead = before[0][0, :0] if last or not shared else _attention(before[0], before[1], before[2], None)[0]
+    attended = _placed(attended.flatten(0, 1), group, last)
+    return attended if last or not shared else torch.cat([ahead, attended])
+
+
+def _whole(group: GroupLayout, first: int) -> bool:
+    """Returns whether a CPU attends sooner from every place, causally, than from those behind the first, by a mask."""
+    length = group.shared + group.width
+    return not group.named and LONG <= length < 2 * (group.width - first) and group.mask is not None
 
 
 def _placed(attended: Tensor, group: GroupLayout, last: bool) -> Tensor:
