@@ -114,6 +114,7 @@ class TextPass:
         self.counted: Counter[str] = Counter()
         """Tokens of the rows as they are read, and those that were computed."""
         agrees(model, dtype, self.probe)
+        self.counted.clear()
 
     @property
     def device(self) -> torch.device:
