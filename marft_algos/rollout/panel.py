@@ -320,8 +320,8 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: return, success, what the task measured, how long each agent's replies are.
 
     Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too; of these ``tokens_kept`` were
-    not read again), and how many failed is counted; the other numbers are of those that no outage took. ``critical_path``
-    is a mean over episodes, in tokens.
+    not read again), and how many failed is counted; the other numbers are of those that no outage took. A
+    ``critical_path`` is a mean over episodes, in tokens.
     """
     kept = whole(trajectories)
     turns = [t for trajectory in kept for t in trajectory.transitions]
