@@ -1,7 +1,7 @@
 """Pure mathematics of multi-agent fine-tuning: credit over turns and tokens, ratios, losses.
 
-Nothing here knows an agent, a policy or a tokenizer. Credit works on numpy arrays in float64 and runs over an
-explicit successor relation; losses work on torch tensors in fp32 and never mask by value.
+Nothing here knows an agent, a policy or a tokenizer. Credit works on numpy in float64 over an explicit successor
+relation; losses work on torch tensors in fp32 and never mask by value.
 Sources: MARFT (arXiv 2504.16129), GAE (1506.02438), PPO (1707.06347), HAPPO (2109.11251), A2PO (2302.06205),
 GSPO (2507.18071), MAPPO (2103.01955), VAPO (2504.05118), V-trace (1802.01561).
 """
@@ -9,7 +9,7 @@ GSPO (2507.18071), MAPPO (2103.01955), VAPO (2504.05118), V-trace (1802.01561).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +27,8 @@ Reals = NDArray[np.floating]
 
 LOG_RATIO_LIMIT = 20.0
 """exp(20) is far beyond any clip range; the bound keeps 0 * inf out of sums over long texts."""
+ROWS = 256
+"""Turns from which on a step through all of them is faster than going through each."""
 MIN_STD = 1e-8
 """Below this spread whitening only centres: dividing would blow rounding noise up to size 1."""
 
@@ -54,7 +56,7 @@ def chain(
     bootstraps: Sequence[float] | None = None,
     traces: Sequence[float] | None = None,
     token_rewards: Sequence[Reals | None] | None = None,
-    truncated: Sequence[tuple[Reals, Reals]] | None = None,
+    truncated: Sequence[tuple[Reals, Reals] | None] | None = None,
 ) -> tuple[list[Array], list[Array]]:
     """λ-returns over a graph of turns.
 
@@ -64,8 +66,6 @@ def chain(
 
         last token:  G[k,L] = x[k,L] + r[k] + γ_turn · mean_j [ (1 − λ_turn·c_j)·V[j,1] + λ_turn·c_j·G[j,1] ]
         before it:   G[k,t] = x[k,t] + γ_tok · [ (1 − λ_tok)·V[k,t+1] + λ_tok·G[k,t+1] ]
-
-    With one successor each and γ = λ this is GAE over agents, then over steps.
 
     Where others sampled the turns than are judged, ``truncated`` makes V-trace of it (arXiv 1802.01561, eq. 1, with λ
     in c as in its remark 2), each decision a step. With G¹ the right side above at λ = 0, and G^λ as it stands there,
@@ -85,51 +85,105 @@ def chain(
         bootstraps: Per turn the value beyond the end of the chain, used where there is no successor (0 by default).
         traces: Per turn the factor c_j on λ_turn when j is looked back from (A2PO's trace; 1 by default).
         token_rewards: Per turn [lengths[k]] x, what each decision point is paid; None: nothing.
-        truncated: Per turn [lengths[k]] ρ and c of its steps, see ``truncate``; a turn without V ignores them.
+        truncated: Per turn [lengths[k]] ρ and c of its steps, see ``truncate``; without them, or without V: 1.
 
     Returns:
         Advantages (G − V, or V-trace's A) and returns G, per turn [lengths[k]], float64.
     """
-    returns: list[Array] = [np.zeros(n, dtype=np.float64) for n in lengths]
-    targets = returns if truncated is None else [np.zeros(n, dtype=np.float64) for n in lengths]
     floats = [None if v is None else np.asarray(v, dtype=np.float64) for v in values]
+    targets, returns = [np.zeros(0)] * len(lengths), [np.zeros(0)] * len(lengths)
     d = discounts
-    for k in range(len(lengths) - 1, -1, -1):
-        ahead = near = bootstraps[k] if bootstraps is not None else 0.0
-        if successors[k]:
-            if min(successors[k]) <= k:
-                raise ValueError(f"turn {k} names a successor that is not later than itself: {list(successors[k])}")
-            ahead = near = 0.0
-            for j in successors[k]:
-                weight = d.lambda_turn * (1.0 if traces is None else traces[j])
-                ahead += _blend(floats[j], returns[j], 0, weight) / len(successors[k])
-                near += _blend(floats[j], returns[j], 0, 0.0) / len(successors[k])
-        g, goal, v, paid = returns[k], targets[k], floats[k], None if token_rewards is None else token_rewards[k]
-        x = np.zeros(lengths[k]) if paid is None else np.asarray(paid, dtype=np.float64)
-        goal[-1] = x[-1] + rewards[k] + d.gamma_turn * ahead
-        if truncated is not None:
-            g[-1] = _corrected(v, goal, x[-1] + rewards[k] + d.gamma_turn * near, lengths[k] - 1, truncated[k])
-        for t in range(lengths[k] - 2, -1, -1):
-            goal[t] = x[t] + d.gamma_tok * _blend(v, g, t + 1, d.lambda_tok)
-            if truncated is not None:
-                g[t] = _corrected(v, goal, x[t] + d.gamma_tok * _blend(v, g, t + 1, 0.0), t, truncated[k])
+    for level in _levels(successors):
+        plain: dict[int, Array] = {}
+        for k in level:
+            ahead = near = bootstraps[k] if bootstraps is not None else 0.0
+            if successors[k]:
+                ahead = near = 0.0
+                for j in successors[k]:
+                    weight = d.lambda_turn * (1.0 if traces is None else traces[j])
+                    ahead += _blend(floats[j], returns[j], weight) / len(successors[k])
+                    near += _blend(floats[j], returns[j], 0.0) / len(successors[k])
+            paid, v = None if token_rewards is None else token_rewards[k], floats[k]
+            x = np.zeros(lengths[k]) if paid is None else np.array(paid, dtype=np.float64)
+            x[-1] += rewards[k]
+            if truncated is None or v is None or (weights := truncated[k]) is None:
+                x[-1] += d.gamma_turn * ahead
+                plain[k] = x
+            else:
+                targets[k], returns[k] = _corrected(v, x, d, (ahead, near), weights)
+        for k, g in zip(plain, _inside([floats[k] for k in plain], list(plain.values()), d), strict=True):
+            targets[k] = returns[k] = g
     advantages = [y.copy() if v is None else y - v for y, v in zip(targets, floats, strict=True)]
     return advantages, returns
 
 
-def _blend(values: Array | None, returns: Array, t: int, weight: float) -> float:
-    """(1 − w)·V + w·G at position t; G alone where there is no V."""
-    g = float(returns[t])
-    return g if values is None else (1.0 - weight) * float(values[t]) + weight * g
+def _levels(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Turns by the length of what follows them, the last ones first: those of a level do not depend on each other."""
+    heights, levels = [0] * len(successors), list[list[int]]()
+    for k in range(len(successors) - 1, -1, -1):
+        if successors[k] and min(successors[k]) <= k:
+            raise ValueError(f"turn {k} names a successor that is not later than itself: {list(successors[k])}")
+        heights[k] = max((heights[j] + 1 for j in successors[k]), default=0)
+        levels += [[] for _ in range(len(levels), heights[k] + 1)]
+        levels[heights[k]].append(k)
+    return levels
 
 
-def _corrected(values: Array | None, goals: Array, one_step: float, t: int, weights: tuple[Reals, Reals]) -> float:
-    """V + ρ·(G¹ − V) + c·(G^λ − G¹) at position t; G^λ where there is no V."""
-    goal = float(goals[t])
-    if values is None:
-        return goal
-    v, rho, c = float(values[t]), float(weights[0][t]), float(weights[1][t])
-    return v + rho * (one_step - v) + c * (goal - one_step)
+def _blend(values: Array | None, returns: Array, weight: float) -> float:
+    """(1 − w)·V + w·G of a turn's first decision; G alone where there is no V."""
+    g = float(returns[0])
+    return g if values is None else (1.0 - weight) * float(values[0]) + weight * g
+
+
+def _inside(values: Sequence[Array | None], paid: Sequence[Array], d: Discounts) -> list[Array]:
+    """G of turns that do not depend on each other; the last of ``paid`` holds what comes behind. All ways add alike."""
+    gamma, found, rest = d.gamma_tok, dict[int, Array](), dict[int, tuple[float, Array]]()
+    for k, (v, x) in enumerate(zip(values, paid, strict=True)):
+        lam, ahead = (1.0, np.zeros(len(x))) if v is None else (d.lambda_tok, (1.0 - d.lambda_tok) * v)
+        if gamma == lam == 1.0 and not ahead[1:].any():
+            found[k] = np.add.accumulate(x[::-1], out=x[::-1])[::-1]
+        else:
+            rest[k] = lam, ahead
+    if len(rest) >= ROWS:
+        found |= zip(rest, _together([paid[k] for k in rest], rest.values(), gamma), strict=True)
+        rest = {}
+    for k, (lam, ahead) in rest.items():
+        returns = [g := float(paid[k][-1])]
+        for x, value in zip(paid[k][-2::-1].tolist(), ahead[:0:-1].tolist(), strict=True):
+            returns.append(g := x + gamma * (value + lam * g))
+        found[k] = np.array(returns[::-1])
+    return [found[k] for k in range(len(paid))]
+
+
+def _together(paid: Sequence[Array], rest: Collection[tuple[float, Array]], gamma: float) -> list[Array]:
+    """``_inside`` for many turns: a step goes through all that are long enough, the longest first."""
+    lengths = np.array([len(x) for x in paid])
+    order, ends = np.argsort(-lengths, kind="stable"), lengths.cumsum()
+    flat, ahead = np.concatenate(paid), np.concatenate([ahead for _, ahead in rest])
+    lam, at = np.array([lam for lam, _ in rest])[order], ends[order] - 1
+    g = flat[at]
+    for n in np.searchsorted(-lengths[order], -np.arange(1, lengths.max())):
+        behind, at = at[:n], at[:n] - 1
+        flat[at] = g = flat[at] + gamma * (ahead[behind] + lam[:n] * g[:n])
+    return np.split(flat, ends[:-1])
+
+
+def _corrected(
+    values: Array, x: Array, d: Discounts, beyond: tuple[float, float], weights: tuple[Reals, Reals]
+) -> tuple[Array, Array]:
+    """G^λ and G = V + ρ·(G¹ − V) + c·(G^λ − G¹) of a turn's decisions; ``beyond``: what the two hand over to."""
+    gamma, lam, ahead = d.gamma_tok, d.lambda_tok, (1.0 - d.lambda_tok) * values
+    goal, one_step = (float(x[-1] + d.gamma_turn * y) for y in beyond)
+    near, blended, g, found = 0.0, 0.0, 0.0, list[tuple[float, float]]()
+    steps = zip(*(np.asarray(y)[::-1].tolist() for y in (x, values, ahead, *weights)), strict=True)
+    for t, (paid, v, v_ahead, rho, c) in enumerate(steps):
+        if t:
+            goal, one_step = paid + gamma * (blended + lam * g), paid + gamma * (near + 0.0 * g)
+        g = v + rho * (one_step - v) + c * (goal - one_step)
+        near, blended = v, v_ahead
+        found.append((goal, g))
+    goals, returns = np.array(found[::-1]).T.copy()
+    return goals, returns
 
 
 def gae(
@@ -230,12 +284,6 @@ def preference(margins: Reals) -> tuple[Array, Array]:
     """DPO's loss −log σ(m) of each margin m, and σ(−m), how steeply it falls there."""
     losses = np.logaddexp(0.0, -np.asarray(margins, dtype=np.float64))
     return losses, np.exp(-np.asarray(margins, dtype=np.float64) - losses)
-
-
-def explained_variance(returns: Reals, values: Reals) -> float:
-    """1 − Var(G − V)/Var(G); NaN when the returns do not vary."""
-    spread = float(np.var(returns))
-    return 1.0 - float(np.var(np.asarray(returns) - np.asarray(values))) / spread if spread > 0 else math.nan
 
 
 # --- probabilities and ratios -----------------------------------------------------------------------------------
@@ -350,50 +398,3 @@ def value_loss(
         return loss
     clipped = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum(loss, huber(clipped - returns, huber_delta))
-
-
-class ValueNorm:
-    """Debiased running mean and variance of value targets (MAPPO, arXiv 2103.01955).
-
-    Until the first ``update`` it is the identity: statistics of nothing must not scale anything.
-    """
-
-    def __init__(self, beta: float = 0.99999) -> None:
-        self.beta = beta
-        self.mean = self.square = self.weight = 0.0
-
-    def update(self, targets: Reals) -> None:
-        """Takes in one batch of targets."""
-        batch = np.asarray(targets, dtype=np.float64)
-        if batch.size == 0:
-            return
-        self.mean = self.beta * self.mean + (1.0 - self.beta) * float(batch.mean())
-        self.square = self.beta * self.square + (1.0 - self.beta) * float(np.square(batch).mean())
-        self.weight = self.beta * self.weight + (1.0 - self.beta)
-
-    @property
-    def statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation; (0, 1) before any update."""
-        if self.weight == 0.0:
-            return 0.0, 1.0
-        mean = self.mean / self.weight
-        variance = max(self.square / self.weight - mean * mean, 0.0)
-        return mean, max(math.sqrt(variance), MIN_STD)
-
-    def normalize(self, x: Reals) -> Array:
-        """(x − mean)/σ."""
-        mean, std = self.statistics
-        return (np.asarray(x, dtype=np.float64) - mean) / std
-
-    def denormalize(self, x: Reals) -> Array:
-        """σ·x + mean: the inverse of ``normalize``."""
-        mean, std = self.statistics
-        return np.asarray(x, dtype=np.float64) * std + mean
-
-    def state_dict(self) -> dict[str, float]:
-        """Returns the three running sums."""
-        return {"mean": self.mean, "square": self.square, "weight": self.weight}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restores ``state_dict``."""
-        self.mean, self.square, self.weight = state["mean"], state["square"], state["weight"]

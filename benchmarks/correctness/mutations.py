@@ -39,15 +39,15 @@ MUTATIONS = [
     Mutation(
         "float buffers",
         "marft_algos/functional.py",
-        "[np.zeros(n, dtype=np.float64) for n in lengths]",
-        "[np.zeros(n, dtype=np.int64) for n in lengths]",
+        "np.zeros(lengths[k]) if paid",
+        "np.zeros(lengths[k], dtype=np.int64) if paid",
         "envs/test_chain.py::test_float_buffers",
     ),
     Mutation(
         "every agent's buffer written",
         "marft_algos/algorithms/ppo.py",
         "estimates.advantages[t], estimates.returns[t] = a.astype",
-        "estimates.advantages[turns[-1]], estimates.returns[turns[-1]] = a.astype",
+        "estimates.advantages[nodes[-1]], estimates.returns[nodes[-1]] = a.astype",
         "algorithms/test_defects.py::test_every_agents_buffer_is_written",
     ),
     Mutation(
@@ -94,7 +94,7 @@ MUTATIONS = [
     ),
     Mutation(
         "ValueNorm not yet updated is the identity",
-        "marft_algos/functional.py",
+        "marft_algos/learner/heads.py",
         "return 0.0, 1.0",
         "return 0.0, 0.1",
         "algorithms/test_functional.py::test_value_norm_not_yet_updated_is_the_identity",

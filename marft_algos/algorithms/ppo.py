@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+TOGETHER = 2048
+"""Episodes whose returns are computed at once: enough to be fast, few enough for their float64 to be small."""
+
+
 @dataclass(frozen=True)
 class PPOConfig(ClipConfig):
     """Settings that every algorithm with a critic has."""
@@ -153,27 +157,34 @@ class PPO(Algorithm):
     def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[SuccessorStep]:
         """Fills returns, and advantages G − V as they are; returns V-trace's steps of the turns that are trained."""
         taken: list[SuccessorStep] = []
+        for start in range(0, len(trajectories), TOGETHER):
+            taken += self._run_together(trajectories[start : start + TOGETHER], estimates)
+        return taken
+
+    def _run_together(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[SuccessorStep]:
+        """Runs the returns of several episodes as those of one graph: they share the steps from token to token."""
+        nodes, taken = list[Transition](), list[SuccessorStep]()
+        graph: defaultdict[str, list[Any]] = defaultdict(list)
         for trajectory in trajectories:
-            turns, chain = trajectory.transitions, self.chain_of(trajectory, estimates)
+            turns, chain, first = trajectory.transitions, self.chain_of(trajectory, estimates), len(nodes)
             if self.view == "own" and self.config.lambda_turn < 1.0:
                 credit.check_own_view(trajectory, chain)
             lengths = [decision_points(t, self.level) for t in turns]
             steps = self._steps(trajectory, chain, lengths, estimates) if self.config.vtrace else []
-            advantages, returns = F.chain(
-                [estimates.values.get(t) for t in turns],
-                lengths,
-                chain.rewards,
-                chain.successors,
-                self.discounts,
-                bootstraps=chain.bootstraps,
-                traces=self.traces(trajectory),
-                token_rewards=chain.token_rewards(lengths),
-                truncated=[s.truncated(self.config) for s in steps] if any(s.off for s in steps) else None,
-            )
-            for t, a, g in zip(turns, advantages, returns, strict=True):
-                estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
+            off = any(s.off for s in steps)
+            nodes += turns
+            graph["lengths"] += lengths
+            graph["rewards"] += chain.rewards
+            graph["successors"] += [tuple(first + j for j in following) for following in chain.successors]
+            graph["bootstraps"] += chain.bootstraps
+            graph["traces"] += self.traces(trajectory) or [1.0] * len(turns)
+            graph["token_rewards"] += chain.token_rewards(lengths)
+            graph["truncated"] += [s.truncated(self.config) for s in steps] if off else [None] * len(turns)
             estimates.paid |= zip(turns, credit.returns_to_go(trajectory, chain), strict=True)
             taken += [s for s in steps if has_loss(s.turn)]
+        found = F.chain([estimates.values.get(t) for t in nodes], discounts=self.discounts, **graph)
+        for t, a, g in zip(nodes, *found, strict=True):
+            estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
         return taken
 
     def _steps(

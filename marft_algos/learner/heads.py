@@ -15,7 +15,7 @@ from torch.optim import Adam
 from marft_algos import seeds
 from marft_algos.algorithms.base import UpdateConfig, ValueHeads
 from marft_algos.batching import minibatches, value_batches
-from marft_algos.functional import Reals, ValueNorm, explained_variance, value_loss
+from marft_algos.functional import MIN_STD, Array, Reals, value_loss
 from marft_algos.learner.steps import average, step
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, FloatArray, Trajectory, Transition
@@ -194,3 +194,56 @@ class Heads:
         for (i, _), loss in sorted(found):
             sums[i] += loss
         return sums
+
+
+class ValueNorm:
+    """Debiased running mean and variance of value targets (MAPPO, arXiv 2103.01955).
+
+    Until the first ``update`` it is the identity: statistics of nothing must not scale anything.
+    """
+
+    def __init__(self, beta: float = 0.99999) -> None:
+        self.beta = beta
+        self.mean = self.square = self.weight = 0.0
+
+    def update(self, targets: Reals) -> None:
+        """Takes in one batch of targets."""
+        batch = np.asarray(targets, dtype=np.float64)
+        if batch.size == 0:
+            return
+        self.mean = self.beta * self.mean + (1.0 - self.beta) * float(batch.mean())
+        self.square = self.beta * self.square + (1.0 - self.beta) * float(np.square(batch).mean())
+        self.weight = self.beta * self.weight + (1.0 - self.beta)
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation; (0, 1) before any update."""
+        if self.weight == 0.0:
+            return 0.0, 1.0
+        mean = self.mean / self.weight
+        variance = max(self.square / self.weight - mean * mean, 0.0)
+        return mean, max(math.sqrt(variance), MIN_STD)
+
+    def normalize(self, x: Reals) -> Array:
+        """(x − mean)/σ."""
+        mean, std = self.statistics
+        return (np.asarray(x, dtype=np.float64) - mean) / std
+
+    def denormalize(self, x: Reals) -> Array:
+        """σ·x + mean: the inverse of ``normalize``."""
+        mean, std = self.statistics
+        return np.asarray(x, dtype=np.float64) * std + mean
+
+    def state_dict(self) -> dict[str, float]:
+        """Returns the three running sums."""
+        return {"mean": self.mean, "square": self.square, "weight": self.weight}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Restores ``state_dict``."""
+        self.mean, self.square, self.weight = state["mean"], state["square"], state["weight"]
+
+
+def explained_variance(returns: Reals, values: Reals) -> float:
+    """1 − Var(G − V)/Var(G); NaN when the returns do not vary."""
+    spread = float(np.var(returns))
+    return 1.0 - float(np.var(np.asarray(returns) - np.asarray(values))) / spread if spread > 0 else math.nan

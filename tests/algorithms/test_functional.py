@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from marft_algos import functional as F
+from marft_algos.learner.heads import ValueNorm, explained_variance
 
 
 def test_masked_mean_ignores_what_stands_outside_the_mask() -> None:
@@ -202,27 +204,27 @@ def test_trace_is_the_ratio_cut_at_one() -> None:
 
 
 def test_value_norm_not_yet_updated_is_the_identity() -> None:
-    norm, x = F.ValueNorm(), np.array([-3.0, 0.0, 10.0])
+    norm, x = ValueNorm(), np.array([-3.0, 0.0, 10.0])
     assert norm.normalize(x).tolist() == x.tolist() and norm.denormalize(x).tolist() == x.tolist()
     norm.update(np.array([]))
     assert norm.normalize(x).tolist() == x.tolist()
 
 
 def test_value_norm_debiases_and_inverts() -> None:
-    norm, x = F.ValueNorm(beta=0.99), np.array([1.0, 2.0, 6.0])
+    norm, x = ValueNorm(beta=0.99), np.array([1.0, 2.0, 6.0])
     norm.update(x)
     assert norm.statistics == pytest.approx((x.mean(), x.std()))
     assert norm.denormalize(norm.normalize(x)) == pytest.approx(x)
-    other = F.ValueNorm(beta=0.99)
+    other = ValueNorm(beta=0.99)
     other.load_state_dict(norm.state_dict())
     assert other.statistics == norm.statistics
 
 
 def test_explained_variance() -> None:
     returns = np.array([0.0, 1.0, 2.0])
-    assert F.explained_variance(returns, returns) == 1.0
-    assert F.explained_variance(returns, np.zeros(3)) == 0.0
-    assert math.isnan(F.explained_variance(np.ones(3), np.zeros(3)))
+    assert explained_variance(returns, returns) == 1.0
+    assert explained_variance(returns, np.zeros(3)) == 0.0
+    assert math.isnan(explained_variance(np.ones(3), np.zeros(3)))
 
 
 def test_entropy_of_a_uniform_distribution_is_log_n() -> None:
@@ -242,3 +244,58 @@ def test_tokens_that_cannot_be_said_add_nothing_to_the_entropy_nor_to_its_gradie
     assert logits.grad is not None and few.grad is not None
     assert logits.grad[0, [0, 2, 4]].tolist() == pytest.approx(few.grad[0].tolist(), abs=1e-6)
     assert logits.grad[0, [1, 3]].tolist() == [0.0, 0.0]
+
+
+def plain_chain(a: dict[str, Any], d: F.Discounts) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The recursion of ``chain`` as it is written there: token by token, from the last one."""
+    goals, returns = ([np.zeros(n) for n in a["lengths"]] for _ in range(2))
+
+    def blend(k: int, t: int, weight: float) -> float:
+        v, g = a["values"][k], returns[k][t]
+        return g if v is None else (1.0 - weight) * v[t] + weight * g
+
+    for k in reversed(range(len(goals))):
+        v, after, n = a["values"][k], a["successors"][k], a["lengths"][k]
+        for t in reversed(range(n)):
+            steps = []
+            for inside, turn in ((d.lambda_tok, d.lambda_turn), (0.0, 0.0)):
+                x = 0.0 if a["token_rewards"][k] is None else a["token_rewards"][k][t]
+                if t + 1 < n:
+                    steps.append(x + d.gamma_tok * blend(k, t + 1, inside))
+                    continue
+                ahead = 0.0 if after else a["bootstraps"][k]
+                for j in after:
+                    ahead += blend(j, 0, turn * a["traces"][j]) / len(after)
+                steps.append(x + a["rewards"][k] + d.gamma_turn * ahead)
+            goals[k][t] = returns[k][t] = steps[0]
+            if v is not None and a["truncated"][k] is not None:
+                rho, c = (w[t] for w in a["truncated"][k])
+                returns[k][t] = v[t] + rho * (steps[1] - v[t]) + c * (steps[0] - steps[1])
+    return [g if v is None else g - v for g, v in zip(goals, a["values"], strict=True)], returns
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10**9])
+def test_the_chain_is_the_plain_loop_to_the_bit(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many turns make a step together: over ragged turns, with and without V, rewards of tokens, traces."""
+    monkeypatch.setattr(F, "ROWS", rows)
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(1, 9))
+        lengths = [int(x) for x in rng.integers(1, 30, n)]
+        kept = [[rng.normal(size=k) if rng.random() < 0.7 else None for k in lengths] for _ in range(2)]
+        after = [tuple(j for j in range(k + 1, n) if rng.random() < 0.4) for k in range(n)]
+        weights = [(rng.random(k), rng.random(k)) if rng.random() < 0.3 * (seed % 2) else None for k in lengths]
+        arguments = {
+            "values": kept[0],
+            "lengths": lengths,
+            "rewards": list(rng.normal(size=n)),
+            "successors": after,
+            "bootstraps": list(rng.normal(size=n)),
+            "traces": list(rng.random(n)),
+            "token_rewards": kept[1],
+            "truncated": weights,
+        }
+        d = F.Discounts(*(float(rng.choice([0.0, 1.0, 1.0, rng.random()])) for _ in range(4)))
+        for found, expected in zip(F.chain(discounts=d, **arguments), plain_chain(arguments, d), strict=True):
+            for x, y in zip(found, expected, strict=True):
+                assert x.dtype == np.float64 and x.tolist() == y.tolist()
