@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from marft_envs.core import thoughts
@@ -17,11 +18,14 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _TYPES = {"integer": "number", "null": "null", "object": "object", "array": "any[]"}
 
 
+@dataclass(eq=False)
 class Harmony(Dialect):
     """``<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>``.
 
     A reply goes on from ``<|start|>assistant``. The analysis channel is thought; final and commentary are words.
     """
+
+    also: tuple[str, ...] = thoughts.HARMONY
 
     def tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """Returns tools as TypeScript, as the developer message has them."""

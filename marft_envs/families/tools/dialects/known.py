@@ -1,55 +1,50 @@
-"""All dialects by name: reads a reply in one, sees that it is in another, finds the one that a template writes."""
+"""All dialects by name: reads a reply in one, sees that it is in another, finds the one that a template writes.
+
+How each model family writes calls stands in ``dialects.toml``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.errors import check_known
+from marft_envs.families import tables
 from marft_envs.families.tools.dialects.base import TOKEN, Bad, Dialect, Schemas, ToolReply
-from marft_envs.families.tools.dialects.formats import DIALECTS
-from marft_envs.families.tools.dialects.hermes import LOOSE, unfenced
-from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE
+from marft_envs.families.tools.dialects.gemma import Gemma4
+from marft_envs.families.tools.dialects.harmony import Harmony
+from marft_envs.families.tools.dialects.hermes import LOOSE, Hermes, unfenced
+from marft_envs.families.tools.dialects.pythonic import LIST, SINGLE, LlamaPythonic, PythonBlock
+from marft_envs.families.tools.dialects.tagged import Glm, Invoked, Muse, QwenXml
+from marft_envs.families.tools.dialects.tags import Tags
+from marft_envs.families.tools.dialects.wrapped import Cohere, DeepSeek, JsonList, Kimi, LlamaJson, Mistral
 from marft_envs.families.tools.types import ToolCall
 
 DEFAULT = "hermes"
 
+_KINDS: tuple[type[Dialect], ...] = (
+    Cohere, DeepSeek, Gemma4, Glm, Harmony, Hermes, Invoked, JsonList, Kimi, LlamaJson, LlamaPythonic, Mistral, Muse,
+    PythonBlock, QwenXml, Tags,
+)  # fmt: skip
+_TABLE = tables.read(__package__, "dialects")
 
+
+def _made(name: str, kind: str, **fields: Any) -> Dialect:
+    """The dialect of an entry in the table."""
+    values = {field: tuple(value) if isinstance(value, list) else value for field, value in fields.items()}
+    return next(each for each in _KINDS if each.__name__ == kind)(name, **values)
+
+
+DIALECTS: dict[str, Dialect] = {name: _made(name, **entry) for name, entry in _TABLE["dialects"].items()}
+"""Name -> dialect."""
 MARKS = thoughts.MARKS | frozenset(
     mark for each in DIALECTS.values() for mark in (*each.marks, *each.also) if TOKEN.fullmatch(mark)
 )
 """Special tokens that calls and thoughts are written with: decoding must keep them, or they are lost to the readers."""
 
-# A blank may stand behind the bracket of a mark: so the words of peers are shown.
-_SIGNS = tuple(
-    (re.compile(pattern), name)
-    for pattern, name in (
-        (r"<[ ]?/?seed:tool_call>", "seed"),
-        (r"<[ ]?tool_call>\s*<function=|<function=[\w.-]+>|<parameter=[\w.-]+>", "qwen-xml"),
-        (r"<[ ]?tool_call>\s*[A-Za-z_][\w.:/-]*\s*(?:<arg_key>|<[ ]?/tool_call>)|<arg_key>", "glm"),
-        (r"<[ ]?/?tool_call>", "hermes"),
-        (r"\[[ ]?TOOL_CALLS\]\s*[\[{]", "mistral-v3"),
-        (r"\[[ ]?CALL_ID\]", "mistral-v11"),
-        (r"\[[ ]?TOOL_CALLS\]|\[[ ]?ARGS\]\s*\{", "mistral-v13"),
-        (r"<[ ]?/?｜DSML｜", "deepseek-v3.2"),
-        (r"<[ ]?｜tool▁call▁begin｜>\s*function|function<[ ]?｜tool▁sep｜>", "deepseek-v3"),
-        (r"<[ ]?｜tool▁(?:calls?▁|sep)", "deepseek-v3.1"),
-        (r"<[ ]?\|tool_call(?:s_section)?(?:_argument)?_begin\|>", "kimi-k2"),
-        (r"\bto=functions\.|<[ ]?\|channel\|>\s*commentary\s+to=", "harmony"),
-        (r"<[ ]?\|tool_call>|<[ ]?tool_call\|>", "gemma4"),
-        (r"<[ ]?\|(?:START|END)_ACTION\|>|^Action:\s*```json|\{\s*\"tool_call_id\"\s*:", "cohere"),
-        (r"<[ ]?\|tool_call_(?:start|end)\|>", "lfm2"),
-        (r"<[ ]?/?TOOLCALL>", "nemotron"),
-        (r"<[ ]?\|/?tool_call\|>", "phi4"),
-        (r"<[ ]?/?(?:minimax:tool_call|invoke name=)", "minimax"),
-        (r"<[ ]?/?atem:", "muse"),
-        (r"<[ ]?/?function_calls>", "olmo3"),
-        (r"<[ ]?\|python_tag\|>\s*\{", "llama-json"),
-        (r"<[ ]?\|python_(?:tag|start)\|>", "llama-pythonic"),
-    )
-)
+_SIGNS = tuple((re.compile(pattern), name) for pattern, name in _TABLE["signs"])
 _PLAIN_TAG = "</{}>"
 _LIST_AT_LINE = re.compile(rf"^[ \t]*{LIST.pattern}", re.ASCII | re.MULTILINE)
 
