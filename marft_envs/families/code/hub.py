@@ -1,4 +1,4 @@
-"""Public programming sets on the Hugging Face hub: ids, files, splits and columns, in one table."""
+"""Public programming sets on the Hugging Face hub: ids, files and splits stand in ``hub.toml``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from marft_envs.errors import ConfigError, DataError
+from marft_envs.families import tables
 from marft_envs.families.code import hub_functions as functions
 from marft_envs.families.code import hub_rows as rows_
 from marft_envs.families.code.hub_rows import Context, Reference, Refused
@@ -40,38 +41,16 @@ class CodeHubSet:
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError)
 """What a reader raises at a row whose cells are of other types than the set's."""
 
-_ONLY_TEST = {"test": "test"}
-
+_READERS = {
+    read.__name__: read
+    for read in (
+        functions.humaneval, functions.mbpp, functions.mbpp_plus, rows_.livecodebench, rows_.apps, rows_.code_contests,
+        rows_.codeforces,
+    )
+}  # fmt: skip
 HUB: dict[str, CodeHubSet] = {
-    # name            hub id                                reader, splits, …
-    "humaneval": CodeHubSet(
-        "openai/openai_humaneval", functions.humaneval, _ONLY_TEST, "openai_humaneval", key="task_id"
-    ),
-    "humaneval_plus": CodeHubSet("evalplus/humanevalplus", functions.humaneval, _ONLY_TEST, key="task_id"),
-    "mbpp": CodeHubSet(
-        "google-research-datasets/mbpp",
-        functions.mbpp,
-        {"train": "train", "test": "test", "validation": "validation", "prompt": "prompt"},
-        "full",
-        key="task_id",
-    ),
-    "mbpp_plus": CodeHubSet("evalplus/mbppplus", functions.mbpp_plus, _ONLY_TEST, key="task_id"),
-    "livecodebench": CodeHubSet(
-        "livecodebench/code_generation_lite",
-        rows_.livecodebench,
-        _ONLY_TEST,
-        files={"test": "test*.jsonl"},  # test.jsonl, test2.jsonl, … are the releases' additions
-        key="question_id",
-    ),
-    "apps": CodeHubSet("codeparrot/apps", rows_.apps, files={"train": "train.jsonl", "test": "test.jsonl"}, key="id"),
-    "code_contests": CodeHubSet(
-        "deepmind/code_contests",
-        rows_.code_contests,
-        {"train": "train", "validation": "valid", "test": "test"},
-        key="name",
-    ),
-    "taco": CodeHubSet("BAAI/TACO", rows_.apps, files={"train": "ALL/train-*.parquet", "test": "ALL/test-*.parquet"}),
-    "codeforces": CodeHubSet("open-r1/codeforces", rows_.codeforces, config="verifiable", key="id"),
+    name: CodeHubSet(**{**entry, "read": _READERS[entry["read"]]})
+    for name, entry in tables.read(__package__, "hub").items()
 }
 
 

@@ -1,12 +1,13 @@
-"""Published sets of long documents on the Hugging Face hub: ids, splits and columns, in one table."""
+"""Published sets of long documents on the Hugging Face hub: ids and splits stand in ``hub.toml``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from marft_envs.errors import DataError
+from marft_envs.families import tables
 from marft_envs.families.docs.document import Document, normal, packed, pieces
 from marft_envs.families.math.hub import short
 from marft_envs.problems.rows import of_hub
@@ -44,7 +45,8 @@ class DocsHubSet:
     """Column -> type, for sets whose files do not agree on one; ``[type]``: a list."""
 
 
-def _hotpotqa(row: Mapping[str, Any], split: str) -> RowParts:
+def hotpotqa(row: Mapping[str, Any], split: str) -> RowParts:
+    """Paragraphs with titles, some of which lead to the answer."""
     context = row["context"]
     paragraphs = [
         f"{title}: {''.join(sentences).strip()}"
@@ -53,48 +55,41 @@ def _hotpotqa(row: Mapping[str, Any], split: str) -> RowParts:
     return RowParts(row["question"], paragraphs, row["answer"], str(row.get("type", "")) or "hotpotqa")
 
 
-def _musique(row: Mapping[str, Any], split: str) -> RowParts | None:
+def musique(row: Mapping[str, Any], split: str) -> RowParts | None:
+    """The same, without questions that have no answer."""
     if not row.get("answerable", True):
         return None
     paragraphs = [f"{part['title']}: {part['paragraph_text']}" for part in row["paragraphs"]]
     return RowParts(row["question"], paragraphs, [row["answer"], *row.get("answer_aliases", ())], "musique")
 
 
-def _babilong(row: Mapping[str, Any], split: str) -> RowParts:
+def babilong(row: Mapping[str, Any], split: str) -> RowParts:
+    """Facts in a long story."""
     return RowParts(row["question"], row["input"], row["target"], split)
 
 
-def _longbench(row: Mapping[str, Any], split: str) -> RowParts:
+def longbench(row: Mapping[str, Any], split: str) -> RowParts:
+    """Choices, answered with a letter."""
     choices = "\n".join(f"{letter}) {row[f'choice_{letter}']}" for letter in LETTERS)
     return RowParts(
         f"{row['question']}\n{choices}\nAnswer with a letter.", row["context"], row["answer"], row["domain"]
     )
 
 
-def _infinite(row: Mapping[str, Any], split: str) -> RowParts:
+def infinite(row: Mapping[str, Any], split: str) -> RowParts:
+    """A value that is hidden in noise."""
     return RowParts(row["input"], row["context"], list(row["answer"]), split)
 
 
-_TRAINED = {"train": ("train",), "test": ("validation",)}
-_INFINITE = {"id": "int64", "context": "string", "input": "string", "answer": "[string]", "options": "[string]"}
-HUB: dict[str, DocsHubSet] = {
-    "hotpotqa": DocsHubSet("hotpotqa/hotpot_qa", _hotpotqa, _TRAINED, "distractor", "id"),
-    "musique": DocsHubSet("dgslibisey/MuSiQue", _musique, _TRAINED, None, "id"),
-    "longbench-v2": DocsHubSet("THUDM/LongBench-v2", _longbench, {"test": ("train",)}, None, "_id"),
-    "infinitebench": DocsHubSet(
-        "xinrongzhang2022/InfiniteBench",
-        _infinite,
-        {"test": ("passkey", "number_string", "kv_retrieval")},  # its tasks with one exact answer
-        id="id",
-        features=_INFINITE,
-    ),
-    **{
-        f"babilong-{size}": DocsHubSet(
-            "RMT-team/babilong", _babilong, {"test": ("qa1", "qa2", "qa3", "qa4", "qa5")}, size
-        )
-        for size in ("4k", "16k", "64k")
-    },
-}
+_READERS = {read.__name__: read for read in (babilong, hotpotqa, infinite, longbench, musique)}
+
+
+def _made(read: str, splits: Mapping[str, Sequence[str]], **fields: Any) -> DocsHubSet:
+    """The set of an entry in ``hub.toml``."""
+    return DocsHubSet(read=_READERS[read], splits={ours: tuple(theirs) for ours, theirs in splits.items()}, **fields)
+
+
+HUB: dict[str, DocsHubSet] = {name: _made(**entry) for name, entry in tables.read(__package__, "hub").items()}
 
 
 def document(parts: RowParts, where: str, identity: str, source: str, page: int) -> Document:

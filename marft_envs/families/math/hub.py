@@ -1,14 +1,15 @@
-"""Public mathematics sets on the Hugging Face hub: ids, splits and columns, in one table."""
+"""Public mathematics sets on the Hugging Face hub: ids, splits and columns stand in ``hub.toml``."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from marft_envs.errors import DataError
+from marft_envs.families import tables
 from marft_envs.families.math.grader import MAX_ANSWER, check_gold, extract_boxed
 from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems.rows import of_hub, whole
@@ -82,48 +83,16 @@ class MathHubSet:
     """Subject of every row, for sets without such a column."""
 
 
-_ONLY_TEST = {"test": "test"}
-_TEST_IS_TRAIN = {"test": "train"}
+_GOLD = {read.__name__: read for read in (after_hashes, last_boxed, number, plain, several)}
 
-HUB: dict[str, MathHubSet] = {
-    "math": MathHubSet(
-        "EleutherAI/hendrycks_math",
-        # No answer column: the answer is the last box of the solution. Level is "Level 3".
-        Columns(answer="solution", gold=last_boxed, solution="solution", subject="type", level="level"),
-        configs=("algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory",
-                 "prealgebra", "precalculus"),
-    ),
-    "math500": MathHubSet(
-        "HuggingFaceH4/MATH-500",
-        Columns(solution="solution", subject="subject", level="level", id="unique_id"), _ONLY_TEST,
-    ),
-    "gsm8k": MathHubSet(
-        "openai/gsm8k", Columns(("question",), gold=after_hashes, solution="answer"),
-        configs=("main",), subject="Grade School",
-    ),
-    "aime24": MathHubSet(
-        "HuggingFaceH4/aime_2024", Columns(gold=number, solution="solution", id="id"), _TEST_IS_TRAIN, subject="AIME",
-    ),
-    "aime25": MathHubSet("math-ai/aime25", Columns(gold=number, id="id"), _ONLY_TEST, subject="AIME"),
-    "amc23": MathHubSet("math-ai/amc23", Columns(("question",), gold=number, id="id"), _ONLY_TEST, subject="AMC"),
-    "olympiadbench": MathHubSet(
-        "Hothan/OlympiadBench",
-        # Open-ended, text-only, English competition mathematics; final_answer and solution are lists.
-        Columns(("context", "question"), "final_answer", several, solution="solution", subject="subfield", id="id"),
-        _TEST_IS_TRAIN, configs=("OE_TO_maths_en_COMP",),
-    ),
-    "cmath": MathHubSet(
-        "weitianwen/cmath", Columns(("question",), "golden", number, level="grade"),
-        {"train": "validation", "test": "test"},  # its authors leave the 600 validation rows for development
-        subject="Elementary (zh)",
-    ),
-    "gaokao": MathHubSet(
-        "MARIO-Math-Reasoning/Gaokao2023-Math-En", Columns(("question",)), _TEST_IS_TRAIN, subject="Gaokao",
-    ),
-    "svamp": MathHubSet(
-        "ChilleD/SVAMP", Columns(("Body", "Question"), "Answer", number, solution="Equation", subject="Type", id="ID"),
-    ),
-}  # fmt: skip
+
+def _made(columns: dict[str, Any], configs: Sequence[str | None] = (None,), **fields: Any) -> MathHubSet:
+    """The set of an entry in ``hub.toml``."""
+    read = {"problem": tuple(columns.get("problem", ("problem",))), "gold": _GOLD[columns.get("gold", "plain")]}
+    return MathHubSet(columns=Columns(**{**columns, **read}), configs=tuple(configs), **fields)
+
+
+HUB: dict[str, MathHubSet] = {name: _made(**entry) for name, entry in tables.read(__package__, "hub").items()}
 
 
 def read_level(value: Any, where: str) -> int | None:

@@ -33,7 +33,9 @@ _TABLE = tables.read(__package__, "dialects")
 
 def _made(name: str, kind: str, **fields: Any) -> Dialect:
     """The dialect of an entry in the table."""
-    values = {field: tuple(value) if isinstance(value, list) else value for field, value in fields.items()}
+    values: dict[str, Any] = {
+        field: tuple(value) if isinstance(value, list) else value for field, value in fields.items()
+    }
     return next(each for each in _KINDS if each.__name__ == kind)(name, **values)
 
 
