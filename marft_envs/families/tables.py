@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -10,8 +11,9 @@ from marft_envs.core.teams import load_profiles
 from marft_envs.core.types import AgentSpec
 
 
+@cache
 def read(package: str, name: str) -> dict[str, Any]:
-    """Returns the table ``name.toml`` of a package."""
+    """Returns the table ``name.toml`` of a package; not to be changed."""
     return tomllib.loads(resources.files(package).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
 
 

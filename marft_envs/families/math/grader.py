@@ -24,6 +24,7 @@ from marft_envs.errors import DataError, WorkerError
 from marft_envs.families.math import canonical, comparison, quantity, structure
 from marft_envs.families.math.evaluation import TooBig
 from marft_envs.families.math.finished import restated
+from marft_envs.families.math.notation import LATEX
 from marft_envs.workers.untrusted import WorkerLate, WorkerPool, WorkerTimeout
 
 CORRECT = "correct"
@@ -65,13 +66,7 @@ _HOPELESS = re.compile(
     r"|\^\s*\{?[^{}^]*\^\s*\{?[^{}^]*\^"  # towers
     r"|(?<![\\a-zA-Z])(?![pbvBV]?matrix)[a-zA-Z]{6,}"  # words
 )
-_BACK_TO_LATEX = str.maketrans(
-    {
-        "≤": " \\leq ", "≥": " \\geq ", "≠": " \\neq ", "≈": " \\approx ", "∈": " \\in ", "∪": " \\cup ",
-        "∩": " \\cap ", "∞": " \\infty ", "±": " \\pm ", "∓": " \\mp ", "π": " \\pi ", "°": "^{\\circ}",
-        "%": "\\%", "⦃": "\\{", "⦄": "\\}",
-    }
-)  # fmt: skip
+_BACK_TO_LATEX = str.maketrans(LATEX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ def _by_word(names: Mapping[str, str]) -> dict[str, str]:
 
 UNICODE = str.maketrans(_TABLE["characters"])
 COMMANDS = _by_word(_TABLE["commands"])
+LATEX: dict[str, str] = _TABLE["latex"]
 CURRENCIES: dict[str, str] = _TABLE["currencies"]
 UNITS: dict[str, tuple[dict[str, int], Fraction]] = {
     spelling: ({dimension: 1}, Fraction(size))

@@ -11,43 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, check_known, did_you_mean
+from marft_envs.families import tables
 from marft_envs.families.tools.bfcl.package import CLASSES
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
-_TICKET = "the gold passes a text as ticket_id, which is an integer, and a strict check of arguments refuses it"
-SKIPPED: Mapping[str, str] = {
-    "multi_turn_base_173": _TICKET,
-    "multi_turn_miss_func_173": _TICKET,
-    "multi_turn_miss_param_173": _TICKET,
-    "multi_turn_long_context_173": _TICKET,
-    "multi_turn_miss_func_49": "the gold calls tail in a user turn in which tail is still withheld",
-}
+_TABLE = tables.read(__package__, "bfcl")
+SKIPPED: Mapping[str, str] = {task: why for why, tasks in _TABLE["skipped"].items() for task in tasks}
 """Defective tasks, which are left out, with the reason."""
 
 MORE_TOOLS = "More tools are available now. Please try again."
 """What the user says in the turn that brings a tool back; the data leave it empty."""
 
-READS = frozenset(
-    {
-        "pwd", "ls", "cat", "find", "wc", "sort", "grep", "du", "tail", "diff", "logarithm", "mean",
-        "standard_deviation", "si_unit_conversion", "imperial_si_conversion", "add", "subtract", "multiply",
-        "divide", "power", "square_root", "absolute_value", "round_number", "percentage", "min_value", "max_value",
-        "sum_values", "list_users", "get_user_id", "message_get_login_status", "view_messages_sent",
-        "search_messages", "get_message_stats", "posting_get_login_status", "list_all_following", "get_tweet",
-        "get_user_tweets", "search_tweets", "get_tweet_comments", "get_user_stats", "get_ticket",
-        "ticket_get_login_status", "get_user_tickets", "get_current_time", "get_symbol_by_name", "get_stock_info",
-        "get_order_details", "get_account_info", "trading_get_login_status", "get_watchlist", "get_order_history",
-        "get_transaction_history", "get_available_stocks", "filter_stocks_by_price", "notify_price_change",
-        "travel_get_login_status", "get_budget_fiscal_year", "get_credit_card_balance", "retrieve_invoice",
-        "get_booking_history", "list_all_airports", "compute_exchange_rate", "verify_traveler_information",
-        "get_nearest_airport_by_city", "contact_customer_support", "get_all_credit_cards",
-        "get_outside_temperature_from_weather_com", "displayCarStatus", "display_log",
-        "estimate_drive_feasibility_by_mileage", "liter_to_gallon", "gallon_to_liter", "estimate_distance",
-        "get_zipcode_based_on_city", "check_tire_pressure", "find_nearest_tire_shop",
-    }
-)  # fmt: skip
+READS = frozenset(_TABLE["reads"])
 """Tools that leave the back end as it is, its random generator and its caches included."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, check_known
+from marft_envs.families import tables
 from marft_envs.families.tools.bfcl import grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, read
 from marft_envs.families.tools.bfcl.package import load
@@ -15,22 +16,10 @@ from marft_envs.families.tools.bfcl.world import BfclWorld
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 from marft_envs.problems.sets import ProblemSet, spread
 
-ROLES: Mapping[str, str] = {
-    "GorillaFileSystem": "files",
-    "MathAPI": "maths",
-    "MessageAPI": "messages",
-    "TwitterAPI": "posts",
-    "TicketAPI": "tickets",
-    "TradingBot": "trading",
-    "TravelAPI": "travel",
-    "VehicleControlAPI": "vehicle",
-}
+_TABLE = tables.read(__package__, "bfcl")
+ROLES: Mapping[str, str] = _TABLE["roles"]
 """Class -> the specialist that holds its tools."""
-
-POLICY = (
-    "Do what the user asks with the tools, in this user turn. Look things up instead of guessing. "
-    "If a tool that you need is missing, or the user has left out what a tool needs, make no call and say so."
-)
+POLICY: str = _TABLE["policy"]
 SPLITS = ("train", "test", "all")
 TEST_EVERY = 5
 """Scenario n is held out where n % 5 is 0, in all four categories: they vary the same scenarios."""

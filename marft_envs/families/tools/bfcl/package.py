@@ -16,20 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
+from marft_envs.families import tables
 from marft_envs.families.tools.types import Shared
 
 INSTALL = "pip install --no-deps bfcl-eval mpmath"
 SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
-CLASSES: Mapping[str, str] = {
-    "GorillaFileSystem": "gorilla_file_system",
-    "MathAPI": "math_api",
-    "MessageAPI": "message_api",
-    "TwitterAPI": "posting_api",
-    "TicketAPI": "ticket_api",
-    "TradingBot": "trading_bot",
-    "TravelAPI": "travel_booking",
-    "VehicleControlAPI": "vehicle_control",
-}
+CLASSES: Mapping[str, str] = tables.read(__package__, "bfcl")["modules"]
 """Class -> its module, which is also the name of the file that describes its tools."""
 STATELESS = frozenset({"MathAPI"})
 """Classes without a loader of initial states."""

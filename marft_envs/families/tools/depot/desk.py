@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from marft_envs.families import tables
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, TODAY
 from marft_envs.families.tools.store import Record, Store
@@ -26,11 +27,7 @@ Reason = Literal[
 ]
 
 ROLES: dict[str, frozenset[str]] = {
-    "orders": frozenset(
-        ("find_customer", "get_customer", "list_orders", "get_order", "cancel_order", "change_address")
-    ),
-    "shipping": frozenset(("get_stock", "get_shipment", "ship_order", "add_stock")),
-    "refunds": frozenset(("get_refunds", "calculate", "refund_order", "record_case")),
+    role: frozenset(tools) for role, tools in tables.read(__package__, "depot")["roles"].items()
 }
 """Role -> its tools, disjoint. ``finish`` belongs to none: whoever leads the team has it."""
 READS = ("find_customer", "get_customer", "list_orders", "get_order", "get_stock", "get_shipment", "get_refunds")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from marft_envs.families import tables
 from marft_envs.families.tools.depot.injections import plant
 from marft_envs.problems.dice import Dice
 
@@ -20,15 +21,8 @@ Tables = dict[str, dict[Any, Row]]
 
 TODAY = 100
 """The day it is, in every world; nothing here reads a clock."""
-CITIES = ("Bern", "Cairo", "Delhi", "Kyoto", "Lima", "Milan", "Oslo", "Paris", "Quito", "Rome", "Seoul", "Tunis")
-ITEMS = ("bell", "cup", "desk", "fan", "jar", "kit", "lamp", "map", "mug", "pot", "rug", "saw")
-FIRST = ("Ada", "Bo", "Cleo", "Dan", "Eva", "Finn", "Gus", "Ida", "Kai", "Lou", "Mara", "Nils")
-LAST = (
-    ("Berg", "Bergh"), ("Cook", "Cooke"), ("Cost", "Costa"), ("Hall", "Haller"), ("Lang", "Lange"), ("Lind", "Lindt"),
-    ("Mill", "Mills"), ("Park", "Parker"), ("Reed", "Reede"), ("Stein", "Steiner"), ("Voss", "Vossen"),
-    ("Wolf", "Wolfe"),
-)  # fmt: skip
-"""Family names, each with the one of its distractor: a search for the first finds both."""
+_TABLE = tables.read(__package__, "depot")
+CITIES, ITEMS, FIRST, LAST = (tuple(_TABLE[name]) for name in ("cities", "items", "first_names", "last_names"))
 CUSTOMERS = 6
 SPECIAL = ("late", "refunded", "final", "big")
 """What the seventh order of a customer is a case of."""

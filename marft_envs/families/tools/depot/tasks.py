@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from marft_envs.errors import DataError
+from marft_envs.families import tables
 from marft_envs.families.tools.depot.desk import ROLES
 from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Kind, call, decide
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, DepotBase, Tables, base
@@ -57,14 +58,7 @@ class Asked:
     decision: Decision
 
 
-_WORDS: dict[Kind, tuple[str, ...]] = {
-    "cancel": ("cancel {ref}", "I no longer want {ref}, cancel it"),
-    "move": ("move {ref} to {city}", "{ref} should go to {city}"),
-    "ship": ("ship {ref}", "send {ref} off now"),
-    "move_ship": ("ship {ref}, but to {city}", "move {ref} to {city} and ship it"),
-    "return": ("I sent {ref} back, refund it", "{ref} is a return, refund it"),
-    "damaged": ("{ref} came broken, refund it", "refund {ref}, it arrived broken"),
-}
+_WORDS: dict[Kind, list[str]] = tables.read(__package__, "depot")["requests"]
 
 
 def _level0(dice: Dice, start: DepotBase) -> tuple[str, ToolCall]:

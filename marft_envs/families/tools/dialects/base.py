@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from marft_envs.core import thoughts
+from marft_envs.families import tables
 from marft_envs.families.tools.types import ToolCall
 from marft_envs.families.tools.values import too_deep
 
@@ -23,21 +24,9 @@ MOST_CALLS = 64
 DEEPEST = 32
 """Levels of lists and objects within a call."""
 
-ERRORS = {
-    "unclosed": "a call or a thought is opened and not closed",
-    "stray_close": "the end of a call stands where none was opened",
-    "nested": "a call stands inside another",
-    "bad_json": "a call is not valid JSON",
-    "bad_form": "a call is not written in its form",
-    "duplicate_key": "a key stands twice in one object",
-    "bad_number": "NaN, Infinity and numbers beyond the range of floats cannot be passed",
-    "bad_text": "a text holds half of a surrogate pair",
-    "too_deep": f"a call is nested deeper than {DEEPEST} levels",
-    "too_large": f"the reply is longer than {LONGEST:,} characters",
-    "too_many": f"the reply holds more than {MOST_CALLS} calls",
-    "not_a_call": "a call must have a name and an object of arguments",
-    "mixed": "a call in plain JSON has words around it; it must be the whole reply",
-    "other_dialect": "a call is written in the form of another model family",
+TABLE = tables.read(__package__, "dialects")
+ERRORS: dict[str, str] = {
+    name: says.format(DEEPEST=DEEPEST, LONGEST=LONGEST, MOST_CALLS=MOST_CALLS) for name, says in TABLE["errors"].items()
 }
 """What keeps a reply from being read, by its name."""
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.errors import check_known
-from marft_envs.families import tables
-from marft_envs.families.tools.dialects.base import TOKEN, Bad, Dialect, Schemas, ToolReply
+from marft_envs.families.tools.dialects.base import TABLE, TOKEN, Bad, Dialect, Schemas, ToolReply
 from marft_envs.families.tools.dialects.gemma import Gemma4
 from marft_envs.families.tools.dialects.harmony import Harmony
 from marft_envs.families.tools.dialects.hermes import LOOSE, Hermes, unfenced
@@ -28,7 +27,6 @@ _KINDS: tuple[type[Dialect], ...] = (
     Cohere, DeepSeek, Gemma4, Glm, Harmony, Hermes, Invoked, JsonList, Kimi, LlamaJson, LlamaPythonic, Mistral, Muse,
     PythonBlock, QwenXml, Tags,
 )  # fmt: skip
-_TABLE = tables.read(__package__, "dialects")
 
 
 def _made(name: str, kind: str, **fields: Any) -> Dialect:
@@ -39,14 +37,14 @@ def _made(name: str, kind: str, **fields: Any) -> Dialect:
     return next(each for each in _KINDS if each.__name__ == kind)(name, **values)
 
 
-DIALECTS: dict[str, Dialect] = {name: _made(name, **entry) for name, entry in _TABLE["dialects"].items()}
+DIALECTS: dict[str, Dialect] = {name: _made(name, **entry) for name, entry in TABLE["dialects"].items()}
 """Name -> dialect."""
 MARKS = thoughts.MARKS | frozenset(
     mark for each in DIALECTS.values() for mark in (*each.marks, *each.also) if TOKEN.fullmatch(mark)
 )
 """Special tokens that calls and thoughts are written with: decoding must keep them, or they are lost to the readers."""
 
-_SIGNS = tuple((re.compile(pattern), name) for pattern, name in _TABLE["signs"])
+_SIGNS = tuple((re.compile(pattern), name) for pattern, name in TABLE["signs"])
 _PLAIN_TAG = "</{}>"
 _LIST_AT_LINE = re.compile(rf"^[ \t]*{LIST.pattern}", re.ASCII | re.MULTILINE)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, check_known
+from marft_envs.families import tables
 from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
@@ -24,7 +25,7 @@ INSIDE = Path("tau_bench") / "envs" / "retail"
 SPLITS = ("train", "dev", "test")
 TABLES = ("products", "users", "orders")
 FILES = ("retail_db.json", "retail_tools.json", "retail_policy.md")
-ADDRESSES = {"modify_user_address", "modify_pending_order_address"}
+ADDRESSES = frozenset(tables.read(__package__, "tau")["addresses"])
 """Writes that change nothing more the second time."""
 EXPECTED = f"Expected a folder with {', '.join(FILES)} and retail_SPLIT.jsonl, or a checkout of tau-bench."
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, check_known
+from marft_envs.families import tables
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
@@ -26,23 +27,9 @@ from marft_envs.families.tools.types import (
 )
 from marft_envs.problems.sets import ProblemSet, spread
 
-SPECIALISTS: Mapping[str, frozenset[str]] = {
-    "account": frozenset(
-        {"find_user_id_by_email", "find_user_id_by_name_zip", "get_user_details", "modify_user_address",
-         "transfer_to_human_agents"}
-    ),
-    "catalog": frozenset({"get_product_details", "list_all_product_types", "calculate", "think"}),
-    "orders": frozenset(
-        {"get_order_details", "cancel_pending_order", "modify_pending_order_address", "modify_pending_order_items",
-         "modify_pending_order_payment"}
-    ),
-    "returns": frozenset({"return_delivered_order_items", "exchange_delivered_order_items"}),
-}  # fmt: skip
-"""Who the customer is, what the shop sells, orders before and after delivery."""
-
-USER_TOOLS = frozenset({"cancel_pending_order", "modify_pending_order_address", "modify_user_address"})
-"""What customers do themselves on a shop's site. τ-bench's own customer has no tools; the split is ours."""
-
+_TABLE = tables.read(__package__, "tau")
+SPECIALISTS = {role: frozenset(tools) for role, tools in _TABLE["specialists"].items()}
+USER_TOOLS = frozenset(_TABLE["user"])
 BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
 TELL = "\nWhat the customer asks to know has to be told to the customer in words."
 """Behind the brief of a task that wants ``outputs``: silence does not settle it."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from marft_envs.families import tables
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.store import Record, Replaced, Store, Tables
 from marft_envs.families.tools.types import ToolError
@@ -18,16 +19,9 @@ from marft_envs.families.tools.values import copied
 REASONS = ("no longer needed", "ordered by mistake")
 GIFT_CARD = "gift_card"
 ADDRESS = ("address1", "address2", "city", "state", "country", "zip")
-READS = frozenset(
-    {"calculate", "find_user_id_by_email", "find_user_id_by_name_zip", "get_order_details", "get_product_details",
-     "get_user_details", "list_all_product_types", "think", "transfer_to_human_agents"}
-)  # fmt: skip
-"""Tools that leave the database as it is."""
-WRITES = frozenset(
-    {"cancel_pending_order", "exchange_delivered_order_items", "modify_pending_order_address",
-     "modify_pending_order_items", "modify_pending_order_payment", "modify_user_address",
-     "return_delivered_order_items"}
-)  # fmt: skip
+_TABLE = tables.read(__package__, "tau")
+READS, WRITES = frozenset(_TABLE["reads"]), frozenset(_TABLE["writes"])
+"""Tools that leave the database as it is, and those that do not."""
 
 
 class TableIndex:
