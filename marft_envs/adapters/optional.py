@@ -8,14 +8,12 @@ from collections.abc import Iterable
 from importlib import metadata
 from types import ModuleType
 
-from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MissingExtraError, check_known
 
 
 def check_name(package: str, name: str, known: Iterable[str]) -> None:
     """Raises ``ConfigError`` unless a package's registry knows this name."""
-    known = list(known)
-    if name not in known:
-        raise ConfigError(f"{package} has no '{name}'. {did_you_mean(name, known)}")
+    check_known([name], list(known), f"{package} has no '{{}}'.")
 
 
 def require(module: str, extra: str, minimum: str = "0", package: str = "", below: str = "") -> ModuleType:

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, check_known, did_you_mean
 from marft_envs.problems.sets import Identified, dealt
 
 SPLITS = ("train", "test")
@@ -107,8 +107,7 @@ class Generators(Generic[C, P]):
         if kind:
             raise ConfigError(f"Procedural problems have no '{next(iter(kind))}'. Choose by {self._kind}.")
         for what, word, known in (("generator", generator, self.names), (self._kind, wanted, self.kinds)):
-            if word is not None and word not in known:
-                raise ConfigError(f"No procedural {what} '{word}'. {did_you_mean(word, known)}")
+            check_known([] if word is None else [word], known, f"No procedural {what} '{{}}'.")
         there = [cell for cell in self._cells if generator in (None, cell[0]) and wanted in (None, self._kind_of(cell))]
         chosen = [cell for cell in there if level in (None, cell[-1])]
         if not chosen:
@@ -157,8 +156,7 @@ class Generators(Generic[C, P]):
         if not (right and parts[-2].isdecimal() and parts[-1].isdecimal()):
             raise DataError(f"'{problem_id}' is not the id of a procedural problem. Expected {self._form}.")
         name, *middle, level, key = parts
-        if name not in self.names:
-            raise DataError(f"'{problem_id}' names an unknown generator. {did_you_mean(name, self.names)}")
+        check_known([name], self.names, f"'{problem_id}' names an unknown generator.", DataError)
         cell: Any = (name, *middle, int(level))
         if cell not in self._cells or int(key) >= self._cells[cell].keys:
             known = [(*cell[1:-1], f"level {cell[-1]} with keys below {self._cells[cell].keys}")

@@ -19,14 +19,6 @@ from marft_envs.sandbox.types import (
 )
 
 __all__ = [
-    "LAYERS",
-    "Call",
-    "CallResult",
-    "CallStatus",
-    "Limits",
-    "Sandbox",
-    "SandboxError",
-    "SandboxUnavailable",
-    "StdioResult",
-    "shared",
-]
+    "LAYERS", "Call", "CallResult", "CallStatus", "Limits", "Sandbox", "SandboxError", "SandboxUnavailable",
+    "StdioResult", "shared",
+]  # fmt: skip

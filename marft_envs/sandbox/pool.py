@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.sandbox import layers, remote, supervise
 from marft_envs.sandbox.look import Look
 from marft_envs.sandbox.types import Call, CallResult, Limits, SandboxError, SandboxUnavailable, StdioResult
@@ -58,8 +58,7 @@ class Sandbox(ProcessPool[SandboxWorker]):
         _mechanisms: frozenset[str] | None = None,
     ) -> None:
         known = ("auto", "unsafe", *layers.LAYERS)
-        if layer not in known:
-            raise ConfigError(f"no sandbox layer '{layer}'. {did_you_mean(layer, known)}")
+        check_known([layer], known, "no sandbox layer '{}'.")
         if workers < 1:
             raise ConfigError(f"a sandbox needs at least one worker; got {workers}")
         if (layer == "remote") != (url is not None):

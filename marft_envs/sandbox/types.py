@@ -8,17 +8,9 @@ from typing import Any, Literal
 from marft_envs.errors import ConfigError, WorkerError
 
 CallStatus = Literal[
-    "ok",
-    "runtime_error",
-    "timeout",
-    "memory_limit",
-    "output_limit",
-    "bad_value",
-    "compile_error",
-    "no_entry_point",
-    "exited",
-    "too_large",
-]
+    "ok", "runtime_error", "timeout", "memory_limit", "output_limit", "bad_value", "compile_error", "no_entry_point",
+    "exited", "too_large",
+]  # fmt: skip
 """How one call ended; a run on standard input uses all but ``bad_value``, ``no_entry_point`` and ``exited``."""
 
 MESSAGE_CAP = 2000

@@ -17,8 +17,9 @@ from marft_envs.adapters.inward.game import OPPONENTS, Game, Player, play_random
 from marft_envs.core.dependency import Chain, DependencyFunction, Independent
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.routing import Router
+from marft_envs.core.teams import numbered
 from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 ILLEGAL = ("lose", "random")
 PLAIN = ("", "0", "1", "yes", "[0]", "I pass.")
@@ -50,8 +51,7 @@ class ForeignTask:
         cooperative: bool = False,
         team: Mapping[str, str] | None = None,
     ) -> None:
-        if illegal not in ILLEGAL:
-            raise ConfigError(f"There is no rule '{illegal}' for illegal moves. {did_you_mean(illegal, ILLEGAL)}")
+        check_known([illegal], ILLEGAL, "There is no rule '{}' for illegal moves.")
         self.game, self.illegal, self.cooperative = game, illegal, cooperative
         self._speaks_for = dict(team) if team is not None else {seat: seat for seat in game.seats}
         self._opponents = opponents if isinstance(opponents, str) else dict(opponents)
@@ -62,17 +62,13 @@ class ForeignTask:
 
     def _check(self) -> None:
         fixed = self._opponents
-        for name in [fixed] if isinstance(fixed, str) and fixed else fixed.values() if fixed else ():
-            if isinstance(name, str) and name not in OPPONENTS:
-                raise ConfigError(f"There is no opponent '{name}'. {did_you_mean(name, OPPONENTS)}")
+        names = [fixed] * bool(fixed) if isinstance(fixed, str) else fixed.values()
+        check_known([name for name in names if isinstance(name, str)], OPPONENTS, "There is no opponent '{}'.")
         if isinstance(fixed, str):
             if fixed and len(self.game.seats) < 2:
                 raise ConfigError(f"{self.game.name} has one seat, so nobody can be its opponent.")
             return
-        for seat in fixed:
-            if seat not in self.game.seats:
-                near = did_you_mean(seat, self.game.seats)
-                raise ConfigError(f"There is no seat '{seat}' in {self.game.name}. {near}")
+        check_known(fixed, self.game.seats, f"There is no seat '{{}}' in {self.game.name}.")
         if len(fixed) == len(self.game.seats):
             raise ConfigError("Every seat has a fixed opponent, so nobody is left to act. Leave one out.")
 
@@ -255,9 +251,7 @@ def team(
         raise ConfigError(f"sees must be a number of moves or 'public'; got {sees!r}.")
     task = ForeignTask(game, opponents=opponents, illegal=illegal, cooperative=cooperative)
     by_seat = {seat: profiles for seat in game.seats} if isinstance(profiles, str) else profiles
-    for seat in by_seat:
-        if seat not in game.seats:
-            raise ConfigError(f"There is no seat '{seat}' in {game.name}. {did_you_mean(seat, game.seats)}")
+    check_known(by_seat, game.seats, f"There is no seat '{{}}' in {game.name}.")
     agents = [AgentSpec(seat, seat, by_seat.get(seat, ""), with_answer=True) for seat in game.seats]
     settings = {"attribution": "team" if cooperative else "per_agent", "env_id": game.name} | settings
     if simultaneous and sees == 0 and not opponents:
@@ -267,6 +261,18 @@ def team(
     env.dependency = Router(_Order(task, sees))
     env.dependency.bind(env.possible_agents)
     return env
+
+
+def deliberators(roles: Sequence[str], profiles: Mapping[str, str] | str) -> tuple[AgentSpec, ...]:
+    """Returns the agents of a team whose last role acts.
+
+    Raises:
+        ConfigError: A profile is for a role that there is not.
+    """
+    by_role = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
+    check_known(by_role, roles, "There is no role '{}' in this team.")
+    last = len(roles) - 1
+    return numbered(*((role, by_role.get(role, ""), i == last) for i, role in enumerate(roles)))
 
 
 def deliberating(
@@ -293,16 +299,9 @@ def deliberating(
     Raises:
         ConfigError: A setting that cannot work.
     """
-    from marft_envs.core.teams import numbered
-
     if len(game.seats) != 1:
         raise ConfigError(f"{game.name} has {len(game.seats)} seats; a deliberating team plays one. Use team().")
-    by_role = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
-    for role in by_role:
-        if role not in roles:
-            raise ConfigError(f"There is no role '{role}' in this team. {did_you_mean(role, roles)}")
-    last = len(roles) - 1
-    agents = numbered(*((role, by_role.get(role, ""), i == last) for i, role in enumerate(roles)))
+    agents = deliberators(roles, profiles)
     speaks_for = {agent.name: game.seats[0] for agent in agents}
     task = ForeignTask(game, illegal=illegal, cooperative=True, team=speaks_for)
     settings = {"env_id": game.name} | settings

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from marft_envs.adapters.inward.foreign import deliberators
 from marft_envs.adapters.optional import check_name, require
 from marft_envs.core.dependency import Chain, DependencyFunction, as_dependency
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.teams import numbered
 from marft_envs.core.types import Outcome, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.families.math.grader import extract_boxed, grade_answer
@@ -116,8 +116,6 @@ def make(
         dependency: Who hears whom; default one after the other.
         **kwargs: Settings of :class:`FlexEnv`.
     """
-    by_role = dict.fromkeys(roles, profiles) if isinstance(profiles, str) else profiles
-    last = len(roles) - 1
-    agents = numbered(*((role, by_role.get(role, ""), i == last) for i, role in enumerate(roles)))
+    agents = deliberators(roles, profiles)
     d = Chain() if dependency is None else as_dependency(dependency)
     return FlexEnv(agents, Questions(name, settings), d, **({"env_id": f"reasoning_gym:{name}"} | kwargs))

@@ -19,7 +19,7 @@ import gymnasium
 from marft_envs import registry
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.wrappers import FixedPartners, Partner
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 IDLE_EPISODES = 100
 """Episodes in a row in which the learner may stay without a turn before that is taken for a mistake."""
@@ -43,8 +43,7 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, env: FlexEnv, agent: str, partners: Mapping[str, Partner] | None = None) -> None:
         partners = dict(partners or {})
-        if agent not in env.possible_agents:
-            raise ConfigError(f"There is no agent '{agent}' to learn. {did_you_mean(agent, env.possible_agents)}")
+        check_known([agent], env.possible_agents, "There is no agent '{}' to learn.")
         if agent in partners:
             raise ConfigError(f"'{agent}' learns; it cannot be a partner too. Leave it out of partners.")
         idle = [name for name in env.possible_agents if name != agent and name not in partners]

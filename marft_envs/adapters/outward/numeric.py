@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.wrappers import FlexWrapper
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 
 def encode(text: str, length: int) -> NDArray[np.float32]:
@@ -95,9 +95,7 @@ class Numeric(FlexWrapper):
     def _by_agent(self, candidates: Mapping[str, Sequence[str]]) -> dict[str, tuple[str, ...]]:
         team = {agent.name: agent.role for agent in self.env.unwrapped.team}
         known = {*team, *team.values()}
-        for key in candidates:
-            if key not in known:
-                raise ConfigError(f"There is no role or agent '{key}' to have candidates. {did_you_mean(key, known)}")
+        check_known(candidates, known, "There is no role or agent '{}' to have candidates.")
         named = {name: candidates.get(name, candidates.get(role)) for name, role in team.items()}
         return {name: tuple(replies) for name, replies in named.items() if replies is not None}
 

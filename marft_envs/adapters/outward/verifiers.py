@@ -22,7 +22,7 @@ import marft_envs
 from marft_envs.adapters.optional import require
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import Episode
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import check_known
 from marft_envs.records.trajectory import to_dict
 
 
@@ -42,9 +42,7 @@ def plugin(id: str, learners: Sequence[str] | None = None, **kwargs: Any) -> tup
     env = marft_envs.make(id, **kwargs)
     names = list(env.possible_agents)
     env.close()
-    for name in learners or ():
-        if name not in names:
-            raise ConfigError(f"There is no agent '{name}' in {id}. {did_you_mean(name, names)}")
+    check_known(learners or (), names, f"There is no agent '{{}}' in {id}.")
     return _taskset(vf, id), _harness(vf), _team(vf, names, names if learners is None else learners, id, kwargs)
 
 

@@ -20,18 +20,9 @@ from marft_envs.families.code.teams import TEAMS
 from marft_envs.sandbox import Limits, Sandbox, shared
 
 __all__ = [
-    "TEAMS",
-    "VERDICTS",
-    "CodeProblem",
-    "CodeTask",
-    "Judge",
-    "Report",
-    "Team",
-    "Test",
-    "TestResult",
-    "make",
+    "TEAMS", "VERDICTS", "CodeProblem", "CodeTask", "Judge", "Report", "Team", "Test", "TestResult", "make",
     "pass_at_k",
-]
+]  # fmt: skip
 
 
 def make(

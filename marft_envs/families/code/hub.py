@@ -50,7 +50,7 @@ _READERS = {
 }  # fmt: skip
 HUB: dict[str, CodeHubSet] = {
     name: CodeHubSet(**{**entry, "read": _READERS[entry["read"]]})
-    for name, entry in tables.read(__package__, "hub").items()
+    for name, entry in tables.read(__package__, "hub")["sets"].items()
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from marft_envs.errors import DataError
+from marft_envs.families import tables
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code.hub_asserts import NotLiteral
 from marft_envs.families.code.hub_rows import Context, Refused, Row, finish, need
@@ -16,18 +17,7 @@ from marft_envs.families.code.problem import CodeProblem, Test
 
 # --- HumanEval and EvalPlus -------------------------------------------------------------------------------------------
 
-_ROOTS = (
-    [1, 2],
-    [-6, 11, -6, 1],
-    [3, -1],
-    [0, 4],
-    [-8, 0, 0, 1],
-    [5, 5, -2, 3],
-    [1, 1, 1, 1],
-    [-2, 7],
-    [10, -9, 4, -3],
-)
-_TEXTS = ["abc", "hello", "abcdefghi", "xy", "", "zebra", "notation", "qqqqqq", "programming"]
+_ROOTS, _TEXTS = tables.read(__package__, "hub")["humaneval"].values()
 _ROUND_TRIPS = {"decode_cyclic": "encode_cyclic", "decode_shift": "encode_shift"}
 """HumanEval/38 and /50 assert ``decode(encode(random text)) == text``; the texts are ours, the form is theirs."""
 

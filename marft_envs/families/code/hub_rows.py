@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marft_envs.errors import DataError
+from marft_envs.families import tables
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code import split
 from marft_envs.families.code.hub_asserts import NotLiteral
@@ -161,24 +162,13 @@ def unpack(text: str) -> list[Any]:
         raise Refused("private tests that cannot be unpacked") from error
 
 
-_STARRED = (  # noqa: SIM905
-    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json "
-    "builtins typing"
-).split()
+_PRELUDES = tables.read(__package__, "hub")["preludes"]
+_STARRED = _PRELUDES["modules"].split()
 _LIVECODEBENCH = "\n".join(
     [*(f"from {name} import *" for name in _STARRED), f"import {', '.join(_STARRED)}", "sys.setrecursionlimit(50_000)"]
 )
-"""What LiveCodeBench's harness puts before every program, in this order: names of later modules hide earlier ones."""
-_APPS_PRELUDE = """\
-import collections, fractions, heapq, itertools, math, random, sys, time
-from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
-from functools import lru_cache
-from heapq import *
-from itertools import accumulate, combinations, permutations, product
-from math import ceil, cos, exp, fabs, floor, gcd, log, log2, sin, sqrt, tan
-from typing import *
-stdin, stdout = sys.stdin, sys.stdout
-"""
+"""What LiveCodeBench's harness puts before every program."""
+_APPS_PRELUDE: str = _PRELUDES["apps"]
 """What APPS's and TACO's harnesses put before every program, without NumPy."""
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.code.judge import Report
 
 REWARDS = ("mixed", "fraction", "all", "difference")
@@ -24,8 +24,7 @@ FRACTION_WEIGHT = 0.3
 
 def check(reward: str, format_penalty: float) -> None:
     """Raises a ConfigError for a reward that does not exist or a penalty outside [0, 1]."""
-    if reward not in REWARDS:
-        raise ConfigError(f"There is no reward '{reward}'. {did_you_mean(reward, REWARDS)}")
+    check_known([reward], REWARDS, "There is no reward '{}'.")
     if not 0 <= format_penalty <= 1:
         raise ConfigError(f"format_penalty must lie in [0, 1]; got {format_penalty}. Usual: 0 or 0.05.")
 

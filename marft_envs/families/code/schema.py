@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, get_args
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import DataError, check_known
 from marft_envs.families.code import split
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.families.code.setup_code import DecidedInside
@@ -174,8 +174,7 @@ def read_limit(row: Mapping[str, Any], column: str, where: str, ceiling: float) 
     if row.get(column) is None:
         return None
     expected = f"a positive number up to {ceiling:,.0f}, or nothing"
-    value = _amount(row[column], column, where, expected)
-    return _amount(value, column, where, expected, lambda value: 0 < value <= ceiling)
+    return _amount(row[column], column, where, expected, lambda value: 0 < value <= ceiling)
 
 
 def check_tolerances(atol: Any, rtol: Any, where: str) -> None:
@@ -230,8 +229,7 @@ def read_test(row: Any, mode: str, where: str) -> tuple[Test, str]:
     if kind != "stdio":
         read_literal(expected, where, "'expected'")
     check, known = _text(row, "check", where), OUTPUT_CHECKS if kind == "stdio" else VALUE_CHECKS
-    if check not in known:
-        raise DataError(f"{where}: no checker '{check}' for a {kind} test. {did_you_mean(check, known[1:])}")
+    check_known([check] * bool(check), known[1:], f"{where}: no checker '{{}}' for a {kind} test.", DataError)
     visibility = _text(row, "visibility", where)
     if visibility not in ("", "public", "hidden"):
         raise DataError(f'{where}: visibility is {visibility!r}; expected "public" or "hidden", or no such key.')

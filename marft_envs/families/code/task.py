@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
-from marft_envs.errors import ConfigError, DataError, UnsolvedError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, UnsolvedError, check_known
 from marft_envs.families.code import feedback, rewards
 from marft_envs.families.code.extract import Extraction, extract, proposed_tests
 from marft_envs.families.code.judge import VERDICTS, Judge, Report
@@ -72,8 +72,7 @@ class CodeTask(Drawn[CodeProblem]):
         feedback: bool = True,
     ) -> None:
         rewards.check(reward, format_penalty)
-        if code_block not in CODE_BLOCKS:
-            raise ConfigError(f"There is no code_block '{code_block}'. {did_you_mean(code_block, CODE_BLOCKS)}")
+        check_known([code_block], CODE_BLOCKS, "There is no code_block '{}'.")
         self.problems = problems
         self.agents = tuple(agent.name for agent in agents)
         self.writers = frozenset(agent.name for agent in agents if agent.with_answer)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.docs.document import Document
 from marft_envs.families.docs.kinds import KINDS
 from marft_envs.problems.dice import Dice
@@ -96,11 +96,8 @@ class Made:
     def __init__(
         self, kinds: Sequence[str] | None, lengths: Sequence[int], level: int, split: str, limit: int | None = None
     ) -> None:
-        for kind in kinds or ():
-            if kind not in KINDS:
-                raise ConfigError(f"There is no kind of document '{kind}'. {did_you_mean(kind, KINDS)}")
-        if split not in SPLITS:
-            raise ConfigError(f"The procedural documents have no split '{split}'. {did_you_mean(split, SPLITS)}")
+        check_known(kinds or (), KINDS, "There is no kind of document '{}'.")
+        check_known([split], SPLITS, "The procedural documents have no split '{}'.")
         if level not in LEVELS:
             raise ConfigError(f"Documents have no level {level!r}. Expected 0 (terse) or 1 (prose).")
         if not lengths or not all(type(n) is int and 1 <= n <= LONGEST for n in lengths):

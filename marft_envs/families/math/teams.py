@@ -14,14 +14,8 @@ from marft_envs.core.routing import Orchestrator
 from marft_envs.core.teams import Team
 from marft_envs.families import tables
 
-SPECIALISTS = {
-    "Prealgebra": "arithmetic",
-    "Number Theory": "arithmetic",
-    "Algebra": "algebra",
-    "Intermediate Algebra": "algebra",
-    "Precalculus": "algebra",
-    "Geometry": "geometry",
-    "Counting & Probability": "counting",
+SPECIALISTS: dict[str, str] = {
+    subject: role for role, subjects in tables.read(__package__, "teams")["specialists"].items() for subject in subjects
 }
 """Subject of MATH -> role of the specialist who knows it best; those of other data are the first one's."""
 

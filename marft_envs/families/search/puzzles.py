@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import accumulate, combinations, product
 
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import DataError, check_known
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import SPLITS, distinct, split_of
 from marft_envs.problems.sets import ProblemSet, spread
@@ -189,8 +189,7 @@ def kind_of(name: str) -> PuzzleKind:
     Raises:
         ConfigError: There is none.
     """
-    if name not in KINDS:
-        raise ConfigError(f"There is no puzzle '{name}'. {did_you_mean(name, KINDS)}")
+    check_known([name], KINDS, "There is no puzzle '{}'.")
     return KINDS[name]
 
 
@@ -203,8 +202,7 @@ def puzzles(kind: str, split: str, limit: int | None = None) -> ProblemSet[Puzzl
         DataError: ``limit`` is below 1.
     """
     among = kind_of(kind)
-    if split not in SPLITS:
-        raise ConfigError(f"Puzzles have no split '{split}'. {did_you_mean(split, SPLITS)}")
+    check_known([split], SPLITS, "Puzzles have no split '{}'.")
     chosen = [puzzle for puzzle in _panel(kind) if split_of(puzzle.text) == split]
     return ProblemSet(
         spread(chosen, limit),

@@ -33,28 +33,9 @@ from marft_envs.families.tools.types import (
 from marft_envs.problems.sets import ProblemSet, whole
 
 __all__ = [
-    "DOMAINS",
-    "READING",
-    "TEAMS",
-    "CallLimits",
-    "CompactMessages",
-    "FunctionDomain",
-    "ProblemSet",
-    "StateGrade",
-    "Team",
-    "Tool",
-    "ToolCall",
-    "ToolDomain",
-    "ToolError",
-    "ToolProblem",
-    "ToolProblems",
-    "ToolResult",
-    "ToolTask",
-    "World",
-    "make",
-    "marked",
-    "team",
-    "tool",
+    "DOMAINS", "READING", "TEAMS", "CallLimits", "CompactMessages", "FunctionDomain", "ProblemSet", "StateGrade",
+    "Team", "Tool", "ToolCall", "ToolDomain", "ToolError", "ToolProblem", "ToolProblems", "ToolResult", "ToolTask",
+    "World", "make", "marked", "team", "tool",
 ]  # fmt: skip
 
 DOMAINS = {

@@ -13,6 +13,7 @@ from typing import Any
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.families import tables
 from marft_envs.families.tools import patterns
 from marft_envs.families.tools.values import too_deep
 
@@ -29,31 +30,13 @@ DEEPEST = 64
 UNDECIDED = "arguments take too long to match against their patterns; send something shorter"
 """What an agent is told where a pattern cannot be decided: a defect of the pattern, which can do with less."""
 
-_ANNOTATIONS = frozenset({
-    "title", "description", "default", "examples", "example", "deprecated", "readOnly", "writeOnly", "format",
-    "$schema", "$id", "$comment", "discriminator",
-})  # fmt: skip
+_TABLE = tables.read(__package__, "validation")
+_ANNOTATIONS = frozenset(_TABLE["annotations"])
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
 """Keywords that hold schemas by name."""
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _SINGLE = ("not", "items", "additionalProperties")
-_MESSAGES: dict[str, str] = {
-    "const": "must be {!r}",
-    "minimum": "must be at least {}",
-    "maximum": "must be at most {}",
-    "exclusiveMinimum": "must be above {}",
-    "exclusiveMaximum": "must be below {}",
-    "multipleOf": "must be a multiple of {}",
-    "minLength": "must have a length of at least {}",
-    "maxLength": "must have a length of at most {}",
-    "minItems": "must have an element count of at least {}",
-    "maxItems": "must have an element count of at most {}",
-    "minProperties": "must have a member count of at least {}",
-    "maxProperties": "must have a member count of at most {}",
-    "pattern": "must match {}",
-    "uniqueItems": "must not hold the same element twice",
-    "not": "matches what is excluded",
-}
+_MESSAGES: dict[str, str] = _TABLE["messages"]
 """What an agent reads, by keyword; the library's own words repeat the value, which may be long."""
 _KNOWN = [*_MESSAGES, "type", "enum", "required", "nullable", "$ref", *_LISTS, *_NAMED, *_SINGLE]
 _TYPES: dict[str, Callable[[Any], bool]] = {

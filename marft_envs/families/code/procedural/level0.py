@@ -17,36 +17,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marft_envs.families import tables
 from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.procedural import level0_families
 from marft_envs.families.code.procedural.base import CELLS, ProblemWriter, function
 
+_TABLE = tables.read(__package__, "procedural")
 FAMILIES: dict[str, Callable[[], level0_families.Items]] = {
-    name: getattr(level0_families, name)
-    for name in (
-        "linear", "two_terms", "offset", "squares", "three", "larger", "distance", "clamp", "compare", "branch",
-        "remainder", "text", "scalars", "lists", "unclear",
-    )
-}  # fmt: skip
+    name: getattr(level0_families, name) for name in _TABLE["families"]
+}
 """Name, which is part of ids -> what lists the family's items."""
 
-_PAIRS = [(3, 5), (7, 2), (4, 9), (8, 3), (0, 6), (5, 0), (1, 1), (6, 6), (-2, 4), (9, 8), (10, 7), (2, -3), (-5, -1)]
-_PAIRS += [(k, 12) for k in range(2, 11)] + [(12, k) for k in (4, 6, 8)]
-_LISTS: list[list[int]] = [
-    [4, 1, 7], [9, 2, 6, 3], [5, 8, 2], [8, 8, 2], [-3, 6, 0, 11], [1, 2, 3, 4, 5, 6], [10, -7], [2, 9, 4, 4, 7, 1, 8],
-    [3, 5, 1, 12, 7, 9, 6, 2, 8], [0, 0, 0], [1], [],
-]  # fmt: skip
-_STRINGS = ["cat", "banana", "apple", "see", "no", "x", "open door", "tested", "abcdefgh", "level", "clouds", ""]
-
-POOLS: dict[str, list[tuple[Any, ...]]] = {
-    "a": [(3,), (8,), (0,), (7,), (1,), (12,), (-4,), (5,), (10,), (2,), (9,), (6,), (4,), (23,)],
-    "a, b": list(_PAIRS),
-    "a, b, c": [(3, 5, 2), (7, 2, 4), (4, 9, 1), (0, 6, 8), (5, 0, 3), (8, 3, 0), (1, 1, 1), (-2, 4, 9), (6, -3, -1)],
-    "x": [(v,) for v in _LISTS],
-    "s": [(v,) for v in _STRINGS],
-    "s, t": [("cat", "dog"), ("ab", "xyz"), ("no", "on"), ("", "up"), ("me", ""), ("red", "red"), ("a", "bcd"),
-             ("tail", "et")],
-}  # fmt: skip
+POOLS: dict[str, list[tuple[Any, ...]]] = {args: [*map(tuple, pool)] for args, pool in _TABLE["pools"].items()}
 """Inputs that tests are picked from, by signature; one on which an item has no value is passed over."""
 
 _HIDDEN = 6

@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from marft_envs.families import tables
+
+_TABLE = tables.read(__package__, "procedural")
 _WORDS = {"+": "plus", "-": "minus"}
 _TIMES = {1: "", 2: "twice ", 3: "3 times "}
 
@@ -78,7 +81,7 @@ def distance() -> Items:
         yield Item("a, b", _times(k, "the distance of a and b")[0], f"{k}*abs(a-b)")
 
 
-_COMPARE = {"more than": ">", "less than": "<", "at least": ">=", "at most": "<="}
+_COMPARE: dict[str, str] = _TABLE["compare"]
 
 
 def compare() -> Items:
@@ -167,14 +170,7 @@ def clamp() -> Items:
             yield Item("a", f"a, but from {j} to {k}", f"max({j},min(a,{k}))")
 
 
-_MEANINGS = {
-    "a plus b times {}": ("(a+b)*{}", "a+b*{}"),
-    "a minus b times {}": ("(a-b)*{}", "a-b*{}"),
-    "difference of a and b, plus {}": ("a-b+{}", "b-a+{}", "abs(a-b)+{}"),
-    "{} and a, subtracted": ("{}-a", "a-{}"),
-    "a plus b mod {}": ("a+b%{}", "(a+b)%{}"),
-    "a or b above {}": ("max(a,b)>{}", "min(a,b)>{}"),
-}
+_MEANINGS: dict[str, list[str]] = _TABLE["meanings"]
 
 
 def unclear() -> Items:
@@ -218,10 +214,7 @@ def text() -> Items:
     yield Item("s, t", "s backwards then t", "s[::-1]+t")
 
 
-_SCALARS = {
-    "sum of x": "sum(x)", "length of x": "len(x)", "largest of x": "max(x)", "smallest of x": "min(x)",
-    "first of x": "x[0]", "last of x": "x[-1]", "second of x": "x[1]", "third of x": "x[2]",
-}  # fmt: skip
+_SCALARS: dict[str, str] = _TABLE["scalars"]
 
 
 def scalars() -> Items:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from marft_envs.families import tables
 from marft_envs.families.code.procedural.base import Dice, Draft, cell
 
-_VOCABULARY = (
-    "river", "stone", "lamp", "window", "oak", "tiger", "paper", "music", "iron", "cloud", "bread", "anchor", "yellow",
-    "needle", "kiwi", "rust", "eve", "level", "noon", "ax", "zebra", "quartz", "jungle", "vex", "a", "banana", "it",
-)  # fmt: skip
+_VOCABULARY: list[str] = tables.read(__package__, "procedural")["vocabulary"]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -274,16 +272,6 @@ def weave(dice: Dice, level: int) -> Draft:
             return taken + mark + "".join(c for at, c in enumerate(left) if at % step == 0)
 
         wrong = [(f"s[{i}::", f"s[{i + 1}::"), ("[::-1]", ""), (f"rest[::{step}]", "rest")]
-    texts = [
-        "keyboard",
-        "mountain pass",
-        "",
-        "q",
-        "ab",
-        _LETTERS,
-        "abcabcabc",
-        "0123456789",
-        "xyzzy",
-        *_texts(dice)[:2],
-    ]
+    texts = ["keyboard", "mountain pass", "", "q", "ab", _LETTERS, "abcabcabc", "0123456789", "xyzzy",
+             *_texts(dice)[:2]]  # fmt: skip
     return Draft(task, "s:str", "str", body, reference, texts, wrong)

@@ -13,7 +13,6 @@ Train and test are disjoint by content: the SHA-256 of the text decides (a quart
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,9 +25,9 @@ from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Ki
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, DepotBase, Tables, base
 from marft_envs.families.tools.types import ToolCall, ToolProblem
 from marft_envs.problems.dice import Dice
+from marft_envs.problems.generators import SPLITS, split_of
 
 LEVELS = (0, 1, 2, 3, 4, 5)
-SPLITS = ("train", "test")
 BASES = 40
 """Bases that tasks are spread over."""
 PANEL = 1400
@@ -315,11 +314,6 @@ def panel(level: int) -> tuple[tuple[int, str], ...]:
         if len(seeds_of) == PANEL:
             break
     return tuple((seed, split_of(text)) for text, seed in seeds_of.items())
-
-
-def split_of(text: str) -> str:
-    """``"test"`` for a quarter of all texts, else ``"train"``: by content, so that no text is in both."""
-    return "test" if hashlib.sha256(text.encode()).digest()[0] % 4 == 0 else "train"
 
 
 def seeds(level: int, split: str) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ from marft_envs.families.tools.types import (
 from marft_envs.problems.sets import ProblemSet, spread
 
 _TABLE = tables.read(__package__, "tau")
-SPECIALISTS = {role: frozenset(tools) for role, tools in _TABLE["specialists"].items()}
-USER_TOOLS = frozenset(_TABLE["user"])
+SPECIALISTS: Mapping[str, frozenset[str]] = {role: frozenset(tools) for role, tools in _TABLE["specialists"].items()}
+USER_TOOLS: frozenset[str] = frozenset(_TABLE["user"])
 BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
 TELL = "\nWhat the customer asks to know has to be told to the customer in words."
 """Behind the brief of a task that wants ``outputs``: silence does not settle it."""
