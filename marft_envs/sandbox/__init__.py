@@ -8,15 +8,7 @@ from __future__ import annotations
 
 from marft_envs.sandbox.layers import LAYERS
 from marft_envs.sandbox.pool import Sandbox, shared
-from marft_envs.sandbox.types import (
-    Call,
-    CallResult,
-    CallStatus,
-    Limits,
-    SandboxError,
-    SandboxUnavailable,
-    StdioResult,
-)
+from marft_envs.sandbox.types import Call, CallResult, CallStatus, Limits, SandboxError, SandboxUnavailable, StdioResult
 
 __all__ = [
     "LAYERS", "Call", "CallResult", "CallStatus", "Limits", "Sandbox", "SandboxError", "SandboxUnavailable",

@@ -11,13 +11,7 @@ from marft_envs.sandbox import selftest, syscalls
 from marft_envs.sandbox.selftest import TESTED, Failure
 from marft_envs.sandbox.types import SandboxUnavailable
 
-LAYERS = (
-    "namespaces+landlock+seccomp",
-    "namespaces+seccomp",
-    "landlock+seccomp",
-    "bubblewrap+seccomp",
-    "remote",
-)
+LAYERS = ("namespaces+landlock+seccomp", "namespaces+seccomp", "landlock+seccomp", "bubblewrap+seccomp", "remote")
 """Best first. ``auto`` takes the first of the local ones that passes its self-test."""
 
 LOCAL = LAYERS[:-1]

@@ -15,8 +15,7 @@ import pytest
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain, domain
-from marft_envs.families.tools.bfcl.data import MORE_TOOLS, parse_call, strict
-from marft_envs.families.tools.bfcl.package import Backends, load
+from marft_envs.families.tools.bfcl.data import MORE_TOOLS, Backends, load, parse_call, strict
 from marft_envs.families.tools.bfcl.world import BfclWorld, as_json, as_text, check_limits
 from marft_envs.families.tools.types import Tool, ToolCall, ToolDomain, ToolError, ToolProblem, World
 

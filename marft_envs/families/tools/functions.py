@@ -25,8 +25,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from marft_envs.core.faults import outage, show
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.schema import model_of, tool
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, graded
-from marft_envs.families.tools.values import encode
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, encode, graded
 from marft_envs.problems.sets import ProblemSet, of_split
 
 STATE = "state"

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from marft_envs.core.faults import show
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.schema import check_tool
-from marft_envs.families.tools.types import Shared, Tool, ToolCall, ToolError, ToolResult, World
+from marft_envs.families.tools.types import Shared, Tool, ToolCall, ToolError, ToolResult, World, copied, encode, frozen
 from marft_envs.families.tools.validation import UNDECIDED
-from marft_envs.families.tools.values import copied, encode, frozen
 
 _LOG = logging.getLogger(__name__)
 # What ends a line, or turns its direction, without being an escape in JSON.

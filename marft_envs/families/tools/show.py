@@ -25,12 +25,7 @@ def signature(tool: Tool) -> str:
     return f"{tool.name}({', '.join(named)}): {tool.description}".split("\n", 1)[0]
 
 
-def tools(
-    kind: str,
-    mine: Sequence[Tool],
-    others: Mapping[str, Sequence[Tool]],
-    dialect: Dialect,
-) -> list[str]:
+def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]], dialect: Dialect) -> list[str]:
     """Returns paragraphs about tools.
 
     Args:

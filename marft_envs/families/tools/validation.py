@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator, SchemaError, ValidationError, valid
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families import tables
 from marft_envs.families.tools import patterns
-from marft_envs.families.tools.values import too_deep
+from marft_envs.families.tools.types import too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (keys and positions from the top) and what."""

@@ -17,7 +17,6 @@ from marft_envs.families.math.procedural import (  # noqa: F401  (importing a mo
     number_theory,
     prealgebra,
     precalculus,
-    trigonometry,
     two_step,
 )
 from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, MathDraft

@@ -5,17 +5,14 @@ All of ``(a+b)\cdot c`` with a, b in 1..15 and ``(a-b)\cdot c`` with a > b, c in
 
 from __future__ import annotations
 
+from itertools import product
+
 from marft_envs.families.math.procedural.base import MathDraft, cell
 from marft_envs.problems.dice import Dice
 
-ALL = tuple(
-    (a, sign, b, c)
-    for sign in "+-"
-    for a in range(1, 16)
-    for b in range(1, 16)
-    for c in range(2, 10)
-    if sign == "+" or a > b
-)
+ALL = [
+    (a, sign, b, c) for sign, a, b, c in product("+-", range(1, 16), range(1, 16), range(2, 10)) if sign == "+" or a > b
+]
 
 
 @cell("two_step", "Prealgebra", level=0, keys=len(ALL))

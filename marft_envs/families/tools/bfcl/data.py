@@ -1,23 +1,102 @@
-"""The multi-turn tasks and the schemas of their tools, from the ``bfcl-eval`` package or a folder of JSONL files."""
+"""The multi-turn tasks and the schemas of their tools, from the ``bfcl-eval`` package or a folder of JSONL files.
+
+The package, whose executable back ends are loaded at run time, pins old versions of packages that this project uses, so
+it is no extra: it is installed without its dependencies. The back ends need the standard library and ``mpmath`` only.
+"""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import importlib.util
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError, check_known, did_you_mean
+from marft_envs.errors import ConfigError, DataError, MissingExtraError, check_known, did_you_mean
 from marft_envs.families import tables
-from marft_envs.families.tools.bfcl.package import CLASSES
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
-CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
+INSTALL = "pip install --no-deps bfcl-eval mpmath"
+SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 _TABLE = tables.read(__package__, "bfcl")
+CLASSES: Mapping[str, str] = _TABLE["modules"]
+"""Class -> its module, which is also the name of the file that describes its tools."""
+STATELESS = frozenset({"MathAPI"})
+"""Classes without a loader of initial states."""
+
+
+class MissingBfclError(MissingExtraError):
+    """The ``bfcl-eval`` package is not installed; the message holds the pip command."""
+
+    def __init__(self, why: str) -> None:
+        ImportError.__init__(
+            self,
+            f"The bfcl tools run on the back ends of the bfcl-eval package: {why} Install it without its dependencies, "
+            f"which pin old versions: {INSTALL} (or into a folder with --target, and give that as package=…).",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Backends(Shared):
+    """The classes that the tools are methods of, and where upstream's data lies."""
+
+    root: Path
+    """The folder ``bfcl_eval``."""
+    classes: Mapping[str, type[Any]] = field(repr=False)
+
+
+@lru_cache(maxsize=4)
+def load(package: str | Path | None = None) -> Backends:
+    """Imports the back ends.
+
+    Args:
+        package: The folder that holds ``bfcl_eval`` (a ``--target`` folder, a checkout), or that folder itself; None
+            for the installed package.
+
+    Raises:
+        MissingBfclError: The package is not there, or something it imports.
+        ConfigError: Another copy is loaded already; one process can hold one.
+        DataError: The package has not the classes that its tasks use.
+    """
+    wanted = None if package is None else _holder(Path(package).expanduser().resolve())
+    if wanted is not None:
+        sys.path.insert(0, str(wanted))
+    try:
+        importlib.invalidate_caches()
+        if importlib.util.find_spec("bfcl_eval") is None:
+            raise MissingBfclError("it is not installed.")
+        try:
+            top = importlib.import_module("bfcl_eval")
+            modules = {name: importlib.import_module(f"{SOURCES}.{module}") for name, module in CLASSES.items()}
+        except ImportError as error:
+            raise MissingBfclError(f"its import failed ({error}).") from error
+    finally:
+        if wanted is not None:
+            sys.path.remove(str(wanted))
+    root = Path(next(iter(top.__path__))).resolve()
+    if wanted is not None and root.parent != wanted:
+        raise ConfigError(f"bfcl_eval is loaded from {root.parent} already, not from {wanted}. Start a new process.")
+    lacks = [name for name, module in modules.items() if not hasattr(module, name)]
+    if lacks:
+        raise DataError(f"{root} has no {', '.join(lacks)}. Expected the back ends of bfcl-eval 2025 or later.")
+    return Backends(root, {name: getattr(module, name) for name, module in modules.items()})
+
+
+def _holder(folder: Path) -> Path:
+    """The folder to import from."""
+    for candidate in (folder, folder.parent):
+        if (candidate / "bfcl_eval" / "__init__.py").is_file():
+            return candidate
+    raise MissingBfclError(f"there is no bfcl_eval in {folder}.")
+
+
+CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 SKIPPED: Mapping[str, str] = {task: why for why, tasks in _TABLE["skipped"].items() for task in tasks}
 """Defective tasks, which are left out, with the reason."""
 

@@ -10,8 +10,7 @@ from typing import Any
 from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families import tables
 from marft_envs.families.tools.bfcl import grading
-from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, read
-from marft_envs.families.tools.bfcl.package import load
+from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, load, read
 from marft_envs.families.tools.bfcl.world import BfclWorld
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
 from marft_envs.problems.sets import ProblemSet, spread
@@ -30,7 +29,7 @@ class BfclDomain(Shared):
 
     Args:
         path: Folder with ``multi_turn_<category>.jsonl`` and ``tools.json``; None: the data of the package.
-        package: Where ``bfcl_eval`` is, if it is not installed; see ``package.load``.
+        package: Where ``bfcl_eval`` is, if it is not installed; see ``data.load``.
         categories: Some of ``base``, ``miss_func``, ``miss_param``, ``long_context``; None: all that are there.
 
     Raises:
@@ -105,10 +104,8 @@ class BfclDomain(Shared):
         Raises:
             ConfigError: If the turn does not exist, or is over.
         """
-        live, gold = (
-            own_world(self, world, BfclWorld),
-            grading.replay(self._backends, secret_of(self, problem, BFCLTask)),
-        )
+        live = own_world(self, world, BfclWorld)
+        gold = grading.replay(self._backends, secret_of(self, problem, BFCLTask))
         if not live.turn <= turn < len(gold.turns):
             raise ConfigError(f"User turn {turn} cannot begin after {live.turn}; the task has {len(gold.turns)}.")
         while live.turn < turn:

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families.tools.bfcl.data import READS, BFCLTask
-from marft_envs.families.tools.bfcl.package import Backends
+from marft_envs.families.tools.bfcl.data import READS, Backends, BFCLTask
 from marft_envs.families.tools.bfcl.world import BfclWorld
 from marft_envs.families.tools.types import StateGrade, ToolError
 

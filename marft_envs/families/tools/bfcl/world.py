@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families.tools.bfcl.data import READS, BFCLTask
-from marft_envs.families.tools.bfcl.package import STATELESS, Backends
+from marft_envs.families.tools.bfcl.data import READS, STATELESS, Backends, BFCLTask
 from marft_envs.families.tools.types import ToolError
 
 

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from marft_envs.core import thoughts
 from marft_envs.families import tables
-from marft_envs.families.tools.types import ToolCall
-from marft_envs.families.tools.values import too_deep
+from marft_envs.families.tools.types import ToolCall, too_deep
 
 LONGEST = 1_000_000
 """Characters of a reply; a longer one is not read."""

@@ -11,8 +11,7 @@ from keyword import iskeyword
 from typing import Any
 
 from marft_envs.families.tools.dialects.base import DEEPEST, Bad, Cursor, Dialect, Framed, Schemas, check_text
-from marft_envs.families.tools.types import ToolCall
-from marft_envs.families.tools.values import too_deep
+from marft_envs.families.tools.types import ToolCall, too_deep
 
 LONGEST_SOURCE = 100_000
 """Characters of calls written as Python; a tree of more takes too much memory."""

@@ -13,8 +13,7 @@ from typing import Any
 from marft_envs.families import tables
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.store import Record, Replaced, Store, Tables
-from marft_envs.families.tools.types import ToolError
-from marft_envs.families.tools.values import copied
+from marft_envs.families.tools.types import ToolError, copied
 
 REASONS = ("no longer needed", "ordered by mistake")
 GIFT_CARD = "gift_card"
