@@ -75,6 +75,8 @@ POSITIVE = Range(0.0, open_low=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1)
 SHARE = Range(0.0, 1.0)
+SEED = Range(0, 2**32 - 1)
+"""Of a run: one word of numpy's generators, so that no two seeds start from the same words."""
 RATE = Range(0.0, 1.0)
 """Learning rates. 0: nothing moves. Steps of Adam above 1 are no training of anything."""
 

@@ -25,8 +25,6 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST = 2**32 - 1
-"""Largest seed of a run: one word, so that no two seeds start from the same words."""
 EVALUATION = 1 << 31
 """Stands for the iteration in the seeds of sampled evaluations: no training reply shares them."""
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -257,11 +257,19 @@ class Run:
         Raises:
             StageError: It is not that of the last iteration.
         """
-        from marft_algos.runs import checkpoint
+        import safetensors.torch
+
+        from marft_algos.ranks import alike
+        from marft_algos.runs import checkpoint, checksums
 
         if self.iteration != ITERATIONS:
             raise StageError(f"A training has ended after iteration {self.iteration} of {ITERATIONS}:\n{self.said()}")
-        return checkpoint.digest(checkpoint.pick(self.root / "checkpoints"))
+        path = checkpoint.pick(self.root / "checkpoints")
+        state = checkpoint.load_state(path)
+        checksums.check(path, "policies")
+        files = sorted((path / "policies").rglob("*.safetensors"))
+        adapters = {str(file.relative_to(path)): safetensors.torch.load_file(file) for file in files}
+        return alike.digest([adapters, state["learner"], state["critics"]])
 
 
 @contextlib.contextmanager
@@ -290,7 +298,7 @@ def _marked(folder: Path, pid: int | None = None) -> Iterator[tuple[int, list[by
 def _role(environ: Sequence[bytes], title: str) -> str:
     if title.startswith("ray::_Actor"):
         return "worker"
-    if "marft_algos.cli.launch" in title:
+    if "marft_algos.cli.rank" in title:
         rank = next((word for word in environ if word.startswith(b"RANK=")), b"")
         return f"rank {rank.decode().removeprefix('RANK=')}" if rank else ""
     return ""

@@ -30,7 +30,7 @@ from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Trajectory
 from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.held_out import HeldOut
+from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs.errors import ConfigError
 
 HEAD = ["puzzle", "seed", "team", "greedy", "sampled", "offered", "tokens", "processed", "path"]

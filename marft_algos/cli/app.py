@@ -32,7 +32,7 @@ from marft_envs.errors import MarftError, did_you_mean
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Look around": {
         "envs": ("list the environments, or describe one", "cli.app"),
-        "play": ("play an environment yourself", "cli.play"),
+        "play": ("play an environment yourself", "workbench.play"),
         "doctor": ("what this machine has, what runs on it, and what to type for what does not", "workbench.doctor"),
     },
     "Train a team": {
@@ -48,7 +48,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Judge a team": {
         "eval": (
             "score a trained team against the untrained one or another, or any team of hosted and local models",
-            "cli.evaluate",
+            "workbench.evaluation.commands",
         ),
         "bench": ("run a grid of algorithms, environments and seeds, and report on it", "workbench.bench.commands"),
         "versus": (
@@ -208,7 +208,7 @@ def _meant(words: list[str]) -> str:
     first, later = words[0], next((i for i, word in enumerate(words) if word in COMMANDS), None)
     if first.startswith("-") and later is not None:
         return f"the command comes first: {shlex.join(['marft', words[later], *words[:later], *words[later + 1 :]])}"
-    if first in importlib.import_module("marft_algos.algorithms.base").names():
+    if first in importlib.import_module("marft_algos.config.settings").choices()["algo"]:
         return f"there is no command '{first}'; as an algorithm: {shlex.join(['marft', 'train', *words])}"
     if first in WISHES:
         return f"there is no command '{first}'. Type: {WISHES[first]}"

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from marft_algos.cli import launch
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.ranks.group import launched, lead
 from marft_algos.runs import kinds, paths, start
 from marft_algos.runs.folder import RunFolder, compare
+from marft_algos.runs.onlooker import seen
 from marft_algos.terminal import clean, say
+from marft_algos.training import launch
 from marft_envs.records import experts
 
 if TYPE_CHECKING:
@@ -35,10 +34,10 @@ def run_train(argv: list[str]) -> int:
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
     argv, nproc = launch.take(argv)
-    if launched():
-        launch.quiet()
+    launch.quiet()
     config, run = typed_settings(argv)
-    if nproc > 1 and not launched():
+    if nproc > 1:
+        require_training()
         return launch.train(nproc, argv, config, run)
     with _unbegun("no run was made" if run is None else f"{run.root} is as it was"):
         return _run_train(argv, config, run)
@@ -58,28 +57,19 @@ def _unbegun(made: str) -> Iterator[None]:
 def _run_train(argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
     command = typed("train", *argv)
     require_training()
-    from marft_algos.training.parts import build
-    from marft_algos.training.trainer import Trainer
+    from marft_algos.training.trainer import is_over, opened
     from marft_algos.training.warm import warmed
 
     with launch.ending_together(config), ExitStack() as lock, closing(launch.joined(config)) as group:
         config, run = launch.settled(config, run, group)
         config = launch.lessened(config)
-        if run is not None and group.rank == 0:
-            lock.enter_context(run.locked(command))
-        if run is not None and lead(group, partial(_is_done, run, config)):
-            return 0
         if run is None:
             config = warmed(config, command, group)
-        trainer, is_new = Trainer(build(config, group=group), group), run is None
-        if run is None:
-            run = trainer.start()
-            lock.enter_context(run.locked(command))
         else:
-            run = trainer.state.seen(run)
-            trainer.resume(run)
-        run.add_command(command, trainer.progress.iteration, made=is_new)
-        return _train(trainer, run)
+            lock.enter_context(seen(run, group).locked(command))
+            if is_over(run, config, group):
+                return 0
+        return _train(*lock.enter_context(opened(config, run, command, group)))
 
 
 def run_sft(argv: list[str]) -> int:
@@ -113,34 +103,6 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
-
-
-def _is_done(run: RunFolder, config: TrainConfig) -> bool:
-    """Whether nothing is left to train, and says so; a report that is missing is written."""
-    from marft_algos.runs import checkpoint, checksums, report
-
-    if not checkpoint.steps(run.checkpoints):
-        return False
-    last = checkpoint.pick(run.checkpoints)
-    try:
-        progress = checkpoint.read_progress(last)
-        if progress.unevaluated or not progress.done(config):
-            return False
-        checksums.check(last)
-    except checksums.DamagedError:
-        return False  # something is: to resume takes an earlier one
-    if not run.report_file.is_file():
-        report.finish(run)
-    if progress.iteration >= config.iterations:
-        more = typed("train", "--resume", run.root, "--iterations", 2 * max(progress.iteration, 1))
-        done = f"is at iteration {progress.iteration} of {config.iterations}"
-    else:
-        unit, spent, budget = progress.spent(config)[0]
-        more = typed("train", "--resume", run.root, f"--{unit.replace('_', '-')}", 2 * spent)
-        done = f"has spent {spent} of {budget} tokens ({unit})"
-    say(f"nothing to do: {run.root} {done}; for more: {more}")
-    say(f"report:  {run.report_file}")
-    return True
 
 
 def _dry_run(argv: list[str]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import typing
 from dataclasses import dataclass
 from importlib import resources
 from string import Template
@@ -11,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-import marft_envs
-from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import app
-from marft_algos.config import arguments, forms, presets, settings
+from marft_algos.config import arguments, forms, settings
 from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
@@ -51,30 +48,18 @@ def words() -> dict[str, list[str]]:
     """What may follow each command: its verbs, ids or algorithms, then its options."""
     found: dict[str, list[str]] = {"": [*app.COMMANDS, "--version", "--help"]}
     found |= {command: _options(form) for command, form in options_of().items()}
-    ids, names = [spec.id for spec in marft_envs.list_envs()], algorithms.names()
+    known = settings.choices()
     for command in ("envs", "play", "check", "profiles"):
-        found[command] = [*ids, *found[command]]
+        found[command] = [*known["env"], *found[command]]
     found["bench"] = ["run", "report", "perf"]
     found["new"] = ["env", *found["new"]]
     found["completion"] = ["bash", "zsh", "fish"]
     trained = [*_options(settings.TrainConfig), *_TRAIN_ONLY]
-    trained += sorted({option for name in names for option in _options(algorithms.get(name).Config)} - set(trained))
+    own = {option for name in known["algo"] for option in _options(settings.settings_of(name))}
+    trained += sorted(own - set(trained))
     for command in _TRAINS:
-        first = names if command in ("train", "plan") else []
+        first = known["algo"] if command in ("train", "plan") else []
         found[command] = list(dict.fromkeys([*first, *found.get(command, []), *trained]))
-    return found
-
-
-def values() -> dict[str, list[str]]:
-    """What may stand behind an option: an environment, an algorithm, a preset, or one of few words."""
-    found = {
-        "--env": [spec.id for spec in marft_envs.list_envs()],
-        "--algo": algorithms.names(),
-        "--preset": list(presets.PRESETS),
-    }
-    for name, hint in hints(settings.TrainConfig).items():
-        if typing.get_origin(hint) is Literal:
-            found[_flag(name)] = [str(choice) for choice in typing.get_args(hint)]
     return found
 
 
@@ -96,7 +81,8 @@ def _bash(zsh: bool) -> str:
 
     text = (resources.files("marft_algos.cli") / "completion.bash").read_text(encoding="utf-8")
     quoted = {shlex.quote(command): following for command, following in words().items()}
-    script = Template(text).substitute(options=cases(values()), commands=cases(quoted))
+    known = {_flag(name): words for name, words in settings.choices().items()}
+    script = Template(text).substitute(options=cases(known), commands=cases(quoted))
     return "autoload -U +X bashcompinit && bashcompinit\n" * zsh + script
 
 
@@ -106,7 +92,7 @@ def _fish() -> str:
         f"complete -c marft -n __fish_use_subcommand -f -a {name} -d {shlex.quote(what)}"
         for name, what in app.COMMANDS.items()
     ]
-    known = values()
+    known = {_flag(name): words for name, words in settings.choices().items()}
     for command, following in words().items():
         if not command:
             continue

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.models import EMBEDDED
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
+from marft_algos.runs import paths
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from marft_algos.config.settings import TrainConfig
     from marft_algos.training.layout import ProcessLayout
     from marft_algos.training.plan import MemoryPlan, MemoryPlanner
 
@@ -65,7 +61,7 @@ def run_plan(argv: list[str]) -> int:
 
     candidates = layouts(options.gpus, options.ranks, options.workers, options.worker_gpus, options.per_node)
     trust.check_dry(config.table())
-    config, names = _on_disk(config)
+    config, names = paths.on_disk(config)
     with closing(setup.make_env(config, config.env_kwargs)) as env:
         spec = resolve(config, env)
         make_algorithm(spec, setup.sampling(config))
@@ -77,57 +73,6 @@ def run_plan(argv: list[str]) -> int:
         say(_memory(planner, plan, options.memory))
         planner.check(plan)
     return 0
-
-
-def _on_disk(config: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:
-    """Exchanges models' names for folders that are here already; nothing is downloaded.
-
-    Returns:
-        The settings, and folder -> the name that stood there.
-    """
-    models = config.models
-    named = [models] if isinstance(models, str) else list(models.values())
-    folders = {name: local_model(name) for name in named}
-    mapped = folders[models] if isinstance(models, str) else {key: folders[name] for key, name in models.items()}
-    return dataclasses.replace(config, models=mapped), {folder: name for name, folder in folders.items()}
-
-
-def local_model(name: str) -> str:
-    """Returns where a model's configuration is on this machine: as named, or a folder.
-
-    Args:
-        name: As ``--models`` takes it; also the path of a ``config.json``.
-
-    Raises:
-        ConfigError: It is a hub's model, and has not been downloaded.
-    """
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    from marft_algos.models import gguf
-
-    path = Path(name).expanduser()
-    if path.is_file() and path.suffix == ".json":
-        if path.name != "config.json":
-            raise ConfigError(
-                f"'{name}' is not named as models' configurations are. Expected a file config.json or its folder: copy"
-                f" it, say to {shlex.quote(f'{path.stem}/config.json')}"
-            )
-        return str(path.parent)
-    if name in EMBEDDED or path.exists() or name.count("/") > 1 or gguf.file_of(name) is not None:
-        return name
-    try:
-        cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        return name  # no hub would know it either; `locate` says what there is
-    if not isinstance(cached, str):
-        folder = name.rpartition("/")[2]
-        raise ConfigError(
-            f"The configuration of '{name}' is not on this machine, and plans download nothing. A config.json is all"
-            f" that is needed: hf download {shlex.quote(name)} config.json --local-dir {shlex.quote(folder)}, then"
-            f" --models {shlex.quote(f'./{folder}')}. Without a network, write one: docs/planning.md"
-        )
-    return str(Path(cached).parent)
 
 
 # Tables ---------------------------------------------------------------------------------------------------

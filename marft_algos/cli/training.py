@@ -98,15 +98,15 @@ def _about(preset: str, command: str, whole: bool) -> str:
 
 def _hints(argv: list[str], base: Draft) -> list[str]:
     """Says what to type for an algorithm behind options, an environment's argument, another trainer's setting."""
-    from marft_algos.algorithms import base as algorithms
+    from marft_algos.config import settings
 
-    known = {*base, *base["algorithm"]}
+    known, algorithms = {*base, *base["algorithm"]}, settings.choices()["algo"]
     hints = []
     for i, word in enumerate(argv):
         option, _, value = word.removeprefix("--").partition("=")
         name = option.replace("-", "_")
-        if i and word in algorithms.names() and not argv[i - 1].startswith("--algo"):
-            before = argv[int(argv[0] in algorithms.names()) : i]  # `marft sft grpo` names two
+        if i and word in algorithms and not argv[i - 1].startswith("--algo"):
+            before = argv[int(argv[0] in algorithms) : i]  # `marft sft grpo` names two
             hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
         elif not word.startswith("--") or name in known:
             continue

@@ -19,7 +19,6 @@ from marft_algos.engines.base import EngineError
 from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout import selfplay
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.panel import CHUNK, Chunk, Played, chunk_size, lost
 from marft_algos.terminal import say
@@ -70,14 +69,13 @@ class RayRollouts:
     Args:
         parts: Of the run.
         lanes: The ranks.
-        pool: Past states of the policies that are played against; every worker draws the same ones.
 
     Raises:
         ConfigError: Workers do not fit on the cluster, run other code, or lack what the settings name.
         EngineError: The cluster cannot be reached, or no worker is ready in time.
     """
 
-    def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
+    def __init__(self, parts: Parts, lanes: Lanes) -> None:
         self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
         config = parts.config
         self.chunk = config.chunk or CHUNK

@@ -23,7 +23,6 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.alike import ProcessFacts
-from marft_algos.rollout import selfplay
 from marft_algos.rollout.panel import Chunk, Played
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
@@ -91,8 +90,7 @@ class RayWorker:
         if venv:
             config = self._served(config, venv)
         self._parts = parts = build(config)
-        pool = selfplay.Pool(config, parts.policies) if config.pool else None
-        self._worker = RolloutWorker(parts, chunk, pool)
+        self._worker = RolloutWorker(parts, chunk)
         self._publisher = Publisher(parts.engine, parts.policies)
         self._versions: dict[str, int] = {}
 

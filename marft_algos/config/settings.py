@@ -9,15 +9,16 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from marft_algos import seeds
-from marft_algos.config import elsewhere, endpoints, trust, values
+import marft_envs
+from marft_algos.config import elsewhere, endpoints, presets, trust, values
 from marft_algos.models import DATE
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Range, Settings, defaults, given, hints
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, defaults, given, hints
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ class TrainConfig(Settings):
     decode_graph: bool = True
     """On a GPU, capture a step of decoding in a CUDA graph and repeat it: nine times as fast for a model of 3B on an
     H200 (docs/performance.md). Without effect on a CPU, and for families that transformers' own pass decodes."""
-    seed: Annotated[int, Range(0, seeds.LARGEST)] = 0
+    seed: Annotated[int, SEED] = 0
     """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 20
     """Iterations between evaluations on the held-out panel (one before and one after training in any case)."""
@@ -362,6 +363,19 @@ def settings_of(algo: str) -> type[UpdateConfig]:
     from marft_algos.algorithms import base as algorithms
 
     return algorithms.get(algo).Config
+
+
+def choices() -> dict[str, list[str]]:
+    """Lists the values that a setting of few may have: environments, algorithms, presets, and words."""
+    from marft_algos.algorithms import base as algorithms
+
+    listed = {
+        "env": [spec.id for spec in marft_envs.list_envs()],
+        "algo": algorithms.names(),
+        "preset": list(presets.PRESETS),
+    }
+    literals = {name: hint for name, hint in hints(TrainConfig).items() if typing.get_origin(hint) is Literal}
+    return listed | {name: [str(word) for word in typing.get_args(hint)] for name, hint in literals.items()}
 
 
 def _carried(base: Draft, kind: type[UpdateConfig]) -> dict[str, Any]:

@@ -26,13 +26,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
 from marft_algos.models import finite
 from marft_algos.models.policy import PolicySet
-from marft_algos.ranks import alike
 from marft_algos.runs import checksums
 from marft_algos.runs.disk import writing
 from marft_algos.runs.progress import RunProgress
@@ -243,19 +241,6 @@ def load_values(path: Path) -> dict[str, torch.Tensor]:
     """
     heads: dict[str, torch.Tensor] = _read_state(path)["critics"]
     return heads
-
-
-def digest(path: Path) -> str:
-    """Returns the digest of what was learnt: adapters, value heads, optimisers; equal where the next iteration is.
-
-    Raises:
-        ConfigError: As ``load_state``.
-    """
-    state = _read_state(path)
-    checksums.check(path, "policies")
-    files = sorted((path / "policies").rglob("*.safetensors"))
-    adapters = {str(file.relative_to(path)): safetensors.torch.load_file(file) for file in files}
-    return alike.digest([adapters, state["learner"], state["critics"]])
 
 
 def _read_state(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from marft_algos.jsonl import drop_cut_line
 from marft_envs.errors import DataError, MarftError
 
 FILE = ".lock"
@@ -164,6 +165,17 @@ def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed
         if (needed or key in record) and (not isinstance(value := record.get(key), kind) or isinstance(value, bool)):
             raise DataError(f"{where}: '{key}' is {repr(value)[:80]}; expected {what}.")
     return record
+
+
+def mend(path: Path) -> None:
+    """Drops the last line of a JSONL file if it was cut, as another one is to be added, or all are to be read.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    if path.is_file():
+        with writing(path), path.open("rb+") as file:
+            drop_cut_line(file)
 
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)

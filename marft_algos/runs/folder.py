@@ -24,10 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from marft_algos.config import trust
-from marft_algos.jsonl import drop_cut_line
 from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
@@ -93,6 +92,8 @@ class RunFolder:
     """Paths and records of one run."""
 
     root: Path
+    writes: ClassVar[bool] = True
+    """Whether this process writes here, and not another rank of the run alone."""
 
     @property
     def lost(self) -> Path:
@@ -242,9 +243,10 @@ class RunFolder:
         """Keeps what was typed, whether it made the run, where the run was then, and where it lay."""
         here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
         line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
-        with self._writing(self.commands_file), self.commands_file.open("a+b") as file:
-            drop_cut_line(file)
-            file.write(json.dumps(line).encode() + b"\n")
+        with self._writing(self.commands_file):
+            disk.mend(self.commands_file)
+            with self.commands_file.open("ab") as file:
+                file.write(json.dumps(line).encode() + b"\n")
 
     def commands(self) -> list[dict[str, Any]]:
         """Reads what was typed, in order; empty for runs that no command has made or resumed.

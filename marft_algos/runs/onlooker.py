@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marft_algos.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from marft_algos.ranks.group import RankGroup
 
 
 class Onlooker(RunFolder):
     """A run's folder that can be read: what this rank would write, rank 0 writes."""
+
+    writes: ClassVar[bool] = False
 
     @contextmanager
     def locked(self, command: str = "") -> Iterator[None]:
@@ -32,3 +37,8 @@ class Onlooker(RunFolder):
 
     def write_episodes(self, kind: str, iteration: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Writes nothing."""
+
+
+def seen(run: RunFolder, group: RankGroup) -> RunFolder:
+    """Returns a run's folder as this rank may use it: only the first one writes."""
+    return run if group.rank == 0 else Onlooker(run.root)

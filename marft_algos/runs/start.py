@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -11,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
@@ -29,10 +27,6 @@ TEAM = (
 )
 """Settings that are the other run's unless they are given."""
 _ORIGIN = "origin.json"
-RISE = 6
-"""Iterations over which the rate rises where weights were trained before. Of 12 toys that demonstrations had solved, 2
-were undone at the full rate, for good, and none with a rise of 8 (docs/training.md); 6 is SmolLM2's, of whose three
-runs one learnt half as much without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +91,6 @@ def _which(path: Path) -> str:
 
 def _is_run(path: Path) -> bool:
     return any((root / "config.toml").is_file() for root in (path, Path("runs") / path))
-
-
-def settled(config: TrainConfig) -> TrainConfig:
-    """Settles what follows from a run's start.
-
-    The checkpoint is named by its absolute path, as its run may go on meanwhile. A rate that nobody has set rises where
-    weights were trained before.
-    """
-    changes: dict[str, Any] = {"start": str(locate(config.start).weights)} if config.start else {}
-    algorithm = config.algorithm
-    if isinstance(algorithm, UpdateConfig) and algorithm.lr_warmup is None:
-        trained = bool(config.start or config.adapters or config.warm_start) and not algorithm.offline
-        changes["algorithm"] = dataclasses.replace(algorithm, lr_warmup=RISE if trained else 0)
-    return config.changed(**changes)
 
 
 def named_in(path: Path | str) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 from marft_algos.config import settings as configs
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer, train_and_report
+from marft_algos.training.trainer import opened, train_and_report
 from marft_algos.training.warm import warmed
 
 
@@ -37,7 +36,6 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
     base = start.defaults(origin, preset, settings.get("env", ""))
     if config:
         base = configs.load(config, base, trusted=trusted)
-    trainer = Trainer(build(warmed(configs.build(settings, base))))
-    run = trainer.start()
-    train_and_report(trainer, run)
+    with opened(warmed(configs.build(settings, base))) as (trainer, run):
+        train_and_report(trainer, run)
     return run

@@ -37,8 +37,8 @@ from marft_algos.rollout.panel import (
     summary,
     whole,
 )
-from marft_algos.runs import plain
 from marft_algos.runs.progress import RunProgress
+from marft_algos.training import plain
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.types import Estimates, Trajectory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 
 import numpy as np
@@ -15,13 +15,13 @@ from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import Panel, check, summary
+from marft_algos.rollout.panel import Panel, check, check_any, settle, summary
 from marft_algos.runs import folder as folders
-from marft_algos.runs import records as rows
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
+from marft_algos.training import records as rows
 from marft_algos.training.advice import Hindrances, advice
 from marft_algos.training.parts import Parts
 from marft_algos.training.setup import EnvFactory, sampling
@@ -36,7 +36,6 @@ def play(
     panel: Panel,
     renderer: Renderer,
     engine: RolloutEngine,
-    on_progress: OnProgress | None = None,
 ) -> list[Trajectory]:
     """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
 
@@ -46,19 +45,35 @@ def play(
         panel: Episodes to play.
         renderer: Who plays which policy.
         engine: Writes the replies.
-        on_progress: See ``Collector``.
 
     Raises:
         OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
         TaskError: The task's code does not work.
     """
-    seeds.start_global(seeds.tasks_at_evaluation())
-    with closing(VectorEnv([make_env] * slots(config, len(panel)))) as vec:
-        params = sampling(config, evaluation=True)
-        collector = Collector(vec, renderer, engine, params, seed=config.seed, on_progress=on_progress)
-        played = collector.collect(panel.seeds, panel.options, iteration=seeds.EVALUATION)
+    stream = streamed(config, make_env, panel, range(len(panel)), renderer, engine)
+    played = sorted(stream, key=lambda t: t.number)
+    check_any(played)
+    played = settle(played)
     check(played, config, "an evaluation")
     return played
+
+
+def streamed(
+    config: TrainConfig,
+    make_env: EnvFactory,
+    panel: Panel,
+    numbers: Sequence[int],
+    renderer: Renderer,
+    engine: RolloutEngine,
+) -> Generator[Trajectory]:
+    """Plays the episodes of a panel that have these numbers, see ``play``; yields each as soon as it has ended."""
+    seeds.start_global(seeds.tasks_at_evaluation())
+    starts = [panel.seeds[i] for i in numbers], [panel.options[i] for i in numbers]
+    with closing(VectorEnv([make_env] * slots(config, len(numbers)))) as vec:
+        collector = Collector(vec, renderer, engine, sampling(config, evaluation=True), seed=config.seed)
+        with closing(collector.stream(*starts, iteration=seeds.EVALUATION, numbers=numbers)) as groups:
+            for group in groups:
+                yield from group
 
 
 def slots(config: TrainConfig, episodes: int) -> int:
@@ -89,13 +104,11 @@ class Evaluator:
     Args:
         parts: Of the run.
         held_out: Plays the panel.
-        reads: Whether this rank has the run's folder to read.
     """
 
-    def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]], reads: bool) -> None:
+    def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]]) -> None:
         self._config, self._apart, self._taught = parts.config, parts.problems.apart, parts.demonstrations is not None
-        self._held_out, self._reads = held_out, reads
-        self.notes, self._advised = Hindrances(parts.demonstrations), False
+        self._held_out, self.notes, self._advised = held_out, Hindrances(parts.demonstrations), False
 
     def evaluate(self, run: RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
         """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
@@ -108,7 +121,7 @@ class Evaluator:
         run.write_episodes("eval", iteration, [rows.row(t) for t in played])
         now = records(played)
         estimate = folders.estimate(now)
-        first = iteration == UNTRAINED or not self._reads
+        first = iteration == UNTRAINED or not run.writes
         gain = None if first else folders.compare(run.evaluation(UNTRAINED), now)[2]
         facts = PanelFacts.of([record.task_id for record in now], self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))

@@ -8,21 +8,23 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
+
 from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import ProblemSplit
-from marft_algos.runs import paths, start
+from marft_algos.rollout.selfplay import Pool
+from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
 from marft_algos.training import hosting, setup
 from marft_algos.training.placement import placed
-from marft_algos.training.resolve import RunSpec, make_algorithm, resolve
+from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
 from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -47,6 +49,8 @@ class Parts:
     """Beside those that the settings name; they are handed every line of metrics, and closed at the end."""
     demonstrations: Demonstrations | None = None
     """What an algorithm learns from that does not learn from its own policies."""
+    pool: Pool | None = None
+    """Past states of the policies that are played against."""
 
     @property
     def config(self) -> TrainConfig:
@@ -83,7 +87,7 @@ def build(
     """
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
-    config = start.settled(paths.absolute(config))
+    config = settled(paths.absolute(config))
     make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
     make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
     with (
@@ -107,9 +111,10 @@ def build(
             if config.iterations:
                 shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
         policies = setup.make_policies(spec, base, group if shard == "base" else None)
+        pool = Pool(config, policies) if config.pool else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
-    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown)
+    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, pool)
 
 
 def _engine(

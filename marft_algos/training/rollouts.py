@@ -17,7 +17,6 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout import selfplay
 from marft_algos.rollout.collector import Collector, OnProgress
 from marft_algos.rollout.panel import CHUNK, Chunk, Played, chunk_size, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
@@ -108,7 +107,7 @@ RAY = "marft_algos.cluster.rollouts", "RayRollouts"
 """Where the kind is that needs what not everybody has installed."""
 
 
-def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> RolloutBackend:
+def make(parts: Parts, lanes: Lanes) -> RolloutBackend:
     """Makes the kind that the settings name.
 
     Raises:
@@ -116,9 +115,9 @@ def make(parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> RolloutBacke
         MissingExtraError: It needs a package that is not installed.
     """
     if parts.config.rollouts == "here":
-        return LocalRollouts(parts, lanes, pool)
+        return LocalRollouts(parts, lanes)
     module, name = RAY
-    return cast(RolloutBackend, getattr(import_module(module), name)(parts, lanes, pool))
+    return cast(RolloutBackend, getattr(import_module(module), name)(parts, lanes))
 
 
 class LocalRollouts:
@@ -127,16 +126,15 @@ class LocalRollouts:
     Args:
         parts: Of the run.
         lanes: The ranks.
-        pool: Past states of the policies that are played against.
     """
 
-    def __init__(self, parts: Parts, lanes: Lanes, pool: selfplay.Pool | None) -> None:
+    def __init__(self, parts: Parts, lanes: Lanes) -> None:
         config, self.apart = parts.config, False
         self.lost: Path | None = None
         self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
         if self.chunk and not config.chunk and parts.policies.device.type == "cuda":
             self.chunk = chunk_size(config.episodes_per_iteration, lanes.count, config.engine_batch)
-        self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk, pool), lanes, parts.engine
+        self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
         self._name, self._stats = f"rank {lanes.group.rank} on {socket.gethostname()}", RolloutStats()
         self._publishing = 0.0
@@ -200,13 +198,12 @@ class RolloutWorker:
     Args:
         parts: Of the run.
         chunk: Episodes of a chunk at most; 0: as many as there are.
-        pool: Past states of the policies that are played against.
     """
 
-    def __init__(self, parts: Parts, chunk: int, pool: selfplay.Pool | None = None) -> None:
+    def __init__(self, parts: Parts, chunk: int) -> None:
         config, algorithm = parts.config, parts.algorithm
         self._parts, self._config, self._algorithm = parts, config, algorithm
-        self._chunk, self._assignment = chunk, None if pool is None else pool.assign
+        self._chunk, self._assignment = chunk, None if parts.pool is None else parts.pool.assign
         self.on_progress: OnProgress = lambda done, total, tokens: None
         self._sampling = setup.sampling(config)
         self._replayer = Replayer(

@@ -13,7 +13,7 @@ from marft_algos.ranks.group import RankGroup, lead, restarts
 from marft_algos.runs import checkpoint
 from marft_algos.runs import start as starts
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.onlooker import Onlooker
+from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
 from marft_algos.terminal import say
 from marft_algos.training import setup
@@ -51,11 +51,7 @@ class RunState:
     def create(self) -> RunFolder:
         """Makes the folder of a new run."""
         setup.take_values(self._spec, self._critics)
-        return self.seen(lead(self._group, partial(starts.create, self._config, self._spec.local)))
-
-    def seen(self, run: RunFolder) -> RunFolder:
-        """Returns a run's folder as this rank may use it: only the first one writes."""
-        return run if self._group.rank == 0 else Onlooker(run.root)
+        return seen(lead(self._group, partial(starts.create, self._config, self._spec.local)), self._group)
 
     def begun(self, run: RunFolder) -> bool:
         """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""
@@ -69,7 +65,7 @@ class RunState:
         """
         self.silent = run.silent() if restarts() else 0.0
         path, damaged = lead(self._group, partial(checkpoint.newest_whole, run.checkpoints))
-        if damaged and self._group.rank == 0:
+        if damaged and run.writes:
             say(*(f"note: {what}" for what in damaged), f"note: going on from {path}", sep="\n", error=True)
         progress = checkpoint.read_progress(path)
         checkpoint.load_policies(path, self._policies, self._saved)
@@ -93,9 +89,7 @@ class RunState:
         }
         if self._group.size > 1:
             check_state(self._group, [self._policies.state_dict(), state], str(run.root))
-        if self._group.rank > 0:
-            return
-        if not again and checkpoint.steps(run.checkpoints)[-1:] == [progress.iteration]:
+        if not run.writes or (not again and checkpoint.steps(run.checkpoints)[-1:] == [progress.iteration]):
             return
         progress.version = self._policies.version
         checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state, self._queue.state_dict())

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from rich.console import Console
 
+from marft_algos.config.arguments import typed
+from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
-from marft_algos.ranks.group import RankGroup, restarts
+from marft_algos.ranks.group import Alone, RankGroup, lead, restarts
 from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout import selfplay
 from marft_algos.rollout.panel import StoppedError
-from marft_algos.runs import loggers, records, report
+from marft_algos.runs import checkpoint, checksums, loggers, report
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
-from marft_algos.training import rollouts
+from marft_algos.terminal import say
+from marft_algos.training import records, rollouts
 from marft_algos.training.collect import Collected, RolloutQueue, due
 from marft_algos.training.evaluate import Evaluator
-from marft_algos.training.parts import Parts
+from marft_algos.training.parts import Parts, build
 from marft_algos.training.session import TrainingSession
 from marft_algos.training.state import RunState
 
@@ -44,10 +49,9 @@ class Trainer:
         self.parts, self.policies, algorithm = parts, parts.policies, parts.algorithm
         self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
         self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes, config.staleness)
-        self.pool = selfplay.Pool(config, self.policies) if config.pool else None
-        self.rollouts = rollouts.make(parts, self.lanes, self.pool)
+        self.rollouts = rollouts.make(parts, self.lanes)
         self._queue = RolloutQueue(parts, config, self.rollouts, self.group)
-        self._evaluator = Evaluator(parts, self._queue.held_out, self.group.rank == 0)
+        self._evaluator = Evaluator(parts, self._queue.held_out)
         self.state = RunState(parts, config, self.learner, self.critics, self._queue, self.group)
         self.progress = RunProgress()
         self._others = self.group.seconds
@@ -81,7 +85,7 @@ class Trainer:
             TaskError: The task's code does not work; the state was saved.
         """
         sinks = list[loggers.Logger]()
-        if self.group.rank == 0:
+        if run.writes:
             sinks += [loggers.make(name, run, self.progress.iteration) for name in self.config.loggers]
             sinks += self.parts.loggers
         session = TrainingSession(run, display, sinks, self.group)
@@ -140,9 +144,9 @@ class Trainer:
         self.rollouts.publish(self.learner.trainable, self.policies.version)
         metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before, **self._waits()}
         self.progress.iteration = iteration = iteration + 1
-        if self.pool is not None:
-            metrics |= self.pool.results(trajectories)
-            self.rollouts.publish(self.pool.take(iteration), self.policies.version)
+        if (pool := self.parts.pool) is not None:
+            metrics |= pool.results(trajectories)
+            self.rollouts.publish(pool.take(iteration), self.policies.version)
         reached = self.progress.reached(config)
         self.progress.spend(metrics)
         metrics["tokens_total"] = self.progress.tokens
@@ -192,6 +196,64 @@ class Trainer:
         self.state.save(run, self.progress, again)
 
 
+@contextmanager
+def opened(
+    config: TrainConfig, run: RunFolder | None = None, command: str = "", group: RankGroup | None = None
+) -> Iterator[tuple[Trainer, RunFolder]]:
+    """Begins a run, or goes on with one from its last checkpoint; its folder is locked until the end.
+
+    Args:
+        config: The settings.
+        run: To go on with; None: its folder is made.
+        command: What was typed, which the folder keeps; empty: nothing was.
+        group: The ranks that train together.
+    """
+    group, is_new = group or Alone(), run is None
+    with ExitStack() as lock:
+        if run is not None:
+            run = seen(run, group)
+            lock.enter_context(run.locked(command))
+        trainer = Trainer(build(config, group=group), group)
+        if run is None:
+            run = trainer.start()
+            lock.enter_context(run.locked(command))
+        else:
+            trainer.resume(run)
+        if command:
+            run.add_command(command, trainer.progress.iteration, made=is_new)
+        yield trainer, run
+
+
+def is_over(run: RunFolder, config: TrainConfig, group: RankGroup) -> bool:
+    """Whether nothing is left to train, and says so; a report that is missing is written."""
+    return lead(group, partial(_is_over, run, config))
+
+
+def _is_over(run: RunFolder, config: TrainConfig) -> bool:
+    if not checkpoint.steps(run.checkpoints):
+        return False
+    last = checkpoint.pick(run.checkpoints)
+    try:
+        progress = checkpoint.read_progress(last)
+        if progress.unevaluated or not progress.done(config):
+            return False
+        checksums.check(last)
+    except checksums.DamagedError:
+        return False  # something is: to resume takes an earlier one
+    if not run.report_file.is_file():
+        report.finish(run)
+    if progress.iteration >= config.iterations:
+        more = typed("train", "--resume", run.root, "--iterations", 2 * max(progress.iteration, 1))
+        done = f"is at iteration {progress.iteration} of {config.iterations}"
+    else:
+        unit, spent, budget = progress.spent(config)[0]
+        more = typed("train", "--resume", run.root, f"--{unit.replace('_', '-')}", 2 * spent)
+        done = f"has spent {spent} of {budget} tokens ({unit})"
+    say(f"nothing to do: {run.root} {done}; for more: {more}")
+    say(f"report:  {run.report_file}")
+    return True
+
+
 def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
     """Runs the iterations that are left, with progress at the terminal, and writes what people look at afterwards.
 
@@ -203,12 +265,11 @@ def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
     Raises:
         Interrupted, OutageError, TaskError: As ``Trainer.train``; then there is no report.
     """
-    config, first = trainer.config, trainer.group.rank == 0
+    config, progress = trainer.config, trainer.progress
     title = f"{config.env} · {what or config.algo}"
-    console = None if first else Console(quiet=True)
-    progress = trainer.progress
+    console = None if run.writes else Console(quiet=True)
     share = partial(progress.share, config)
     with loggers.Display(config.iterations, progress.iteration, title, console, share) as display:
         trainer.train(run, display)
-    if first:
+    if run.writes:
         report.finish(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_algos.training import setup
-from marft_algos.training.parts import build
 from marft_algos.training.resolve import make_algorithm, resolve
-from marft_algos.training.trainer import Trainer, train_and_report
+from marft_algos.training.trainer import Trainer, opened, train_and_report
 from marft_envs.errors import ConfigError
 
 
@@ -47,13 +46,7 @@ def warmed(config: TrainConfig, command: str = "", group: RankGroup | None = Non
     there = lead(group, lambda: bool(settings.name) and (root / "config.toml").is_file())
     if there:
         _check_same(RunFolder.open(root), settings)
-    trainer = Trainer(build(settings, group=group), group)
-    with ExitStack() as lock:
-        run = trainer.state.seen(RunFolder.open(root)) if there else trainer.start()
-        lock.enter_context(run.locked(command))
-        if there:
-            trainer.resume(run)
-        run.add_command(command, trainer.progress.iteration, made=not there)
+    with opened(settings, RunFolder.open(root) if there else None, command, group) as (trainer, run):
         if not trainer.progress.done(settings):
             _train(trainer, run)
     return dataclasses.replace(config, start=os.path.abspath(run.root), warm_start=0)

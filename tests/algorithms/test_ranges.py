@@ -21,9 +21,7 @@ from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import ClipConfig, GroupConfig
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
-from marft_algos.cli.options import EvalArguments
 from marft_algos.cli.plan import PlanArguments
-from marft_algos.cli.play import PlayArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
@@ -38,6 +36,8 @@ from marft_algos.workbench.bench import grid
 from marft_algos.workbench.bench.commands import RunArguments
 from marft_algos.workbench.bench.versus.commands import VersusArguments
 from marft_algos.workbench.bench.versus.trial import Trial
+from marft_algos.workbench.evaluation.options import EvalArguments
+from marft_algos.workbench.play import PlayArguments
 from marft_algos.workbench.view.commands import ViewArguments
 from marft_envs.errors import ConfigError
 

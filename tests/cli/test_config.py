@@ -17,7 +17,8 @@ from marft_algos.algorithms.marft import MARFTConfig
 from marft_algos.cli import training
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
-from marft_algos.runs import paths, start
+from marft_algos.runs import paths
+from marft_algos.training import resolve
 from marft_algos.workbench.bench import cells, grid
 from marft_envs.errors import ConfigError
 
@@ -56,7 +57,7 @@ def test_a_command_makes_its_settings_once_and_its_run_makes_them_settled(
         monkeypatch.setattr(kind, "__post_init__", counted)
     settings, _ = training.typed_settings(["--clip", "0.3", "--runs-dir", str(tmp_path)])
     assert settings.algorithm.clip == 0.3 and sorted(made) == ["MARFTConfig", "TrainConfig"]
-    start.settled(paths.absolute(settings))
+    resolve.settled(paths.absolute(settings))
     assert made.count("TrainConfig") == made.count("MARFTConfig") == 2
 
 

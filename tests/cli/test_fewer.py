@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from marft_algos.cli import launch
+from marft_algos.training import launch
 
 
 class Died(Exception):

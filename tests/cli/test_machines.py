@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from helpers.thread_ranks import ThreadRank, together
-from marft_algos.cli import launch, main
+from marft_algos.cli import main
 from marft_algos.ranks import alike
+from marft_algos.training import launch
 from marft_envs import ConfigError
 
 FEW = ("--iterations", "1", "--episodes-per-iteration", "16", "--eval-episodes", "8", "--eval-every", "0")

@@ -9,7 +9,7 @@ import pytest
 
 from helpers import published
 from marft_algos.cli import app as cli
-from marft_algos.cli.plan import local_model
+from marft_algos.runs.paths import local_model
 from marft_algos.training import setup
 from marft_envs.errors import ConfigError
 

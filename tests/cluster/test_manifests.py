@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from marft_algos.cli import launch
 from marft_algos.cli.training import typed_settings
+from marft_algos.training import launch
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples/cluster"
 SRUN = """#!{python}

@@ -30,11 +30,12 @@ from marft_algos.rollout.panel import Panel
 from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import compare, evaluate
+from marft_algos.training import evaluate
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
 from marft_algos.workbench.bench import worker
+from marft_algos.workbench.evaluation import compare
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.families.tools.depot.domain import Depot

@@ -67,7 +67,7 @@ def settings(model: Path, folder: Path, **changes: Any) -> Any:
 
 
 def test_half_of_the_episodes_are_against_the_past_seats_and_members_drawn_evenly(model: Path, tmp_path: Path) -> None:
-    pool = Trainer(build(settings(model, tmp_path))).pool
+    pool = build(settings(model, tmp_path)).pool
     assert pool is not None
     drawn = [pool.drawn(3, episode) for episode in range(2000)]
     assert drawn == [pool.drawn(3, episode) for episode in range(2000)]

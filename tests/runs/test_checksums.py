@@ -12,13 +12,13 @@ import pytest
 
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
-from marft_algos.cli import commands
 from marft_algos.cli.app import main
+from marft_algos.ranks.group import Alone
 from marft_algos.runs import checkpoint, checksums, paths
 from marft_algos.runs.checksums import DamagedError
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer
+from marft_algos.training.trainer import Trainer, is_over
 from marft_envs.errors import ConfigError
 
 
@@ -138,9 +138,9 @@ def test_a_checkpoint_without_checksums_says_how_to_make_them(run: RunFolder) ->
 
 def test_a_finished_run_with_a_damaged_end_is_not_done(run: RunFolder) -> None:
     config = paths.of_run(run)
-    assert commands._is_done(run, config)
+    assert is_over(run, config, Alone())
     flip(run.checkpoints / "step_000002/policies/solver_0/adapter_model.safetensors")
-    assert not commands._is_done(run, config)
+    assert not is_over(run, config, Alone())
 
 
 @pytest.mark.parametrize("words", [["eval"], ["export"], ["train", "--start"]])

@@ -12,7 +12,7 @@ from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import compare
+from marft_algos.workbench.evaluation import compare
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -46,9 +46,9 @@ LAUNCHER = '''
 import subprocess, sys, time
 rank = """
 import signal, time
-from marft_algos.cli import launch
+from marft_algos.cli import rank
 signal.signal(signal.SIGTERM, lambda *_: (print("told", flush=True), exit(0)))
-launch._end_with_launcher()
+rank._end_with_launcher()
 print("there", flush=True)
 time.sleep(60)
 """

@@ -25,7 +25,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel
-from marft_algos.runs import records
+from marft_algos.training import records
 from marft_algos.types import SamplingParams
 from marft_envs import ConfigError, DataError
 from marft_envs.records import experts, trajectory

@@ -24,9 +24,11 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.runs import checkpoint, plain
+from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
+from marft_algos.training import plain
 from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
@@ -161,7 +163,7 @@ def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path
     def trained(rank: RankGroup, folder: Path | None) -> Trainer:
         with one_by_one:  # transformers loads no two models at once in one process
             trainer = Trainer(build(dataclasses.replace(made, name="two")), rank)
-        part = trainer.start() if folder is None else trainer.state.seen(RunFolder(folder))
+        part = trainer.start() if folder is None else seen(RunFolder(folder), rank)
         if folder is not None:
             trainer.resume(part)
         with quiet_display() as display:

@@ -9,7 +9,7 @@ from marft_algos.cli.app import main
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.start import RISE
+from marft_algos.training.resolve import RISE
 from marft_algos.training.warm import supervised
 
 SHORT = ["--env", "relay-v0", "--preset", "toy", "--iterations", "1", "--episodes-per-iteration", "32"]

@@ -21,7 +21,7 @@ from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import start
 from marft_algos.training import setup
-from marft_algos.training.resolve import fitting_algorithm
+from marft_algos.training.resolve import fitting_algorithm, settled
 from marft_algos.training.resolve import resolve as resolve_run
 from marft_algos.workbench.bench.folder import SCORES, Stage
 from marft_algos.workbench.bench.sweep import Rates
@@ -57,7 +57,7 @@ _LATER = {
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
-    "lr_warmup": 0,  # of runs that do not begin with trained weights: `start.settled`
+    "lr_warmup": 0,  # of runs that do not begin with trained weights: `settled`
     **{name: getattr(PPOConfig, name) for name in ("vtrace", "rho_bar", "c_bar", "baseline", "dual_clip", "std_floor")},
 }
 _TEAM = ("dependency", "profiles")
@@ -330,7 +330,7 @@ def resolve(
         if presets.keep_accepted(entry.id, {"split": ""}):
             # The main stage's problems are not looked at before it: rates are chosen on held-out *training* problems.
             table["eval_kwargs"] = {**table.get("eval_kwargs", {}), "split": "train"}
-    return start.settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
+    return settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
 def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

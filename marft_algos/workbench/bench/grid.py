@@ -15,10 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import TypeAdapter
 
 from marft_algos import credit as credits_
-from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import trust, values
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, Range, Settings, checked, converted, hints
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, SEED, Range, Settings, checked, converted, hints
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.folder import BenchFolder, Stage
 from marft_envs.errors import ConfigError, did_you_mean
@@ -27,7 +26,6 @@ Control = Literal["untrained", "single", "vote", "reinforce", "rft"]
 CONTROLS: tuple[Control, ...] = ("untrained", "single", "vote", "reinforce", "rft")
 LEARNING = Range(0.0, RATE.high, open_low=True)
 """Rates of a sweep: at 0 nothing would be learnt."""
-SEED = Range(0, seeds.LARGEST)
 ALL = "all"
 """In ``algorithms``: every registered one."""
 

@@ -32,12 +32,11 @@ from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
 from marft_algos.training import evaluate
-from marft_algos.training.parts import build
-from marft_algos.training.trainer import Trainer
+from marft_algos.training.trainer import opened
 from marft_algos.training.warm import supervised, warmed
 from marft_algos.types import Trajectory
 from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.held_out import HeldOut, score
+from marft_algos.workbench.evaluation.held_out import HeldOut, score
 from marft_envs.errors import ConfigError, MarftError
 
 PROGRAM = ("python", "-m", "marft_algos.workbench.bench.worker")
@@ -107,17 +106,13 @@ def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
 def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
     """Trains, or goes on, and reads the result from the run's folder."""
     root = Path(config.runs_dir) / config.name
-    if (root / "config.toml").is_file():
-        run = RunFolder.open(root)
-        trainer = Trainer(build(_as_begun(config, run)))
-        trainer.resume(run)
-    else:
+    there = RunFolder(root) if (root / "config.toml").is_file() else None
+    if there is None:
         shutil.rmtree(root, ignore_errors=True)  # killed before it had a configuration
-        trainer = Trainer(build(_begun(config)))
-        run = trainer.start()
-    title, share = f"{config.env} · {config.algo}", functools.partial(trainer.progress.share, config)
-    with Display(config.iterations, trainer.progress.iteration, title, share=share) as display:
-        trainer.train(run, display)
+    with opened(_as_begun(config, there) if there else _begun(config), there) as (trainer, run):
+        title, share = f"{config.env} · {config.algo}", functools.partial(trainer.progress.share, config)
+        with Display(config.iterations, trainer.progress.iteration, title, share=share) as display:
+            trainer.train(run, display)
     result = measured(run)
     if contribution and config.iterations:
         result["contribution"] = contributions(_as_begun(config, run), run, contribution)

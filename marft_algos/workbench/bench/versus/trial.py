@@ -10,8 +10,8 @@ import tyro
 import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
-from marft_algos.ranges import COUNT, SHARE
-from marft_algos.workbench.bench.grid import LEARNING, SEED, GridTable
+from marft_algos.ranges import COUNT, SEED, SHARE
+from marft_algos.workbench.bench.grid import LEARNING, GridTable
 from marft_envs.errors import ConfigError
 
 SINGLE_AGENTS = ("marft", "reinforce", "rft", "grpo")

@@ -11,17 +11,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
 from marft_algos.config import endpoints
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.lazy import require_training
 from marft_algos.terminal import say
+from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
-    from marft_algos.training.resumable import ResumableEvaluation
+    from marft_algos.workbench.evaluation.resumable import ResumableEvaluation
     from marft_envs import FlexEnv
 
 _TAKEN = (*ENGINES_ONLY, "engines", "episodes", "env", "env_kwargs", "data", "models", "sampled", "out", "device")
@@ -38,9 +38,10 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     from marft_algos.engines.ledger import Ledger
     from marft_algos.models.chat import Renderer
     from marft_algos.runs import disk
-    from marft_algos.training import hosting, resumable, setup
+    from marft_algos.training import hosting, setup
     from marft_algos.training.advice import too_long
     from marft_algos.training.resolve import resolve
+    from marft_algos.workbench.evaluation import resumable
 
     config, env = _settings(options)
     torch.set_num_threads(config.threads)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.cli.options import ENGINES_ONLY, EvalArguments
 from marft_algos.config import arguments, presets
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import REGRESSION, clean, say
+from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def run_eval(argv: list[str]) -> int:
     if options.engines == {}:
         raise ConfigError("--engines needs a value: a model, AGENT=MODEL …, or a table (docs/evaluation.md).")
     if options.engines:
-        from marft_algos.cli import engines
+        from marft_algos.workbench.evaluation import engines
 
         return engines.run(options, argv)
     _only_engines(options)
@@ -41,9 +41,9 @@ def _play(options: EvalArguments) -> int:
     require_training()
     import torch
 
-    from marft_algos.runs import checkpoint, records
+    from marft_algos.runs import checkpoint
     from marft_algos.runs import folder as runs
-    from marft_algos.training import evaluate, hosting, setup
+    from marft_algos.training import evaluate, hosting, records, setup
     from marft_algos.training.advice import too_long
     from marft_algos.training.resolve import resolve
 
@@ -124,7 +124,7 @@ def _compare(options: EvalArguments) -> int:
     if unused != EvalArguments():
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     require_training()
-    from marft_algos.training import compare
+    from marft_algos.workbench.evaluation import compare
 
     path = Path(options.scenarios) if options.scenarios else None
     changes = compare.compare(RunFolder.team(a), RunFolder.team(b), path, options.checkpoint)

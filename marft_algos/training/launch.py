@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import gc
 import os
 import shlex
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import check_one_process
-from marft_algos.lazy import require_training
 from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
@@ -43,12 +40,10 @@ AGAIN = "again"
 RESTARTS = 3
 HEARTBEAT_S = 30
 """Seconds that a heartbeat may last at most."""
-PR_SET_PDEATHSIG = 1
-"""Of Linux's ``prctl``: the signal that a process gets when its parent dies."""
 
 
 def take(argv: list[str]) -> tuple[list[str], int]:
-    """Splits ``--nproc`` off; 0: nobody has asked for ranks.
+    """Splits ``--nproc`` off, the ranks that this process has to start; 0: nobody has asked for any, or they are there.
 
     Raises:
         ConfigError: It is no number of ranks, or several machines were asked for.
@@ -65,7 +60,7 @@ def take(argv: list[str]) -> tuple[list[str], int]:
         )
     if text is not None and not (text.isdecimal() and ranks.power_of_two(int(text))):
         raise ConfigError(f"--nproc {text}: expected how many processes train together on a machine: 1, 2, 4, 8, …")
-    return words, int(text or 0)
+    return words, 0 if ranks.launched() else int(text or 0)
 
 
 def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
@@ -78,7 +73,6 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
     lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
     check_one_process(config.engines, "one rank")
     words = [*argv, *_name(config)] if run is None else list(argv)
-    require_training()
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -88,7 +82,6 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
     before = {*threading.enumerate()}
     with tempfile.TemporaryDirectory(prefix="marft-ranks-") as folder:
         os.environ[ENDED] = folder
-        ended = Path(folder) / "code"
         try:
             while True:
                 settings = LaunchConfig(
@@ -103,10 +96,10 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
                     monitor_interval=0.5,
                 )
                 try:
-                    elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.launch", "train", *words)
+                    elastic_launch(settings, sys.executable)("-m", "marft_algos.cli.rank", "train", *words)
                     break
                 except ChildFailedError as error:
-                    if ended.is_file():  # no attempt is left, and none is needed
+                    if ended(Path(folder)):  # no attempt is left, and none is needed
                         break
                     nproc = _fewer(nproc, error)
                     if run is None and not config.lanes and "--lanes" not in words:  # the sums stay what they were
@@ -120,7 +113,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
             _end_threads(before)
         if any(Path(folder).glob("stopped-*")):
             return 130
-        return _ended(Path(folder))
+        return ended(Path(folder))
 
 
 def _end_threads(before: set[threading.Thread]) -> None:
@@ -238,7 +231,7 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.RankGroup) 
     return config, run
 
 
-def _ended(folder: Path) -> int:
+def ended(folder: Path) -> int:
     """Returns with what a rank has ended, so that it is not to be repeated; 0: none has."""
     file = folder / "code"
     return int(file.read_text(encoding="utf-8")) if file.is_file() else 0
@@ -249,45 +242,8 @@ def _marked(name: str) -> Path:
     return Path(os.environ.get(ENDED, os.devnull)) / name
 
 
-def _end_with_launcher() -> None:
-    """Has this process stop, its state saved, when the launcher is gone: nobody would start it again, or end it."""
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it has gone meanwhile
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 def quiet() -> None:
     """Keeps ranks behind the first from saying what it says."""
-    if int(os.environ["RANK"]):
+    if ranks.launched() and int(os.environ["RANK"]):
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - as long as the process lives
         warnings.simplefilter("ignore")
-
-
-def main() -> int:
-    """Runs one rank of this machine; returns 0 unless it died."""
-    from marft_algos import cli
-
-    _end_with_launcher()
-    ended, rank = Path(os.environ[ENDED]), int(os.environ["RANK"])
-    if _ended(ended):  # another rank's end is not to be repeated
-        return 0
-    stopped, short = ended / f"stopped-{rank}", ended / f"alone-{rank}"
-    stopped.unlink(missing_ok=True)  # by the launcher, before it started this rank again
-    before = short.read_text(encoding="utf-8") if short.is_file() else ""
-    code = cli.main(sys.argv[1:])
-    if code == 130:
-        stopped.touch()
-    elif code:
-        left = short.read_text(encoding="utf-8") if short.is_file() else ""
-        waited_for = left not in ("", before)  # the others wait for this rank: the launcher ends them
-        if not waited_for or left == "0":
-            (ended / "code").write_text(str(code), encoding="utf-8")
-        return code if waited_for else 0
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

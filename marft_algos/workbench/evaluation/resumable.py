@@ -16,22 +16,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from marft_algos import seeds
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.ledger import Ledger
-from marft_algos.jsonl import drop_cut_line
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
-from marft_algos.runs import intervals, records
-from marft_algos.runs.disk import write_whole, writing
+from marft_algos.runs import intervals
+from marft_algos.runs.disk import mend, write_whole, writing
 from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
-from marft_algos.training.setup import EnvFactory, sampling
+from marft_algos.training import evaluate, records
+from marft_algos.training.setup import EnvFactory
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import AgentSpec, Episode
-from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.families.code import pass_at_k
 from marft_envs.records.trajectory import read
@@ -145,8 +142,7 @@ class ResumableEvaluation:
         """Returns the episodes that have ended, by their position in the panel; those that an outage took have not."""
         if not self.episodes_file.is_file():
             return {}
-        with writing(self.episodes_file), self.episodes_file.open("rb+") as file:
-            drop_cut_line(file)
+        mend(self.episodes_file)
         return {episode.index: episode for episode in read(self.episodes_file) if not episode.infra}
 
 
@@ -176,24 +172,14 @@ def play(
         number: Trajectory(e, [Transition(t, trainable=False) for t in e.turns], number) for number, e in done.items()
     }
     left = [number for number in range(len(panel)) if number not in ended]
-    if left:
-        seeds.start_global(seeds.tasks_at_evaluation())
-        with closing(VectorEnv([make_env] * min(len(left), config.num_envs or len(left)))) as vec:
-            collector = Collector(vec, renderer, engine, sampling(config, evaluation=True), seed=config.seed)
-            stream = collector.stream(
-                [panel.seeds[i] for i in left],
-                [panel.options[i] for i in left],
-                iteration=seeds.EVALUATION,
-                numbers=left,
-            )
-            with closing(stream):
-                for (trajectory,) in stream:
-                    ended[trajectory.number] = trajectory
-                    _append(evaluation.episodes_file, trajectory)
-                    lost = [t.episode for t in ended.values() if t.infra]
-                    if on_progress is not None:
-                        on_progress(len(ended), len(panel), len(lost))
-                    _check_lost(lost, config, len(panel))
+    with closing(evaluate.streamed(config, make_env, panel, left, renderer, engine)) as stream:
+        for trajectory in stream if left else ():
+            ended[trajectory.number] = trajectory
+            _append(evaluation.episodes_file, trajectory)
+            lost = [t.episode for t in ended.values() if t.infra]
+            if on_progress is not None:
+                on_progress(len(ended), len(panel), len(lost))
+            _check_lost(lost, config, len(panel))
     played = settle([ended[number] for number in sorted(ended)])
     check(played, config, "an evaluation")
     rows = "".join(json.dumps(_row(t)) + "\n" for t in played)
