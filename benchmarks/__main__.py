@@ -16,14 +16,13 @@ from marft_envs.errors import MarftError, did_you_mean
 
 HERE = Path(__file__).parent
 ROOMS = ("speed", "learning", "correctness", "drills", "embedded")
-HELPERS = {"__init__", "iteration_worker", "trl_worker", "disk", "faults", "rehearsal", "sabotage", "stage"}
-"""What no person starts."""
 
 
 def modules() -> dict[str, Path]:
-    """Name of a measurement -> its file."""
+    """Name of a measurement -> its file: what a person starts, which is neither a part of others nor their worker."""
     files = [HERE / "pack.py", *(file for room in ROOMS for file in sorted((HERE / room).glob("*.py")))]
-    return {file.stem: file for file in files if file.stem not in HELPERS}
+    own = (file for file in files if not file.stem.endswith("_worker"))
+    return {file.stem: file for file in own if 'if __name__ == "__main__":' in file.read_text(encoding="utf-8")}
 
 
 def listed() -> str:

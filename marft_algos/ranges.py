@@ -18,11 +18,11 @@ import math
 import os
 import sys
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from decimal import Decimal
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -85,6 +85,11 @@ class Settings:
     """Base class of dataclasses of settings."""
 
     __slots__ = ()
+
+    def __new__(cls, *_: Any, **values: Any) -> Self:
+        """Raises ``ConfigError`` for a name that is no field's."""
+        check_names(cls, values)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value outside what its field declares."""
@@ -257,10 +262,15 @@ def given(kind: Any, table: Mapping[str, Any], help_: str = "") -> dict[str, Any
     Raises:
         ConfigError: See ``checked``.
     """
-    for name in table:
+    check_names(kind, table, help_)
+    return {name: converted(name, value, hints(kind)[name]) for name, value in table.items()}
+
+
+def check_names(kind: Any, names: Iterable[str], help_: str = "") -> None:
+    """Checks that a dataclass has fields of these names; see ``given``."""
+    for name in names:
         if name not in hints(kind):
             raise ConfigError(f"There is no setting '{name}'. {did_you_mean(name, hints(kind))} {help_}".rstrip())
-    return {name: converted(name, value, hints(kind)[name]) for name, value in table.items()}
 
 
 def converted(name: str, value: Any, hint: Any) -> Any:

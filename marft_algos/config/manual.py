@@ -1,6 +1,7 @@
 """What ``marft COMMAND --help`` shows beside the options: examples to copy, and which options most people need.
 
-One table. ``docs/cli.md`` holds its examples: ``python -m marft_algos.config.manual docs/cli.md`` writes them there.
+One table, ``manual.txt``: blocks of a command, its groups of options, and examples, each with what it is for.
+``docs/cli.md`` holds its examples: ``python -m marft_algos.config.manual docs/cli.md`` writes them there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 
 MANY = 12
@@ -45,141 +47,10 @@ class About:
     """Of the settings, those that the short help has beside the common ones."""
 
 
-_TRAIN = (
-    "env env_kwargs models preset start iterations token_budget episodes_per_iteration max_new_tokens eval_episodes"
-    " seed device loggers name"
-)
-_TABLE = """\
-envs
-$ # all of them
-$ math-debate-v0  # its team, its D, its settings, and what the first agent sees
-$ math-dual-v0 --env-kwargs levels=[2]  # the same with harder problems
-
-play
-common: agent team random episodes
-problem: seed env_kwargs
-$ relay-v0  # you are every agent
-$ math-dual-v0 --agent reasoner_0 --team runs/NAME  # you and a trained actor
-$ route-v0 --random --episodes 3 --seed 1  # watch random replies
-
-check
-$ math-trio-v0  # one that is registered
-$ mypackage:desk-v0  # one of your own: module:id, or module:callable
-$ math-dual-v0 --env-kwargs rounds=2  # with arguments
-
-new
-$ env ticket-desk  # writes ./ticket-desk; its environment is ticket-desk-v0
-$ env ticket-desk --out desk  # into another folder
-
-profiles
-$ math-dual-v0 > profiles.json  # edit it, then: marft train --env-kwargs profiles=profiles.json
-$ math-dual-v0 --shots 8 --seed 100 > profiles.json  # with eight worked examples
-
-train
-common: TRAIN
-$ # a two-agent math team learns on this CPU, in minutes
-$ grpo --env relay-v0 --iterations 100  # another algorithm, another task
-$ --models Qwen/Qwen2.5-Coder-3B-Instruct --preset gpu-24gb --dry-run  # does it fit? loads nothing
-$ --resume runs/NAME  # go on with a run
-
-sft
-common: TRAIN
-$ --env math-dual-v0  # from the task's own expert
-$ --env math-dual-v0 --demonstrations runs/NAME  # from a run's successes
-$ --env math-dual-v0 --demonstrations episodes.jsonl --iterations 50  # from recorded episodes
-
-dpo
-common: TRAIN
-$ --start runs/NAME --demonstrations runs/NAME  # from pairs of its recorded episodes
-$ --start runs/NAME --demonstrations runs/NAME --beta 0.3 --lr 1e-5  # held closer to where it began
-
-plan
-$ grpo --preset default --models ./7B --gpus 8 --memory 80  # ./7B: config.json is enough
-$ --preset gpu-24gb --gpus 4 --memory 24 --ranks 2  # two ranks learn, the others play
-
-show
-$ # the newest run in runs/
-$ runs/NAME  # another one
-$ runs/NAME --html  # and its report
-
-view
-$ # the newest run in runs/
-$ runs/NAME runs/OTHER  # two runs together
-$ runs/toys swapped.jsonl  # a benchmark's runs, and what marft eval has written
-
-eval
-common: untrained env env_kwargs episodes swap compare engines out
-team: checkpoint models data sampled device
-comparison: scenarios
-hosted: samples jobs price temperature max_new_tokens seed
-$ runs/NAME --episodes 1000  # against the untrained team, on the same problems
-$ runs/NAME --swap reasoner --out swapped.jsonl  # what are its words worth?
-$ --compare runs/BEFORE runs/NAME --scenarios frozen.json  # has any agent become worse?
-$ --env math-dual-v0 --engines actor_0=smollm2-135m 'reasoner_0={kind="openai", model="gpt-5-mini"}' --samples 4\
-  # a team of hosted and local models, without a run
-
-export
-common: out checkpoint merged gguf
-llama: gguf_type llama_cpp
-hub: push private dry_run
-$ runs/NAME  # into exports/NAME: adapters, tokenizer, card
-$ runs/NAME --checkpoint best --merged  # whole models, for transformers and vLLM
-$ runs/NAME --gguf --gguf-type bf16 --llama-cpp ~/llama.cpp  # for llama.cpp
-$ runs/NAME --push USER/TEAM --private --dry-run  # what would be sent?
-
-bench
-$ run examples/configs/bench_toys.toml --out runs/toys --plan  # what would be run?
-$ run examples/configs/bench_toys.toml --out runs/toys --jobs 2  # runs it, or goes on with it
-$ report runs/toys  # tables, figures and a page
-
-bench run
-$ examples/configs/bench_toys.toml --out runs/toys --plan  # what would be run?
-$ examples/configs/bench_toys.toml --out runs/toys --jobs 2  # runs it, or goes on with it
-$ examples/configs/bench_toys.toml --out runs/toys --stage sweep  # only choose learning rates
-
-bench report
-$ runs/toys  # tables, figures and a page
-$ runs/toys --baseline reinforce  # differences to another row
-$ runs/toys --check runs/toys-before  # exits with 3 if something has changed
-
-bench pack
-$ runs/toys  # toys.tar.xz, to be sent or kept
-$ runs/toys --out results/toys-1.tar.xz  # by another name
-
-bench leaderboard
-$ toys.tar.xz core.tar.xz  # checks them, number by number, and prints the rankings
-$ toys.tar.xz core.tar.xz --out board.html  # as a page
-
-replay
-$ runs/NAME/lost/CHUNK  # in this process, which may end as the workers did
-$ runs/NAME/lost/CHUNK --debug  # with the traceback of what it says
-
-versus
-common: token_budget out env_kwargs single single_team jobs plan
-training: algorithms team_algorithms lr settings single_kwargs
-statistics: seeds sweep_seeds margin tolerance
-$ math-dual-v0 --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --plan  # its cost?
-$ math-dual-v0 --env-kwargs levels=[0] --token-budget 98304 --out runs/versus --jobs 2  # the trial
-$ relay-v0 --single-team solver_0 --settings preset=toy --token-budget 20000 --out runs/relay\
-  # one of the team, alone
-$ mine:team-v0 --single mine:solo-v0 --algorithms rft grpo --token-budget 50000 --out runs/mine\
-  # environments of your own
-
-doctor
-$ # what runs here, and what to type for what does not
-$ --json  # for programs
-
-completion
-$ bash  # in ~/.bashrc: source <(marft completion bash)
-$ zsh  # the same in ~/.zshrc, behind compinit
-$ fish > ~/.config/fish/completions/marft.fish  # fish reads it from there
-"""
-"""Blocks: a command, its groups of options, and examples, each with what it is for."""
-
-
-def _read(table: str) -> dict[str, CommandEntry]:
+def _read() -> dict[str, CommandEntry]:
     entries = {}
-    for command, *lines in (block.splitlines() for block in table.replace("TRAIN", _TRAIN).split("\n\n")):
+    table = (resources.files("marft_algos.config") / "manual.txt").read_text(encoding="utf-8")
+    for command, *lines in (block.splitlines() for block in table.split("\n\n")):
         examples = [line[1:].partition(" # ") for line in lines if line[0] == "$"]
         parts = [line.partition(": ") for line in lines if line[0] != "$"]
         groups = {title: tuple(names.split()) for title, _, names in parts}
@@ -188,7 +59,7 @@ def _read(table: str) -> dict[str, CommandEntry]:
     return entries
 
 
-MANUAL = _read(_TABLE)
+MANUAL = _read()
 """Command, with its verb -> what is shown of it."""
 
 

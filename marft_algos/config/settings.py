@@ -10,15 +10,15 @@ import dataclasses
 import datetime
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import marft_envs
 from marft_algos.config import elsewhere, endpoints, presets, trust, values
 from marft_algos.models import DATE
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, defaults, given, hints
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, checked, defaults, given, hints
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -230,12 +230,21 @@ class TrainConfig(Settings):
     algorithm: Any = None
     """Settings of the algorithm."""
 
+    def __new__(cls, *_: Any, **values: Any) -> Self:
+        """Raises ``ConfigError`` for a name that is no setting's."""
+        if values.keys() - hints(cls):
+            _check_names(values, (), settings_of(values.get("algo", cls.algo)))
+        return super().__new__(cls, **values)
+
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
         for name in ("models", "adapter_dir", "runs_dir"):
             if isinstance(value := getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
         super().__post_init__()
+        if isinstance(self.algorithm, Mapping):
+            _check_names((), self.algorithm, settings_of(self.algo))
+            object.__setattr__(self, "algorithm", checked(settings_of(self.algo), self.algorithm))
         try:
             datetime.date.fromisoformat(self.date)
         except ValueError as error:
@@ -336,17 +345,23 @@ def layered(table: Mapping[str, Any], base: Draft) -> Draft:
     run_table = dict(table)
     algorithm_table = run_table.pop("algorithm", {})
     kind = settings_of((base | run_table)["algo"])
-    for key in run_table.keys() & hints(kind):
+    if not isinstance(algorithm_table, Mapping):
+        algo = (base | run_table)["algo"]
+        raise ConfigError(f"[algorithm] must be a table of settings of '{algo}'; got {algorithm_table!r}.")
+    _check_names(run_table, algorithm_table, kind)
+    run = base | given(TrainConfig, run_table, _HELP)
+    return run | {"algorithm": _carried(base, kind) | given(kind, algorithm_table, _HELP)}
+
+
+def _check_names(run: Iterable[str], algorithm: Iterable[str], kind: type[UpdateConfig]) -> None:
+    """Says what to write instead of a name that is no setting's, where more is known than which is near."""
+    for key in hints(kind).keys() & set(run):
         raise ConfigError(
             f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
         )
-    for key in run_table.keys() - hints(TrainConfig):
+    for key in [*(set(run) - hints(TrainConfig).keys()), *(set(algorithm) - hints(kind).keys())]:
         if advice := elsewhere.advice(key, hints(TrainConfig), hints(kind)):
             raise ConfigError(f"There is no setting '{key}'. {advice} {_HELP}".rstrip())
-    run = base | given(TrainConfig, run_table, _HELP)
-    if not isinstance(algorithm_table, Mapping):
-        raise ConfigError(f"[algorithm] must be a table of settings of '{run['algo']}'; got {algorithm_table!r}.")
-    return run | {"algorithm": _carried(base, kind) | given(kind, algorithm_table, _HELP)}
 
 
 def made(draft: Draft) -> TrainConfig:

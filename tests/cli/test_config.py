@@ -196,3 +196,23 @@ def test_engines_of_a_file_are_kept_as_tables(tmp_path: Path) -> None:
         "b": {"kind": "native"},
     }
     assert config.load(new, trusted=True) == made
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"iteration": 3}, "There is no setting 'iteration'. Did you mean 'iterations'"),
+        ({"learning_rate": 1e-4}, "no setting 'learning_rate'. In Python: algorithm={\"lr\": …}"),
+        ({"lr": 1e-4}, "'lr' is a setting of the algorithm. .* algorithm={\"lr\": …}"),
+        ({"algorithm": {"epoch": 2}}, "There is no setting 'epoch'. Did you mean 'epochs'"),
+        ({"algorithm": {"learning_rate": 1e-4}}, "no setting 'learning_rate'. In Python: algorithm={\"lr\": …}"),
+    ],
+)
+def test_a_setting_that_does_not_exist_names_the_one_that_does(given: dict[str, Any], told: str) -> None:
+    for make in (lambda: config.build(given), lambda: config.TrainConfig(**given)):
+        with pytest.raises(ConfigError, match=told):
+            make()
+
+
+def test_an_algorithms_settings_may_be_a_table() -> None:
+    assert config.TrainConfig(algorithm={"lr": 0.5}).algorithm == MARFTConfig(lr=0.5)
