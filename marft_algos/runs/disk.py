@@ -27,6 +27,16 @@ from marft_envs.errors import DataError, MarftError
 FILE = ".lock"
 
 
+class Inside:
+    """The path of something in a folder, as an attribute of the class that has the folder as ``root``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, folder: Any, kind: type) -> Path:
+        return Path(folder.root, self.name)
+
+
 class InUse(MarftError, RuntimeError):
     """Another process writes into the run."""
 

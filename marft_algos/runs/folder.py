@@ -28,7 +28,7 @@ from typing import Any, ClassVar
 
 from marft_algos.config import trust
 from marft_algos.runs import disk, intervals
-from marft_algos.runs.disk import lines, write_whole, writing
+from marft_algos.runs.disk import Inside, lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import ConfigError, did_you_mean
@@ -95,37 +95,14 @@ class RunFolder:
     writes: ClassVar[bool] = True
     """Whether this process writes here, and not another rank of the run alone."""
 
-    @property
-    def lost(self) -> Path:
-        return self.root / "lost"
-
-    @property
-    def config_file(self) -> Path:
-        return self.root / "config.toml"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def start(self) -> Path:
-        return self.root / "start"
-
-    @property
-    def report_file(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def curves_file(self) -> Path:
-        return self.root / "curves.png"
-
-    @property
-    def commands_file(self) -> Path:
-        return self.root / "commands.jsonl"
+    lost = Inside("lost")
+    config_file = Inside("config.toml")
+    metrics_file = Inside("metrics.jsonl")
+    checkpoints = Inside("checkpoints")
+    start = Inside("start")
+    report_file = Inside("report.html")
+    curves_file = Inside("curves.png")
+    commands_file = Inside("commands.jsonl")
 
     def episodes_file(self, kind: str, iteration: int) -> Path:
         """Names the file of an iteration's ``train`` or ``eval`` episodes."""

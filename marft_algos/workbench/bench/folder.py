@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marft_algos.config import values
-from marft_algos.runs.disk import write_whole, writing
+from marft_algos.runs.disk import Inside, write_whole, writing
 from marft_envs.errors import ConfigError
 
 FORMAT = 1
@@ -32,21 +32,10 @@ class BenchFolder:
 
     root: Path
 
-    @property
-    def bench_file(self) -> Path:
-        return self.root / "bench.json"
-
-    @property
-    def grid_file(self) -> Path:
-        return self.root / "grid.toml"
-
-    @property
-    def runs(self) -> Path:
-        return self.root / "runs"
-
-    @property
-    def results_file(self) -> Path:
-        return self.root / "results.jsonl"
+    bench_file = Inside("bench.json")
+    grid_file = Inside("grid.toml")
+    runs = Inside("runs")
+    results_file = Inside("results.jsonl")
 
     def job_file(self, key: str) -> Path:
         """Names the file of a cell's settings."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import REGRESSION, clean, say
 from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -43,40 +44,30 @@ def _play(options: EvalArguments) -> int:
 
     from marft_algos.runs import checkpoint
     from marft_algos.runs import folder as runs
-    from marft_algos.training import evaluate, hosting, records, setup
+    from marft_algos.training import evaluate, records, setup
     from marft_algos.training.advice import too_long
-    from marft_algos.training.resolve import resolve
+    from marft_algos.workbench.evaluation.held_out import HeldOut
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
     trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
-    env, kwargs = setup.make_env(config, config.env_kwargs), setup.eval_kwargs(config)
-    swapped = _agent_called(options.swap, env) if options.swap else ""
-    make_held_out = setup.env_factory(config, kwargs)
-    held_out = setup.started(config.env, make_held_out)
-    problems = setup.problems(config, env, held_out)
-    panel = problems.held_out
-    if swapped and len(panel) < 2:
+    evaluation = HeldOut(config)
+    swapped = _agent_called(options.swap, evaluation.team) if options.swap else ""
+    if swapped and len(evaluation.panel) < 2:
         raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
-    spec = resolve(config, env)
-    policies = setup.make_policies(spec)
-    names = setup.saved_policies(config, policies)
     if trained is not None:
-        checkpoint.check_policies(trained, names)
-    renderer = policies.renderer
-    setup.check_prompts(config, held_out, renderer, panel)
-    setup.check_dialects(held_out, renderer)
-    engine = hosting.make_engine(spec, policies, local=True)
-    _announce(config, kwargs, len(panel))
-    played = evaluate.play(config, make_held_out, panel, renderer, engine)
+        checkpoint.check_policies(trained, evaluation.names)
+    evaluation.check()
+    _announce(config, setup.eval_kwargs(config), len(evaluation.panel))
+    played = evaluation.play()
     before = evaluate.records(played)
     if words := too_long(played, set()):
         say(words, error=True)
-    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], problems.apart)}")
+    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
-    if trained is not None:
-        checkpoint.load_policies(trained, policies, names)
-        played = evaluate.play(config, make_held_out, panel, renderer, engine)
+    if run is not None and trained is not None:
+        evaluation.load(run, options.checkpoint)
+        played = evaluation.play()
         now = evaluate.records(played)
         _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
@@ -85,8 +76,7 @@ def _play(options: EvalArguments) -> int:
             say(f"kinds        {clean(changed, line=True)}")
     files = {Path(options.out): played} if options.out else {}
     if swapped:
-        exchanged = evaluate.swap(swapped, played, config, engine, renderer)
-        again = evaluate.play(config, make_held_out, panel, renderer, exchanged)
+        again = evaluation.exchange([swapped], played)
         _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {difference.signed()} (paired, 95 %)")
@@ -170,9 +160,8 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
     return dataclasses.replace(config, **changed), run
 
 
-def _agent_called(name: str, env: Any) -> str:
+def _agent_called(name: str, team: Sequence[AgentSpec]) -> str:
     """Finds an agent by its name, or by its role if only one has it."""
-    team = env.unwrapped.team
     matches = [agent.name for agent in team if name in (agent.name, agent.role)]
     if len(matches) != 1:
         known = [agent.name for agent in team]

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.native import NativeEngine
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.disk import writing
 from marft_algos.runs.folder import RunFolder, outcome
 from marft_algos.runs.intervals import Interval
-from marft_algos.training import evaluate, setup
-from marft_algos.training.resolve import resolve
+from marft_algos.training import setup
 from marft_algos.types import StopReason, Trajectory, Transition
+from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs.errors import ConfigError
 
 _BAD = ("cut", "errors")
@@ -55,34 +54,22 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
         ConfigError: Teams, models or adapters differ, so nothing can be exchanged.
     """
     config = _common(paths.of_run(a), paths.of_run(b), a, b)
-    kwargs = setup.eval_kwargs(config)
-    make_held_out = setup.env_factory(config, kwargs)
-    env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, make_held_out)
-    panel = setup.problems(config, env, held_out).held_out
+    both = HeldOut(config)
     if scenarios is not None:
-        panel = frozen(scenarios, config.env, kwargs, panel)
-    policies = setup.make_policies(resolve(config, env))
-    names = setup.saved_policies(config, policies)
+        both.panel = frozen(scenarios, config.env, setup.eval_kwargs(config), both.panel)
     old, new = (checkpoint.pick(run.checkpoints, which) for run in (a, b))
-    engine = NativeEngine(policies, config.engine_batch, config.decode_graph)
-
-    def play() -> list[Trajectory]:
-        return evaluate.play(config, make_held_out, panel, policies.renderer, engine)
-
-    checkpoint.load_policies(new, policies, names)
-    after = play()
-    checkpoint.load_policies(old, policies, names)
-    before = play()
+    both.load(b, which)
+    after = both.play()
+    both.load(a, which)
+    before = both.play()
     old_kept, new_kept = _both(before, after)
     pairs = {name: (value(old_kept), value(new_kept)) for name, value in _metrics([*old_kept, *new_kept]).items()}
     pairs["infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
-    for name in names if len(names) > 1 else []:
-        policies.load_adapter(name, new / "policies" / name)
-        old_kept, new_kept = _both(before, play())
+    for name in both.names if len(both.names) > 1 else []:
+        both.policies.load_adapter(name, new / "policies" / name)
+        old_kept, new_kept = _both(before, both.play())
         pairs[f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
-        policies.load_adapter(name, old / "policies" / name)
-    for environment in (env, held_out):
-        environment.close()
+        both.policies.load_adapter(name, old / "policies" / name)
     return judged(pairs)
 
 

@@ -189,7 +189,7 @@ def _announce(evaluation: ResumableEvaluation) -> None:
     config, done = evaluation.config, len(evaluation.finished())
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
     say(f"{config.env}, {len(evaluation.problems)} problems, {evaluation.samples} samples each, {way}")
-    say(f"folder:  {evaluation.folder}" + (f" ({done} episodes have ended before)" if done else ""))
+    say(f"folder:  {evaluation.root}" + (f" ({done} episodes have ended before)" if done else ""))
 
 
 class _Progress:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.engines.native import NativeEngine
-from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as runs
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import evaluate, setup
+from marft_algos.training import evaluate, hosting, setup
 from marft_algos.training.resolve import resolve
 from marft_algos.types import Trajectory
 from marft_envs.core.types import optional
@@ -31,33 +30,48 @@ class HeldOut:
 
     Attributes:
         panel: The problems.
+        apart: Whether none of them is trained on.
+        team: The agents.
         policies: As they are before training, until :meth:`load`.
+        names: Those of them whose weights a checkpoint holds.
         answer_key: What makes two replies the same answer, if the task says so.
     """
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
         self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
-        env, held_out = setup.make_env(config, config.env_kwargs), setup.started(config.env, self.make_env)
-        panel = setup.problems(config, env, held_out).held_out
+        held_out = setup.started(config.env, self.make_env)
+        with closing(setup.make_env(config, config.env_kwargs)) as env, closing(held_out):
+            problems = setup.problems(config, env, held_out)
+            panel, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
+            spec = resolve(config, env)
+            self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
-        self.policies: PolicySet = setup.make_policies(resolve(config, env))
-        self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
-        for opened in (env, held_out):
-            opened.close()
+        self.policies = setup.make_policies(spec)
+        self.names = setup.saved_policies(config, self.policies)
+        self._engine = hosting.make_engine(spec, self.policies, local=True)
 
-    def load(self, run: RunFolder) -> None:
-        """Takes over the policies that a run has trained."""
-        names = setup.saved_policies(self.config, self.policies)
-        checkpoint.load_policies(checkpoint.pick(run.checkpoints), self.policies, names)
+    def check(self) -> None:
+        """Checks that the problems fit the models' contexts, and that calls are read as models write them.
+
+        Raises:
+            ConfigError: As ``check_prompts`` and ``check_dialects``.
+        """
+        with closing(setup.started(self.config.env, self.make_env)) as env:
+            setup.check_prompts(self.config, env, self.policies.renderer, self.panel)
+            setup.check_dialects(env, self.policies.renderer)
+
+    def load(self, run: RunFolder, which: str = "last") -> None:
+        """Takes over the policies that a run has trained; ``which``: see ``checkpoint.pick``."""
+        checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), self.policies, self.names)
 
     def play(self) -> list[Trajectory]:
         """Plays every problem as the settings say."""
-        return self._play(self.config, self._engine())
+        return self._play(self.config, self._engine)
 
     def sample(self, i: int) -> list[Trajectory]:
         """Plays every problem sampled, for the ``i``-th time."""
         seed = self.config.seed + VOTE_SEEDS * (i + 1)
-        return self._play(dataclasses.replace(self.config, eval_greedy=False, seed=seed), self._engine())
+        return self._play(dataclasses.replace(self.config, eval_greedy=False, seed=seed), self._engine)
 
     def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
         """Plays every problem once more, with these agents' words taken from other problems.
@@ -69,13 +83,10 @@ class HeldOut:
         Raises:
             ConfigError: One of them never spoke, or there are fewer than two problems.
         """
-        engine: RolloutEngine = self._engine()
+        engine = self._engine
         for agent in agents:
             engine = evaluate.swap(agent, played, self.config, engine, self.policies.renderer)
         return self._play(self.config, engine)
-
-    def _engine(self) -> NativeEngine:
-        return NativeEngine(self.policies, self.config.engine_batch, self.config.decode_graph)
 
     def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
         return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)

@@ -22,7 +22,7 @@ from marft_algos.engines.ledger import Ledger
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
 from marft_algos.runs import intervals
-from marft_algos.runs.disk import mend, write_whole, writing
+from marft_algos.runs.disk import Inside, mend, write_whole, writing
 from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training import evaluate, records
@@ -63,7 +63,8 @@ class ResumableEvaluation:
     config: TrainConfig
     problems: Panel
     samples: int
-    folder: Path
+    root: Path
+    """Its folder."""
     team: Sequence[AgentSpec]
     """The agents, with what they are told; it may come from a file that has changed meanwhile."""
 
@@ -72,17 +73,9 @@ class ResumableEvaluation:
         """The episodes, the samples of a problem side by side."""
         return self.problems.repeated(self.samples)
 
-    @property
-    def episodes_file(self) -> Path:
-        return self.folder / "episodes.jsonl"
-
-    @property
-    def replies_file(self) -> Path:
-        return self.folder / "replies.jsonl"
-
-    @property
-    def results_file(self) -> Path:
-        return self.folder / "results.json"
+    episodes_file = Inside("episodes.jsonl")
+    replies_file = Inside("replies.jsonl")
+    results_file = Inside("results.json")
 
     def table(self) -> dict[str, Any]:
         """Returns what results say of it."""
@@ -116,12 +109,12 @@ class ResumableEvaluation:
             ConfigError: It holds something else, or another evaluation.
             RunError: It cannot be written.
         """
-        file, text = self.folder / "eval.json", json.dumps(self._compared(), indent=1, default=str) + "\n"
-        if self.folder.is_file() or (self.folder.is_dir() and any(self.folder.iterdir()) and not file.is_file()):
-            raise ConfigError(f"'{self.folder}' exists and is no evaluation. Choose another folder: --out DIR")
+        file, text = self.root / "eval.json", json.dumps(self._compared(), indent=1, default=str) + "\n"
+        if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir()) and not file.is_file()):
+            raise ConfigError(f"'{self.root}' exists and is no evaluation. Choose another folder: --out DIR")
         if not file.is_file():
-            with writing(self.folder):
-                self.folder.mkdir(parents=True, exist_ok=True)
+            with writing(self.root):
+                self.root.mkdir(parents=True, exist_ok=True)
             write_whole(file, text)
         now = json.loads(text)
         try:
@@ -134,7 +127,7 @@ class ResumableEvaluation:
             values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"
             shown = f" ({values})" if len(values) <= 200 else ""  # profiles are long
             raise ConfigError(
-                f"'{self.folder}' holds an evaluation with another '{differ[0]}'{shown}."
+                f"'{self.root}' holds an evaluation with another '{differ[0]}'{shown}."
                 " Go on with it by the same settings, or choose another folder: --out DIR"
             )
 
