@@ -281,17 +281,9 @@ class Work:
         flying = in_flight(config, processes)
         if all(spec.endpoints[p].kind != "native" for p in spec.local):
             flying = 0
-        return cls(
-            prompt,
-            shared,
-            new,
-            flying,
-            episodes * each,
-            rows,
-            micro,
-            f"--episodes-per-iteration {max(config.episodes_per_iteration // 2, 1)}",
-            episodes * len(base.team) * (prompt + new) if base.repeats else 0,
-        )
+        fewer = f"--episodes-per-iteration {max(config.episodes_per_iteration // 2, 1)}"
+        kept = episodes * len(base.team) * (prompt + new) if base.repeats else 0
+        return cls(prompt, shared, new, flying, episodes * each, rows, micro, fewer, kept)
 
 
 def in_flight(config: TrainConfig, processes: int = 1) -> int:

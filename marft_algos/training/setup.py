@@ -135,14 +135,8 @@ def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
 
 def model_settings(config: TrainConfig) -> ModelSettings:
     """Returns how base models are stored, run and prompted."""
-    return ModelSettings(
-        config.quantize,
-        config.gradient_checkpointing,
-        config.thinking,
-        config.template_tools,
-        config.date,
-        config.head_dtype,
-    )
+    names = ("quantize", "gradient_checkpointing", "thinking", "template_tools", "date", "head_dtype")
+    return ModelSettings(**{name: getattr(config, name) for name in names})
 
 
 def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGroup | None = None) -> PolicySet:

@@ -43,16 +43,8 @@ _LATER = {
         *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype", "date"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget"),
-        *(
-            "rollouts",
-            "workers",
-            "max_workers",
-            "worker_gpus",
-            "worker_vllm",
-            "worker_timeout",
-            "worker_start",
-            "retries",
-        ),
+        *("rollouts", "workers", "max_workers", "worker_gpus", "worker_vllm", "worker_timeout", "worker_start"),
+        "retries",
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from marft_algos import credit as credits_
 from marft_algos.algorithms import base as algorithms
-from marft_algos.config import trust, values
+from marft_algos.config import settings
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, SEED, Range, Settings, checked, converted, hints
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.folder import BenchFolder, Stage
@@ -216,9 +216,7 @@ def load(path: Path | str, *, trusted: bool = False) -> Grid:
         ConfigError: An unknown key, name or label, or a value of the wrong type.
         TrustError: Settings that execute or send, and nobody has allowed them.
     """
-    table = values.read(path)
-    trust.check(table, path, trust=trusted)
-    return build(table)
+    return build(settings.read(path, trusted))
 
 
 def build(table: Mapping[str, Any]) -> Grid:
