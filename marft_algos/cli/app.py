@@ -29,51 +29,9 @@ from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import MarftError, did_you_mean
 
-GROUPS: dict[str, dict[str, tuple[str, str]]] = {
-    "Look around": {
-        "envs": ("list the environments, or describe one", "cli.app"),
-        "play": ("play an environment yourself", "workbench.play"),
-        "doctor": ("what this machine has, what runs on it, and what to type for what does not", "workbench.doctor"),
-    },
-    "Train a team": {
-        "train": ("train a team", "cli.commands"),
-        "sft": ("start a team from demonstrations: an expert's, recorded ones, or a run's successes", "cli.commands"),
-        "dpo": ("learn from pairs of recorded episodes, of which one ended better", "cli.commands"),
-        "plan": ("what of a run fits on which GPUs, and what it sends", "cli.plan"),
-    },
-    "Follow a run, and read it": {
-        "show": ("the last numbers of a run, and where its report is", "cli.commands"),
-        "view": ("watch runs, read and compare their episodes, on a page of this machine", "workbench.view.commands"),
-    },
-    "Judge a team": {
-        "eval": (
-            "score a trained team against the untrained one or another, or any team of hosted and local models",
-            "workbench.evaluation.commands",
-        ),
-        "bench": ("run a grid of algorithms, environments and seeds, and report on it", "workbench.bench.commands"),
-        "versus": (
-            "does a team beat the best single agent at equal cost of training?",
-            "workbench.bench.versus.commands",
-        ),
-    },
-    "Use it elsewhere": {
-        "export": (
-            "write a trained team for PEFT, transformers, vLLM and llama.cpp; push it to a hub",
-            "workbench.export.commands",
-        ),
-    },
-    "Write an environment of your own": {
-        "new": ("write a project for an environment of your own, with tests, card and entry point", "workbench.new"),
-        "check": ("does an environment keep the rules?", "cli.app"),
-        "profiles": ("write a team's profiles down, with worked examples of the task's expert", "cli.app"),
-    },
-    "Be ready for failures": {"replay": ("play a chunk that ended every worker that it was given to", "cli.commands")},
-    "Set up the shell": {"completion": ("completion of commands and options for bash, zsh and fish", "cli.completion")},
-}
-"""Title, as ``marft`` alone lists them -> command -> what it does, and the module with ``run_<command>``; the options
-are read into its dataclass ``<Command>Arguments``, those of ``train`` into the settings."""
-COMMANDS = {command: what for listed in GROUPS.values() for command, (what, _) in listed.items()}
-_MODULES = {command: module for listed in GROUPS.values() for command, (_, module) in listed.items()}
+COMMANDS = {command: entry.what for command, entry in manual.MANUAL.items() if entry.module}
+GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for title in manual.TITLES}
+"""Title, as ``marft`` alone lists them -> commands."""
 
 WISHES = {
     **dict.fromkeys(("list", "environments"), "marft envs"),
@@ -106,7 +64,7 @@ def welcome() -> str:
     """Writes what ``marft`` alone says: how to begin, and every command in its group."""
     lines = []
     for title, listed in GROUPS.items():
-        lines += [f"{title}:", *(f"  {command:<12}{what}" for command, (what, _) in listed.items())]
+        lines += [f"{title}:", *(f"  {command:<12}{COMMANDS[command]}" for command in listed)]
     return WELCOME.format(commands="\n".join(lines))
 
 
@@ -200,7 +158,7 @@ def _dispatch(words: list[str]) -> int:
 
 def module_of(command: str) -> ModuleType:
     """Imports the module that a command is in."""
-    return importlib.import_module(f"marft_algos.{_MODULES[command]}")
+    return importlib.import_module(f"marft_algos.{manual.MANUAL[command].module}")
 
 
 def _meant(words: list[str]) -> str:

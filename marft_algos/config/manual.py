@@ -1,6 +1,7 @@
 """What ``marft COMMAND --help`` shows beside the options: examples to copy, and which options most people need.
 
-One table, ``manual.txt``: blocks of a command, its groups of options, and examples, each with what it is for.
+One table, ``manual.txt``: blocks of a command with its module and what it does, its groups of options, and
+examples, each with what it is for; above some, the title of those that follow.
 ``docs/cli.md`` holds its examples: ``python -m marft_algos.config.manual docs/cli.md`` writes them there.
 """
 
@@ -31,6 +32,12 @@ class CommandEntry:
     """Fields of the options that most people need; they come first."""
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Title, one word -> fields of the others. Of ``train`` they are the sections of the settings."""
+    title: str = ""
+    """Of the commands that it is listed with."""
+    module: str = ""
+    """Has ``run_<command>``, and the dataclass ``<Command>Arguments`` that options are read into; empty: a verb."""
+    what: str = ""
+    """What it does."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +55,25 @@ class About:
 
 
 def _read() -> dict[str, CommandEntry]:
-    entries = {}
+    entries, title = {}, ""
     table = (resources.files("marft_algos.config") / "manual.txt").read_text(encoding="utf-8")
-    for command, *lines in (block.splitlines() for block in table.split("\n\n")):
+    for first, *lines in (block.splitlines() for block in table.split("\n\n")):
+        if first.startswith("= "):
+            title, (first, *lines) = first.removeprefix("= "), lines
+        command, module, what = f"{first} |  | ".split(" | ")[:3]
         examples = [line[1:].partition(" # ") for line in lines if line[0] == "$"]
         parts = [line.partition(": ") for line in lines if line[0] != "$"]
         groups = {title: tuple(names.split()) for title, _, names in parts}
         common = groups.pop("common", ())
-        entries[command] = CommandEntry(tuple((words.strip(), note) for words, _, note in examples), common, groups)
+        typed = tuple((words.strip(), note) for words, _, note in examples)
+        entries[command] = CommandEntry(typed, common, groups, title, module, what)
     return entries
 
 
 MANUAL = _read()
 """Command, with its verb -> what is shown of it."""
+TITLES = list(dict.fromkeys(entry.title for entry in MANUAL.values()))
+"""As ``marft`` alone lists the commands."""
 
 
 def asked(argv: Sequence[str]) -> bool:
