@@ -56,7 +56,7 @@ def passes(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class Sharing:
     """What of some texts has to be computed: no beginning twice."""
 
     within: list[int]
@@ -65,7 +65,7 @@ class Shared:
     """The texts that are computed, in groups, and how many first tokens are computed once for all of a group."""
 
 
-def share(texts: Sequence[list[int]], free: Sequence[int]) -> Shared:
+def share(texts: Sequence[list[int]], free: Sequence[int]) -> Sharing:
     """Finds what texts have in common.
 
     Chains: an agent's prompts in one episode extend each other, so that the last one holds them all. Groups: episodes
@@ -98,10 +98,10 @@ def share(texts: Sequence[list[int]], free: Sequence[int]) -> Shared:
     if lone := [first for first, (_, shared) in clusters.items() if not shared]:
         shared = min(alike[lone[0] : lone[-1]], default=0)
         groups.append((sorted(kept[k] for k in lone), shared if shared >= MIN_PREFIX else 0))
-    return Shared(within, sorted(groups))
+    return Sharing(within, sorted(groups))
 
 
-def shared_passes(texts: Sequence[list[int]], shared: Shared, budget: int) -> list[list[int]]:
+def shared_passes(texts: Sequence[list[int]], shared: Sharing, budget: int) -> list[list[int]]:
     """Splits texts into passes as ``passes`` does, but that what they share is computed, and counted, once.
 
     Args:

@@ -7,7 +7,7 @@ Whoever needs more stores the new figures in the same commit, and says there why
 
 * The walk: project files and functions that one iteration of the quickstart enters, from its first reply to its line of
   metrics (no evaluation, no checkpoint), its deepest stack, and the frames from the loop to the engine, in frames of
-  the project.
+  the project; comprehensions have none, as from Python 3.12 on.
 * Settings: how often a ``TrainConfig`` is made for one command line.
 * Rooms: what lies directly in a package, a module or a folder. Arrows are imports between rooms of ``marft_algos``,
   those inside functions included, those for type hints only left out; floors are the longest way down, a cycle being
@@ -57,6 +57,10 @@ REWARD = {"reward", "rewards", "team_reward", "turn_rewards", "agent_rewards", "
 # The walk -------------------------------------------------------------------------------------------
 
 
+INLINED = ("<listcomp>", "<setcomp>", "<dictcomp>")
+"""Comprehensions have frames of their own in Python 3.11 only."""
+
+
 class Walk:
     """Notes the project's frames that are entered between ``begin`` and ``end``, in threads that start there, too."""
 
@@ -76,7 +80,7 @@ class Walk:
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(self._roots):
+        if event != "call" or not self._ours(frame):
             return
         self.functions.add((code.co_filename, code.co_qualname, code.co_firstlineno))
         stack = list(self._project(frame))
@@ -87,9 +91,13 @@ class Walk:
 
     def _project(self, frame: FrameType | None) -> Iterator[str]:
         while frame is not None:
-            if frame.f_code.co_filename.startswith(self._roots):
+            if self._ours(frame):
                 yield f"{_relative(Path(frame.f_code.co_filename))} {frame.f_code.co_qualname}"
             frame = frame.f_back
+
+    def _ours(self, frame: FrameType) -> bool:
+        code = frame.f_code
+        return code.co_filename.startswith(self._roots) and code.co_name not in INLINED
 
     def files(self) -> list[str]:
         """The files that were entered."""

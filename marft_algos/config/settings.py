@@ -141,13 +141,11 @@ class TrainConfig(Settings):
     num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
-    """Most rows decoded together; larger batches are cut, which changes nothing but memory and speed."""
+    """Most rows decoded together; this changes nothing but memory and speed."""
     kept_gb: Annotated[float, NOT_NEGATIVE] = 4.0
-    """Keys and values, in GB, that are kept of what agents have read and said until the weights change: over several
-    rounds an agent's prompt is read from there on. 0: every prompt is read whole."""
+    """Keys and values, in GB, kept of what agents have read and said: their next prompts are read from there on."""
     decode_graph: bool = True
-    """On a GPU, capture a step of decoding in a CUDA graph and repeat it: nine times as fast for a model of 3B on an
-    H200 (docs/performance.md). Without effect on a CPU, and for families that transformers' own pass decodes."""
+    """Repeat steps of decoding as a CUDA graph, nine times as fast for 3B on an H200 (docs/performance.md)."""
     seed: Annotated[int, SEED] = 0
     """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 20

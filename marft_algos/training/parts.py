@@ -8,12 +8,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, cast
 
-import torch
-
 from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup

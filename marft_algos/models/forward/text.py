@@ -22,7 +22,7 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from marft_algos.memory import Shared, share
+from marft_algos.memory import Sharing, share
 from marft_algos.models.attention import flash_fits
 from marft_algos.models.forward.check import agrees
 from marft_algos.models.forward.families import SAME_INPUT, FusedLinear, check_family, fuse
@@ -167,7 +167,7 @@ class TextPass:
         firsts = torch.where(wanted, steps, ids.shape[1]).amin(1).tolist()
         texts = [row[:end] for row, end in zip(ids.tolist(), ends, strict=True)]
         free, alone = [min(pair) for pair in zip(firsts, ends, strict=True)], list(range(len(texts)))
-        found = share(texts, free) if self._shares else Shared(alone, [(alone, 0)])
+        found = share(texts, free) if self._shares else Sharing(alone, [(alone, 0)])
         read = wanted.clone()
         for i, host in enumerate(found.within):
             if host != i:
@@ -286,7 +286,9 @@ class TextPass:
         q, k = Rotation.apply(qk, *layout.rotary, self.dtype).split([self.heads, kv], dim=1)
         memory = store(i, k, v) if store is not None else None
         last = i == len(self.module.layers) - 1
-        attended = _attend(q, k, v, layout, last, memory).flatten(1)
+        parts = zip(*(part.split(layout.sizes) for part in (q, k, v)), layout.groups, strict=True)
+        groups = [_attend(*part, last, memory) for part in parts]
+        attended = (groups[0] if len(groups) == 1 else torch.cat(groups)).flatten(1)
         x = x[layout.wanted] if last else x
         rest = [factor for pair in factors[1:] for factor in pair]
         norm = self.norms[block.post_attention_layernorm]
@@ -317,21 +319,13 @@ class TextPass:
         return linear, (a, b)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, last: bool, memory: Memory | None) -> Tensor:
-    """Computes causal attention of all tokens, in the last block of the wanted ones: [tokens, heads, head_dim]."""
-    if memory is not None:
-        (group,), first = layout.groups, layout.groups[0].first if last else 0
-        mask = memory[2][:, :, first:]
-        return _placed(
-            _attention(_padded(q, group)[:, :, first:], memory[0], memory[1], mask).flatten(0, 1), group, last
-        )
-    parts = zip(layout.groups, *(part.split(layout.sizes) for part in (q, k, v)), strict=True)
-    attended = [_attend_group(q, k, v, group, last) for group, q, k, v in parts]
-    return attended[0] if len(attended) == 1 else torch.cat(attended)
-
-
-def _attend_group(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, memory: Memory | None = None) -> Tensor:
+    """Computes causal attention of a group, in the last block of its wanted tokens: [tokens, heads, head_dim]."""
     shared, batch, first = group.shared, group.batch, group.first if last else 0
+    if memory is not None:
+        keys, values, mask = memory
+        attended = _attention(_padded(q, group)[:, :, first:], keys, values, mask[:, :, first:])
+        return _placed(attended.flatten(0, 1), group, last)
     parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
     before = [part[None].transpose(1, 2) for part, _ in parts]
     rows = [_padded(part, group) for _, part in parts]
