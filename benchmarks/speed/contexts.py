@@ -95,7 +95,7 @@ def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[d
         return step(optimizer, *args)
 
     critics.featurise = timed  # type: ignore[method-assign]
-    learning.step = noted
+    learning.step = noted  # type: ignore[assignment]
     start = time.process_time()
     played = stage.play(seed, size["group"])
     middle = time.process_time()

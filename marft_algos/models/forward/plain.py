@@ -35,8 +35,8 @@ def hidden_states(
         wanted: bool [B, T], n of them true.
         share_prefix: False where every batch has to be one pass.
     """
-    columns = wanted.any(0).nonzero() if share_prefix else ()
-    shared = prefix_length(ids.tolist(), limit=int(columns[0])) if len(columns) else 0
+    columns = wanted.any(0).nonzero()
+    shared = prefix_length(ids.tolist(), limit=int(columns[0])) if share_prefix and len(columns) else 0
     if not shared:
         return trunk(input_ids=ids, use_cache=False).last_hidden_state[wanted]
     cache = DynamicCache(config=model.config)

@@ -286,7 +286,8 @@ class TextPass:
         q, k = Rotation.apply(qk, *layout.rotary, self.dtype).split([self.heads, kv], dim=1)
         memory = store(i, k, v) if store is not None else None
         last = i == len(self.module.layers) - 1
-        parts = zip(*(part.split(layout.sizes) for part in (q, k, v)), layout.groups, strict=True)
+        q_of, k_of, v_of = (part.split(layout.sizes) for part in (q, k, v))
+        parts = zip(q_of, k_of, v_of, layout.groups, strict=True)
         groups = [_attend(*part, last, memory) for part in parts]
         attended = (groups[0] if len(groups) == 1 else torch.cat(groups)).flatten(1)
         x = x[layout.wanted] if last else x
@@ -337,10 +338,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, mem
         ahead, attended = everything[0, :shared], everything[:, shared + first :]
     else:
         rows[0] = rows[0][:, :, first:]
-        mask = group.mask[first:] if group.mask is not None and (shared or first) else None
-        if mask is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
-            mask = causal_lower_right(*mask.shape)
-        attended = _attention(rows[0], rows[1], rows[2], mask)
+        seen = group.mask[first:] if group.mask is not None and (shared or first) else None
+        if seen is not None and group.named and flash_fits(rows[0], rows[1], rows[2]):
+            seen = causal_lower_right(*seen.shape)
+        attended = _attention(rows[0], rows[1], rows[2], seen)
         ahead = before[0][0, :0] if last or not shared else _attention(before[0], before[1], before[2], None)[0]
     attended = _placed(attended.flatten(0, 1), group, last)
     return attended if last or not shared else torch.cat([ahead, attended])
