@@ -284,7 +284,7 @@ class FlexEnv(AECEnv):
         for agent in self.team:
             shown.setdefault(transcript.task_text(agent.name), []).append(agent.role)
         state = [f"[{', '.join(roles)}]\n{text}" if len(shown) > 1 else text for text, roles in shown.items()]
-        return "\n\n".join([*state, *(obs_mod.tagged(part) for part in transcript.everything())])
+        return "\n\n".join([*state, *(obs_mod.tagged(part, False) for part in transcript.everything())])
 
     def team_view(self, agent: str) -> str:
         """Returns what a team critic may see before this layer: the state, and the role of who acts."""

@@ -112,6 +112,8 @@ class RolloutObservation:
     parts: list[Part]
     cuts: list[tuple[int, int]]
     """``(history index, characters)`` that were cut to make it fit."""
+    several_rounds: bool = False
+    """Whether contributions say in which round they were made."""
 
     @property
     def seen(self) -> set[int]:
@@ -152,12 +154,12 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
     return task, kept, cuts
 
 
-def tagged(part: Part) -> str:
-    """Returns a contribution under the line that says whose it is and, from the second round on, when it came.
+def tagged(part: Part, several_rounds: bool) -> str:
+    """Returns a contribution under the line that says whose it is and, where there are several rounds, when it came.
 
-    The line stays what it was in later rounds: an agent's next prompt extends its last one.
+    The line stays what it is from round to round: an agent's next prompt extends its last one.
     """
-    return f"[{part.role}, round {part.round + 1}]\n{part.text}" if part.round else f"[{part.role}]\n{part.text}"
+    return f"[{part.role}{f', round {part.round + 1}' if several_rounds else ''}]\n{part.text}"
 
 
 def to_messages(obs: RolloutObservation) -> list[Message]:
@@ -175,7 +177,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
             out.append({"role": "assistant", "content": part.text})
             blocks = []
         else:
-            blocks.append(tagged(part))
+            blocks.append(tagged(part, obs.several_rounds))
     out.append({"role": "user", "content": "\n\n".join(blocks)})
     return out
 
@@ -183,7 +185,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
 def to_prompt(obs: RolloutObservation) -> str:
     """Renders one string: profile, its examples, task, contributions."""
     examples = (text for example in obs.agent.examples for text in (example.user, example.assistant))
-    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part) for part in obs.parts)]
+    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, obs.several_rounds) for part in obs.parts)]
     return "\n\n".join(piece for piece in pieces if piece)
 
 

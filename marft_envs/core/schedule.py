@@ -208,7 +208,9 @@ class Schedule:
         cuts: list[tuple[int, int]] = []
         if limit is not None:
             task, parts, cuts = obs_mod.fit(task, parts, limit)
-        return obs_mod.RolloutObservation(self.agents[agent], len(self.view.history), task, parts, cuts)
+        return obs_mod.RolloutObservation(
+            self.agents[agent], len(self.view.history), task, parts, cuts, self.rules.max_rounds > 1
+        )
 
     # Layers and rounds -----------------------------------------------------------------------------
 

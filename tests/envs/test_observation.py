@@ -40,13 +40,13 @@ def test_messages() -> None:
     assert list(observation["messages"]) == env.messages("actor_0") and observation["turn"] == 1
 
 
-def test_rounds_are_tagged_from_the_second_on() -> None:
+def test_rounds_are_tagged_where_there_are_several() -> None:
     env = two_rounds(history="public")
     for text in ("one", "two", "three"):
         env.step(text)
     assert env.messages("actor_0") == [
         {"role": "system", "content": "Answer."},
-        {"role": "user", "content": "The number is 7.\n\n[reasoner]\none"},
+        {"role": "user", "content": "The number is 7.\n\n[reasoner, round 1]\none"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "[reasoner, round 2]\nthree"},
     ]

@@ -140,6 +140,7 @@ PHRASES += [
     "arithmetic",
     "Bracket, then times ",
     "No mistake.",
+    "\n\n[speaker]\n",  # as in teams of one round
 ]
 
 

@@ -327,10 +327,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, mem
         keys, values, mask = memory
         attended = _attention(_padded(q, group)[:, :, first:], keys, values, mask[:, :, first:])
         return _placed(attended.flatten(0, 1), group, last)
-    parts = [part.split([shared, len(part) - shared]) for part in (q, k, v)]
+    whole = _whole(group, first)
+    parts = [(q[: 0 if last and not whole else shared], q[shared:])]
+    parts += [(part[:shared], part[shared:]) for part in (k, v)]
     before = [part[None].transpose(1, 2) for part, _ in parts]
     rows = [_padded(part, group) for _, part in parts]
-    whole = _whole(group, first)
     for i in range(0 if whole else 1, 3 if shared else 0):
         rows[i] = torch.cat([before[i].expand(batch, -1, -1, -1), rows[i]], 2)
     if whole:
