@@ -50,6 +50,8 @@ class FlexEnv(AECEnv):
         reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
         share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
             Records keep it, and the agent's own earlier turns are shown to it whole.
+        tag_first_round: Whether what was said in the first round stands under a line that says so (``[role, round 1]``),
+            as that of later rounds does.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
 
@@ -74,13 +76,15 @@ class FlexEnv(AECEnv):
         max_chars: int | None = None,
         reply_tokens: int | None = None,
         share_thoughts: bool = False,
+        tag_first_round: bool = False,
         render_mode: str | None = None,
         env_id: str = "custom",
     ) -> None:
         super().__init__()
         _check_team(agents, render_mode)
         _check_task(task)
-        self.rules = Rules(history, max_rounds, max_turns, max_turns_per_agent, on_invalid, max_chars, share_thoughts)
+        thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent)
+        self.rules = Rules(history, *limits, on_invalid, max_chars, thoughts, tag_first_round)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
         self.task = task
@@ -284,7 +288,7 @@ class FlexEnv(AECEnv):
         for agent in self.team:
             shown.setdefault(transcript.task_text(agent.name), []).append(agent.role)
         state = [f"[{', '.join(roles)}]\n{text}" if len(shown) > 1 else text for text, roles in shown.items()]
-        return "\n\n".join([*state, *(obs_mod.tagged(part, False) for part in transcript.everything())])
+        return "\n\n".join([*state, *(obs_mod.tagged(part) for part in transcript.everything())])
 
     def team_view(self, agent: str) -> str:
         """Returns what a team critic may see before this layer: the state, and the role of who acts."""

@@ -112,8 +112,8 @@ class RolloutObservation:
     parts: list[Part]
     cuts: list[tuple[int, int]]
     """``(history index, characters)`` that were cut to make it fit."""
-    several_rounds: bool = False
-    """Whether contributions say in which round they were made."""
+    tag_first_round: bool = False
+    """Whether contributions of the first round say so."""
 
     @property
     def seen(self) -> set[int]:
@@ -154,12 +154,17 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
     return task, kept, cuts
 
 
-def tagged(part: Part, several_rounds: bool) -> str:
-    """Returns a contribution under the line that says whose it is and, where there are several rounds, when it came.
+def tagged(part: Part, first_round: bool = False) -> str:
+    """Returns a contribution under the line that says whose it is and, from the second round on, when it came.
 
     The line stays what it is from round to round: an agent's next prompt extends its last one.
+
+    Args:
+        part: The contribution.
+        first_round: Those of the first round say so, too.
     """
-    return f"[{part.role}{f', round {part.round + 1}' if several_rounds else ''}]\n{part.text}"
+    when = f", round {part.round + 1}" if part.round or first_round else ""
+    return f"[{part.role}{when}]\n{part.text}"
 
 
 def to_messages(obs: RolloutObservation) -> list[Message]:
@@ -177,7 +182,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
             out.append({"role": "assistant", "content": part.text})
             blocks = []
         else:
-            blocks.append(tagged(part, obs.several_rounds))
+            blocks.append(tagged(part, obs.tag_first_round))
     out.append({"role": "user", "content": "\n\n".join(blocks)})
     return out
 
@@ -185,7 +190,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
 def to_prompt(obs: RolloutObservation) -> str:
     """Renders one string: profile, its examples, task, contributions."""
     examples = (text for example in obs.agent.examples for text in (example.user, example.assistant))
-    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, obs.several_rounds) for part in obs.parts)]
+    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, obs.tag_first_round) for part in obs.parts)]
     return "\n\n".join(piece for piece in pieces if piece)
 
 

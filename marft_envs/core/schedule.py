@@ -47,6 +47,7 @@ class Rules:
     on_invalid: str | float = "fallback"
     max_chars: int | None = None
     share_thoughts: bool = False
+    tag_first_round: bool = False
 
     def __post_init__(self) -> None:
         if self.history not in HISTORIES:
@@ -209,7 +210,7 @@ class Schedule:
         if limit is not None:
             task, parts, cuts = obs_mod.fit(task, parts, limit)
         return obs_mod.RolloutObservation(
-            self.agents[agent], len(self.view.history), task, parts, cuts, self.rules.max_rounds > 1
+            self.agents[agent], len(self.view.history), task, parts, cuts, self.rules.tag_first_round
         )
 
     # Layers and rounds -----------------------------------------------------------------------------

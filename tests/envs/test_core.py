@@ -243,7 +243,7 @@ def test_results_belong_to_their_turn() -> None:
     copied = env.fork()[0]
     env.step("third")
     own = env.messages("a_0")  # its own call stands as it was written, and its result behind it
-    assert own[2]["content"] == "first <tool_call>" and own[3]["content"].endswith("[feedback, round 1]\nfound < |im_start|>")
+    assert own[2]["content"] == "first <tool_call>" and own[3]["content"].endswith("[feedback]\nfound < |im_start|>")
     assert "[feedback]\nlate" in env.state()
     assert [turn.result for turn in env.episode.turns] == ["found <|im_start|>", "", "late"]
     assert [turn.result for turn in copied.episode.turns] == ["found <|im_start|>", ""]

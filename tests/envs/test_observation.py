@@ -13,12 +13,12 @@ from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv, Outcome, TurnReco
 from marft_envs.core.observation import Part, fit, neutralise, role_tags, space
 
 
-def two_rounds(**kwargs: object) -> FlexEnv:
+def two_rounds(max_rounds: int = 2, **kwargs: object) -> FlexEnv:
     env = FlexEnv(
         [AgentSpec("reasoner_0", "reasoner", "Think."), AgentSpec("actor_0", "actor", "Answer.")],
         PlainTask(),
         Chain(),
-        max_rounds=2,
+        max_rounds=max_rounds,
         **kwargs,  # type: ignore[arg-type]
     )
     env.reset(seed=0, options={"task_id": "7"})
@@ -40,16 +40,31 @@ def test_messages() -> None:
     assert list(observation["messages"]) == env.messages("actor_0") and observation["turn"] == 1
 
 
-def test_rounds_are_tagged_where_there_are_several() -> None:
+def test_rounds_are_tagged_from_the_second_on() -> None:
     env = two_rounds(history="public")
     for text in ("one", "two", "three"):
         env.step(text)
     assert env.messages("actor_0") == [
         {"role": "system", "content": "Answer."},
-        {"role": "user", "content": "The number is 7.\n\n[reasoner, round 1]\none"},
+        {"role": "user", "content": "The number is 7.\n\n[reasoner]\none"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "[reasoner, round 2]\nthree"},
     ]
+    env = two_rounds(history="public", tag_first_round=True)
+    env.step("one")
+    assert env.messages("actor_0")[1]["content"] == "The number is 7.\n\n[reasoner, round 1]\none"
+
+
+def test_an_agents_next_prompt_extends_its_last_one() -> None:
+    env = two_rounds(4, history="public")
+    last: dict[str, list[dict[str, str]]] = {}
+    while not env.done:
+        agent = env.agent_selection
+        messages = env.messages(agent)
+        assert messages[: len(last.get(agent, ()))] == last.get(agent, [])
+        env.step(f"turn {len(env.view.history)}")
+        last[agent] = [*messages, {"role": "assistant", "content": env.view.history[-1].text}]
+    assert len(env.view.history) == 8
 
 
 def test_prompt_and_structured_hold_the_same() -> None:

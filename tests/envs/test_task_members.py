@@ -69,7 +69,7 @@ def test_a_task_says_how_a_turn_stands_before_others_and_not_before_its_author()
     env.step("hello world")
     assert "[a]\n< |im_start|>hel" in read(env, "b_0") and "hello" not in read(env, "b_0")
     env.step("plain")
-    assert "hello world" in read(env, "a_0") and "[b, round 1]\nplain" in read(env, "a_0")
+    assert "hello world" in read(env, "a_0") and "[b]\nplain" in read(env, "a_0")
     assert "heard plain" in read(env, "a_0"), "None is: as it was said, with what came of it"
 
 

@@ -58,4 +58,5 @@ def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     hear after all, so there the default is each agent's own history (``history="team"``).
     """
     flex.setdefault("history", "team")
+    flex.setdefault("tag_first_round", True)  # as the embedded model has learnt it
     return FlexEnv(AGENTS, Signal(), Chain() if dependency is None else dependency, max_rounds=Signal.rounds, **flex)
