@@ -77,10 +77,11 @@ class Stage:
     Args:
         policies: From :func:`build`.
         episodes: At once.
-        prompt: About so many tokens in the first agent's prompt; half of it is its profile, the other half the page.
+        prompt: About so many tokens in the first agent's prompt: its profile, then the page.
         new: Tokens of a reply.
         engine: The native one by default, which captures nothing.
         rounds: In which everybody speaks.
+        profile: Share of the prompt that is the profile.
     """
 
     def __init__(
@@ -91,12 +92,13 @@ class Stage:
         new: int,
         engine: RolloutEngine | None = None,
         rounds: int = 1,
+        profile: float = 0.5,
     ) -> None:
         self.policies, self.episodes = policies, episodes
         self.engine = engine or NativeEngine(policies, max_batch=episodes, decode_graph=False)
         agents = list(policies.renderer.agents)
-        profile, words = self._sizes(agents[0], prompt)
-        specs = [AgentSpec(name, name, profile, with_answer=name == agents[-1]) for name in agents]
+        words_of_profile, words = self._sizes(agents[0], prompt, profile)
+        specs = [AgentSpec(name, name, words_of_profile, with_answer=name == agents[-1]) for name in agents]
         chain, history = ("previous", "deps") if rounds == 1 else ("all", "public")
         self._vec = VectorEnv(
             [lambda: FlexEnv(specs, Pages(words, rounds), Chain(sees=chain), history=history, max_rounds=rounds)]
@@ -114,7 +116,7 @@ class Stage:
         """Closes the environments."""
         self._vec.close()
 
-    def _sizes(self, agent: str, prompt: int) -> tuple[str, int]:
+    def _sizes(self, agent: str, prompt: int, share: float) -> tuple[str, int]:
         """A profile, and a number of words, that make a prompt of about so many tokens."""
         policy = self.policies.renderer.policy_of(agent)
 
@@ -124,5 +126,6 @@ class Stage:
 
         bare = tokens("", "")
         each = (tokens("", " ".join(_WORDS * 8)) - bare) / (8 * len(_WORDS))
-        words = max(int((prompt - bare) / each / 2), 1)
-        return " ".join((_WORDS * words)[:words]), words
+        words = (prompt - bare) / each
+        own = max(int(words * share), 1)
+        return " ".join((_WORDS * own)[:own]), max(int(words * (1 - share)), 1)

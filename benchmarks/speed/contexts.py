@@ -6,7 +6,8 @@
 
 Token-level MARFT on random Qwen2 models. ``rounds``: two agents with a policy each talk for eight rounds, and read all
 that was said; 4 episodes, replies of 64 tokens, hidden 256, 4 layers. ``group``: one agent, 4 starts of 4 episodes
-each, prompts of some 526 tokens, replies of 32. ``growth``: the first at hidden 64, with 1 to 16 rounds.
+each, prompts of some 526 tokens (a tenth is the profile), replies of 32. ``growth``: the first at hidden 64, with 1 to
+16 rounds.
 
 Both ways alternate in one process, from the same seeds (``MARFT_KERNELS`` with and without ``prefix``): CPU seconds of
 one thread, the median of the ratios of each turn, least and greatest; and the largest relative difference of the
@@ -79,7 +80,8 @@ def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[d
     policies = build(str(model), size["agents"])
     shapes.disturb(policies)
     plain_text(policies)
-    stage = Stage(policies, size["episodes"], size["prompt"], size["new"], rounds=size["rounds"])
+    profile = 0.1 if size["group"] > 1 else 0.5
+    stage = Stage(policies, size["episodes"], size["prompt"], size["new"], None, size["rounds"], profile)
     critics = Critics(policies)
     learner = learning.Learner(MARFT(MARFTConfig(lr=1e-6, epochs=1, minibatches=1)), policies, critics)
     spent, gradients, step, featurise = {"features": 0.0}, list[torch.Tensor](), learning.step, critics.featurise
