@@ -213,11 +213,9 @@ class FusedCache:
         lengths = torch.tensor(list(map(len, prompts)))
         ids = torch.tensor([row + [0] * (len(columns) - len(row)) for row in prompts])
         tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
-        sources = list[int]()
-        for prompt, (base, shared, start) in zip(prompts, layout.rows, strict=True):
-            sources += [*range(base, base + shared), *range(start, start + len(prompt) - shared)]
-        source = torch.tensor(sources, device=decoder.device)
-        row, column = self._places(rows, [range(len(prompt)) for prompt in prompts])
+        row, column, number = self._places(rows, [0] * len(rows), lengths.tolist())
+        base, shared, start = torch.tensor(layout.rows).T.repeat_interleave(lengths, 1)
+        source = torch.where(number < shared, base + number, start - shared + number).to(decoder.device)
 
         def store(i: int, k: Tensor, v: Tensor) -> None:
             self._blocks[i].kv[row, :, column] = torch.cat([k, v], 1)[source]
@@ -232,13 +230,16 @@ class FusedCache:
         decoder, contexts = self._decoder, [known[i] for i in rows]
         for blocks in {id(context.blocks): context.blocks for context, _ in contexts}.values():
             mine = [(i, *found) for i, found in zip(rows, contexts, strict=True) if found[0].blocks is blocks]
-            row, column = self._places([i for i, _, _ in mine], [range(n) for _, _, n in mine])
-            there = [(context.row, context.first + k) for _, context, n in mine for k in range(n)]
-            from_row, from_column = torch.tensor(there, device=decoder.device).T
+            counts = [n for _, _, n in mine]
+            row, column, number = self._places([i for i, _, _ in mine], [0] * len(mine), counts)
+            there = torch.tensor([(context.row, context.first) for _, context, _ in mine])
+            from_row, from_column = there.T.repeat_interleave(torch.tensor(counts), 1).to(decoder.device)
+            from_column = from_column + number.to(decoder.device)
             for block, kept in zip(self._blocks, blocks, strict=True):
                 block.kv[row, :, column] = kept[from_row, :, from_column]
         tokens, layout, mask = decoder.continued(prompts, [n for _, n in contexts], self._end)
-        row, column = self._places(rows, [range(n, len(text)) for text, (_, n) in zip(prompts, contexts, strict=True)])
+        counts = [n for _, n in contexts]
+        row, column, _ = self._places(rows, counts, [len(text) - n for text, n in zip(prompts, counts, strict=True)])
         at = torch.tensor(rows, device=decoder.device)
 
         def store(i: int, k: Tensor, v: Tensor) -> Memory:
@@ -249,11 +250,13 @@ class FusedCache:
 
         return decoder.run(tokens, layout, adapted, store=store)
 
-    def _places(self, rows: Sequence[int], positions: Sequence[range]) -> tuple[Tensor, Tensor]:
-        """Returns row and column of tokens at these positions of these rows."""
-        places = [(i, self._firsts[i] + k) for i, span in zip(rows, positions, strict=True) for k in span]
-        row, column = torch.tensor(places, device=self._decoder.device).T
-        return row, column
+    def _places(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> tuple[Tensor, ...]:
+        """Returns row and column of so many tokens of each row from a place on, and on the host their numbers there."""
+        each = torch.tensor([(i, self._firsts[i] + start) for i, start in zip(rows, starts, strict=True)])
+        counted = torch.tensor(counts)
+        row, column = each.T.repeat_interleave(counted, 1)
+        number = torch.arange(len(row)) - (counted.cumsum(0) - counted).repeat_interleave(counted)
+        return row.to(self._decoder.device), (column + number).to(self._decoder.device), number
 
     def decode(self, token: Tensor) -> Tensor:
         """Returns the final hidden states [b, d] after one more token [b] a row."""
