@@ -188,7 +188,8 @@ class TextPass:
             sizes.append(len(tokens) - base)
             places.append(base + shared + where)
         rows = [rows[host] for host in found.within]
-        order = _order(rows, wanted, torch.cat(places), len(tokens))
+        as_they_are = found.groups == [(list(range(len(texts))), found.groups[0][1])]
+        order = None if as_they_are else _order(rows, wanted, torch.cat(places), len(tokens))
         self.counted["read"] += sum(ends)
         self.counted["computed"] += len(tokens)
         where, order = torch.cat(places).to(self.device), None if order is None else order.to(self.device)
@@ -375,11 +376,10 @@ def _padded(part: Tensor, layout: GroupLayout) -> Tensor:
     return part.unflatten(0, (layout.batch, layout.width)).transpose(1, 2)
 
 
-def _order(rows: Sequence[tuple[int, int, int]], wanted: Tensor, places: Tensor, tokens: int) -> Tensor | None:
-    """Returns which of the states at these places each wanted position has, row by row; None: the one in its place."""
+def _order(rows: Sequence[tuple[int, int, int]], wanted: Tensor, places: Tensor, tokens: int) -> Tensor:
+    """Returns which of the states at these places each wanted position has, row by row."""
     row, column = wanted.nonzero(as_tuple=True)
     _, shared, start = torch.tensor(rows).T
     number = torch.empty(tokens, dtype=torch.long)
-    number[places] = steps = torch.arange(len(places))
-    order = number[(start - shared)[row] + column]
-    return None if torch.equal(order, steps) else order
+    number[places] = torch.arange(len(places))
+    return number[(start - shared)[row] + column]
