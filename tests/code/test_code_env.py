@@ -7,6 +7,7 @@ import dataclasses
 import json
 import pickle
 import random
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -187,11 +188,16 @@ def test_a_testers_tests_never_pay() -> None:
     assert scores == {(0.15, False)}
 
 
-def test_the_page_has_every_profile_as_it_is() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "code.md").read_text()
+def test_the_page_has_every_team_and_where_its_profiles_are() -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "code.md").read_text()
+    (table,) = re.findall(r"`(marft_envs/\S+teams\.toml)`", page)
+    profiles = (root / table).read_text()
     for name, team in TEAMS.items():
         assert f"code-{name}-v0" in page
-        assert all(f"**{name}, {agent.role}**: {agent.prompt}\n" in page for agent in team.agents)
+        env = build(name)
+        assert all(env.profile(agent.name).prompt == agent.prompt for agent in team.agents)
+        assert all(agent.prompt.splitlines()[0][:40] in profiles for agent in team.agents)
 
 
 def test_other_numbers_of_rounds_other_teams_and_other_d() -> None:

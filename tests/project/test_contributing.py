@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -71,3 +72,18 @@ def test_what_the_page_names_exists() -> None:
         if anchor:
             headings = re.findall(r"^#+ (.*)$", (ROOT / target).read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_the_table_of_what_is_added_where_names_what_exists() -> None:
+    """In ``docs/architecture.md``: each row has a file to copy, a name to register with, and where it goes."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = page.split("## Where to add what")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| a")]
+    assert [row[0] for row in rows] == ["an environment", "an algorithm", "an engine", "a credit rule"]
+    for _, example, register, shipped in rows:
+        for path in re.findall(r"`([a-z_]+/[\w/.]+)`", f"{example} {shipped}"):
+            assert (ROOT / path).exists(), path
+        (name,) = re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)", register)
+        assert callable(pkgutil.resolve_name(name))
+    families = re.search(r"`(\w+\.toml)`, `(\w+\.toml)` and others in\s+`([\w/]+)`", table)
+    assert families and all(list((ROOT / families[3]).glob(f"*/{name}")) for name in families.groups()[:2])
