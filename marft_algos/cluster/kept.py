@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from pydantic import TypeAdapter
 from marft_algos import seeds
 from marft_algos.cluster.worker import HashedBytes
 from marft_algos.rollout.panel import Chunk
-from marft_algos.runs.disk import writing
+from marft_algos.runs.disk import replacing
 from marft_envs.errors import ConfigError
 
 FILE = "chunk.json"
@@ -42,12 +41,10 @@ def keep(folder: Path, chunk: Chunk, weights: Mapping[str, tuple[int, HashedByte
     when = "evaluation" if chunk.iteration == seeds.EVALUATION else f"iteration-{chunk.iteration + 1:06d}"
     target = folder / f"{when}-chunk-{chunk.place:03d}"
     table = dataclasses.asdict(chunk) | {"policies": {policy: version for policy, (version, _) in weights.items()}}
-    with writing(target):
-        shutil.rmtree(target, ignore_errors=True)
-        target.mkdir(parents=True)
+    with replacing(target) as aside:
         for number, (_, packed) in enumerate(weights.values()):
-            (target / f"{number}.safetensors").write_bytes(packed.data)
-        (target / FILE).write_text(json.dumps(table, indent=1, default=str) + "\n", encoding="utf-8")
+            (aside / f"{number}.safetensors").write_bytes(packed.data)
+        (aside / FILE).write_text(json.dumps(table, indent=1, default=str) + "\n", encoding="utf-8")
     return target
 
 

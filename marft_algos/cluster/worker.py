@@ -79,14 +79,8 @@ class RayWorker:
 
     def __init__(self, config: TrainConfig, chunk: int) -> None:
         self._server, venv = ExitStack(), config.worker_vllm
-        mine: dict[str, Any] = {
-            "rollouts": "here",
-            "worker_vllm": "",
-            "shard": "whole",
-            "check_memory": False,
-            "fit_memory": False,
-        }
-        config = dataclasses.replace(config, **mine)
+        mine: dict[str, Any] = {"rollouts": "here", "worker_vllm": "", "shard": "whole"}
+        config = dataclasses.replace(config, check_memory=False, fit_memory=False, **mine)
         if venv:
             config = self._served(config, venv)
         self._parts = parts = build(config)
@@ -106,8 +100,7 @@ class RayWorker:
         env.close()
         played = [policy for policy, endpoint in spec.endpoints.items() if endpoint.kind == "native"]
         gpus = f"--tensor-parallel-size {int(config.worker_gpus)}" if config.worker_gpus >= 2 else ""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+        with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         settings = server.ServerSettings(
             spec.models[played[0]],

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import pickle
 import random
 import re
@@ -32,7 +31,7 @@ from safetensors import SafetensorError
 from marft_algos.models import finite
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checksums
-from marft_algos.runs.disk import writing
+from marft_algos.runs.disk import remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -121,34 +120,15 @@ def save(
         NotFiniteError: Weights have blown up.
     """
     target = step_dir(folder, progress.iteration)
-    aside = folder / f".tmp-{target.name}"
     finite.check(state, "Value heads or optimisers")
-    with writing(target), _aside(aside), _as_os_errors():
-        aside.mkdir(parents=True)
+    with replacing(target) as aside, _as_os_errors():
         for name in names:
             policies.save_adapter(name, aside / "policies" / name)
         torch.save({**state, "ahead": list(ahead), "random": _random_state()}, aside / "state.pt")
         described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
         (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
         checksums.write(aside)
-        for path in [*aside.rglob("*"), aside]:
-            _fsync(path)
-        if target.exists():
-            _remove(target)
-        aside.rename(target)
-        _fsync(folder)
     return target
-
-
-@contextmanager
-def _aside(folder: Path) -> Iterator[None]:
-    """Clears a half-written checkpoint away, before and after a failure: it would take what little room is left."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 @contextmanager
@@ -171,7 +151,7 @@ def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) 
     with writing(folder):
         for iteration in there:
             if iteration not in kept:
-                _remove(step_dir(folder, iteration))
+                remove(step_dir(folder, iteration))
         for leftover in folder.glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -254,22 +234,6 @@ def _read_state(path: Path) -> dict[str, Any]:
             f" command takes the one before; or begin another run with its weights: marft train --start {path}"
         ) from error
     return state
-
-
-def _remove(path: Path) -> None:
-    """Deletes a checkpoint so that no half of one is ever taken for a whole."""
-    aside = path.with_name(f".tmp-old-{path.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    path.rename(aside)
-    shutil.rmtree(aside)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _random_state() -> dict[str, Any]:

@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,13 +40,7 @@ class InUse(MarftError, RuntimeError):
     """Another process writes into the run."""
 
 
-@dataclass
-class _Held:
-    file: IO[str]
-    depth: int = 0
-
-
-_HELD: dict[str, _Held] = {}
+_HELD: dict[str, IO[str]] = {}
 """Folders that this process has locked: it may lock them again."""
 
 
@@ -64,17 +57,16 @@ def held(folder: Path, command: str = "") -> Iterator[None]:
         OSError: The folder cannot be written.
     """
     key = os.path.realpath(folder)
-    mine = _HELD.get(key)
-    if mine is None:
-        mine = _HELD[key] = _Held(_taken(folder, command))
-    mine.depth += 1
+    if key in _HELD:
+        yield
+        return
+    file = _HELD[key] = _taken(folder, command)
     try:
         yield
     finally:
-        mine.depth -= 1
-        if not mine.depth and _HELD.pop(key, None) is not None:
-            mine.file.truncate(0)
-            mine.file.close()
+        if _HELD.pop(key, None) is not None:
+            file.truncate(0)
+            file.close()
 
 
 def writer(folder: Path) -> tuple[int, str] | None:
@@ -135,8 +127,8 @@ def _refusal(folder: Path, text: str) -> str:
 
 def _forget() -> None:
     """Forgets the locks in a forked child: they are the parent's, and end with it, not with its last child."""
-    for mine in _HELD.values():
-        mine.file.close()
+    for file in _HELD.values():
+        file.close()
     _HELD.clear()
 
 
@@ -222,6 +214,45 @@ def write_whole(path: Path, text: str, errors: str = "strict") -> None:
         aside = path.with_suffix(".tmp")
         aside.write_text(text, encoding="utf-8", errors=errors)
         aside.replace(path)
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """Yields an empty folder that takes the place of another one when it is written, and is cleared away if it is not.
+
+    Raises:
+        RunError: It cannot be written.
+    """
+    aside = folder.with_name(f".tmp-{folder.name}")
+    with writing(folder):
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        try:
+            yield aside
+            for path in [*aside.rglob("*"), aside]:
+                _fsync(path)
+            if folder.exists():
+                remove(folder)
+            aside.rename(folder)
+            _fsync(folder.parent)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)  # a half-written one would take what little room is left
+
+
+def remove(folder: Path) -> None:
+    """Deletes a folder so that no half of one is ever taken for a whole."""
+    aside = folder.with_name(f".tmp-old-{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    folder.rename(aside)
+    shutil.rmtree(aside)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _remedy(path: Path, number: int | None) -> str:

@@ -115,7 +115,7 @@ class Display:
             self.note(f"evaluated on {panel}")
         self._panel = panel
         what = "untrained" if iteration == 0 else f"iteration {iteration}"
-        text = str(now) + (f"; against untrained {gain.mean:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]" if gain else "")
+        text = str(now) + (f"; against untrained {gain.signed()}" if gain else "")
         self._evaluations.append((what, text))
         if self._live is None:
             self.note(f"evaluation ({what}): {text}")
@@ -191,12 +191,7 @@ def _outcome(metrics: Mapping[str, Any]) -> list[str]:
 
 # The pace of several processes --------------------------------------------------------------------
 
-_LOSSES = {
-    "replaced": "engine/restarts",
-    "redone": "engine/chunks_redone",
-    "lost": "engine/chunks_lost",
-    "restarts": "engine/rank_restarts",
-}
+_LOSSES = {"replaced": "restarts", "redone": "chunks_redone", "lost": "chunks_lost", "restarts": "rank_restarts"}
 
 
 def brief(line: Mapping[str, Any]) -> str:
@@ -220,7 +215,7 @@ def brief(line: Mapping[str, Any]) -> str:
     if ranks > 1:
         waits = [x for x in _list(line, "time_ranks") if isinstance(x, int | float)]
         words += [f"{ranks} ranks", f"wait for each other {mean(waits or [0.0]) / seconds:.0%}"]
-    losses = {what: _number(line, key) for what, key in _LOSSES.items()}
+    losses = {what: _number(line, f"engine/{key}") for what, key in _LOSSES.items()}
     return " · ".join([*words, *(f"{what} {count:.0f}" for what, count in losses.items() if count)])
 
 

@@ -22,7 +22,7 @@ def absolute(config: TrainConfig) -> TrainConfig:
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
     config = fetched(config)
-    changes = _mapped(vars(config), lambda spec: _here(spec) or spec, _data)
+    changes = _mapped(vars(config), _here, _data)
     source = getattr(config.algorithm, "demonstrations", "expert")
     if source not in ("", "expert") and Path(source).expanduser().exists():
         path = os.path.abspath(Path(source).expanduser())
@@ -122,12 +122,11 @@ def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], data: Calla
     }
 
 
-def _here(spec: str) -> str | None:
-    """Finds the folder of that name, seen from the current one."""
+def _here(spec: str) -> str:
+    """Finds the folder of that name, seen from the current one; other names stay."""
     path = Path(spec).expanduser()
-    return (
-        os.path.abspath(path) if spec.strip() and spec not in (*EMBEDDED, *gguf.PACKAGED) and _is_model(path) else None
-    )
+    named = not spec.strip() or spec in (*EMBEDDED, *gguf.PACKAGED) or not _is_model(path)
+    return spec if named else os.path.abspath(path)
 
 
 def _is_model(path: Path) -> bool:

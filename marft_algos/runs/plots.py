@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from marft_envs.errors import MissingExtraError
@@ -67,7 +68,9 @@ def diagrams(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     """Returns the diagrams of a run: what evaluations measure, then one per quantity, a line per policy or agent."""
     shown = _outcomes(metrics)
     shown += [_grouped(metrics, "policy", key, *words) for key, words in _POLICY.items()]
-    if all(_zero(diagram) for diagram in shown if diagram.title == "KL"):
+    if not any(
+        y for diagram in shown if diagram.title == "KL" for points in diagram.series.values() for _, y in points
+    ):
         shown = [diagram for diagram in shown if diagram.title not in _OFF_POLICY]
     shown.append(_grouped(metrics, "agent", "length", "reply length", "tokens per turn while training"))
     shown.append(_grouped(metrics, "agent", "cut", "cut replies", "share that reached the token limit"))
@@ -107,13 +110,9 @@ def _trained(metrics: Sequence[Mapping[str, Any]], key: str) -> Points:
     return [(float(m["iteration"]), float(m[key])) for m in metrics if key in m]
 
 
-def _smooth(points: Points, window: int = 5) -> Points:
-    """Averages over the last few iterations: single ones are noisy."""
-    means = []
-    for i, (x, _) in enumerate(points):
-        recent = [y for _, y in points[max(0, i - window + 1) : i + 1]]
-        means.append((x, sum(recent) / len(recent)))
-    return means
+def _smooth(points: Points) -> Points:
+    """Averages over the last five iterations: single ones are noisy."""
+    return [(x, fmean(y for _, y in points[max(0, i - 4) : i + 1])) for i, (x, _) in enumerate(points)]
 
 
 def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: str, note: str) -> Diagram:
@@ -126,10 +125,6 @@ def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: s
                 y = float(value) if abs(value) > NOISE else 0.0
                 series.setdefault(parts[1], []).append((float(m["iteration"]), y))
     return Diagram(title, note, series, share=key in _SHARES, floor=_FLOORS.get(key))
-
-
-def _zero(diagram: Diagram) -> bool:
-    return all(y == 0.0 for points in diagram.series.values() for _, y in points)
 
 
 def colors(shown: Sequence[Diagram]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checksums, paths
-from marft_algos.runs.disk import writing
+from marft_algos.runs.disk import replacing
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -79,14 +79,10 @@ def locate(start: str) -> Origin:
         inside = path.parents[1] if path.parent.name == "checkpoints" else path.parent
         named = not _is_run(path) and _is_run(inside)
         run = RunFolder.open(inside if named else path)
-        weights = checkpoint.pick(run.checkpoints, _which(path) if named else "last")
+        number = path.name.removeprefix("step_")
+        which = str(int(number)) if number.isdecimal() else path.name
+        weights = checkpoint.pick(run.checkpoints, which if named else "last")
     return Origin(weights.absolute(), run, paths.of_run(run, {"adapters": {}, "start": ""}))
-
-
-def _which(path: Path) -> str:
-    """Returns which checkpoint the last part of a path names."""
-    number = path.name.removeprefix("step_")
-    return str(int(number)) if number.isdecimal() else path.name
 
 
 def _is_run(path: Path) -> bool:
@@ -207,14 +203,11 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
     if not names:
         return
     origin = locate(config.start)
-    aside = run.root / ".tmp-start"
-    with run.locked(), writing(run.start):
-        shutil.rmtree(aside, ignore_errors=True)
+    with run.locked(), replacing(run.start) as aside:
         for name in names:
             shutil.copytree(origin.weights / "policies" / name, aside / "policies" / name)
         (aside / _ORIGIN).write_text(json.dumps(_record(origin, names), indent=1) + "\n", encoding="utf-8")
         checksums.write(aside)
-        aside.rename(run.start)
 
 
 def _record(origin: Origin, names: Sequence[str]) -> dict[str, Any]:

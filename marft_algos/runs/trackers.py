@@ -44,16 +44,20 @@ def described(seen: set[str], metrics: Mapping[str, Any]) -> dict[str, str]:
     return {key: f"{m.meaning} [{m.unit or '1'}]" for key, m in fresh.items() if m is not None}
 
 
+def _named(run: RunFolder, iteration: int) -> dict[str, str]:
+    """Names a run for trackers; what it writes before and after it was resumed stands together, as a group."""
+    name = run.root.name
+    return {"project": "marft", "name": f"{name} from {iteration}" if iteration else name, "group": name}
+
+
 class TensorBoard:
     """Writes to ``<run>/tensorboard``."""
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
         module = imported("torch.utils.tensorboard", "TensorBoard logging", "track")
         # Steps that a resumed run will write again are purged.
-        self._writer, self._seen = (
-            module.SummaryWriter(str(run.root / "tensorboard"), purge_step=iteration + 1),
-            set[str](),
-        )
+        self._writer = module.SummaryWriter(str(run.root / "tensorboard"), purge_step=iteration + 1)
+        self._seen = set[str]()
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         for key, text in described(self._seen, metrics).items():
@@ -70,11 +74,8 @@ class Wandb:
 
     def __init__(self, run: RunFolder, iteration: int) -> None:
         wandb = imported("wandb", "Tracking with wandb", "wandb")
-        name = run.root.name
         self._run = wandb.init(
-            project="marft",
-            name=name if not iteration else f"{name} from {iteration}",
-            group=name,  # what a run writes before and after it was resumed stands together
+            **_named(run, iteration),
             dir=str(run.root),
             mode=os.environ.get("WANDB_MODE", "offline"),
             settings=wandb.Settings(console="off", silent=True),
@@ -142,8 +143,7 @@ class Trackio:
                 " TRACKIO_DIR to a folder for all runs, or start this one in another process."
             )
         self._trackio = imported("trackio", "Tracking with trackio", "trackio")
-        name = run.root.name
-        self._trackio.init(project="marft", name=name if not iteration else f"{name} from {iteration}", group=name)
+        self._trackio.init(**_named(run, iteration))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         self._trackio.log(dict(numbers(metrics)), step=int(metrics["iteration"]))

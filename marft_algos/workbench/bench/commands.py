@@ -20,8 +20,6 @@ from marft_envs.errors import ConfigError, did_you_mean
 if TYPE_CHECKING:
     from marft_algos.workbench.bench.cells import Cell
 
-VERBS = ("run", "report", "pack", "leaderboard", "perf")
-
 USAGE = """\
 Runs a grid of algorithms, environments and seeds, and reports on it.
 
@@ -48,8 +46,7 @@ def run_bench(argv: list[str]) -> int:
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
         raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)}")
-    verbs = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard, "perf": run_perf}
-    return verbs[verb](rest)
+    return VERBS[verb](rest)
 
 
 @dataclass(frozen=True)
@@ -78,9 +75,8 @@ def run_run(argv: list[str]) -> int:
 
     loaded = grid.load(options.grid)
     if options.plan:
-        for stage in ("sweep", "main"):
-            if options.stage in ("all", stage) and (stage == "main" or loaded.sweep is not None):
-                _print_plan(stage, cells.expand(loaded, stage))
+        for stage in loaded.stages(options.stage):
+            _print_plan(stage, cells.expand(loaded, stage))
         return 0
     folder = loaded.run(options.out, jobs=options.jobs, stage=options.stage)
     say(f"next:    marft bench report {shlex.quote(str(options.out))}")
@@ -201,3 +197,6 @@ def run_perf(argv: list[str]) -> int:
     finally:
         sys.argv = before
     return 0
+
+
+VERBS = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard, "perf": run_perf}

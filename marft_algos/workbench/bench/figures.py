@@ -10,9 +10,11 @@ import numpy as np
 
 from marft_algos.runs import plots
 from marft_algos.runs.disk import writing
+from marft_algos.runs.intervals import Interval
 from marft_algos.runs.plots import COLORS, NOISE
 from marft_algos.workbench.bench import statistics
-from marft_algos.workbench.bench.tables import EVERYTHING, Line, Row, complete, label, outcomes
+from marft_algos.workbench.bench.folder import Row, grouped
+from marft_algos.workbench.bench.tables import EVERYTHING, Line, complete, label, outcomes
 
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""
@@ -79,13 +81,6 @@ def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
     }
 
 
-def _by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    rows_of: dict[str, list[Row]] = {}
-    for row in rows:
-        rows_of.setdefault(label(row), []).append(row)
-    return rows_of
-
-
 def _beside(name: str, look: Mapping[str, Any]) -> float:
     """Returns where an algorithm stands among those drawn at one place, from -0.5 to 0.5."""
     return (list(look).index(name) + 0.5) / len(look) - 0.5
@@ -93,7 +88,7 @@ def _beside(name: str, look: Mapping[str, Any]) -> float:
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
     """Draws the score on the panel over what was spent, where it was measured: the mean of seeds, and their range."""
-    for name, runs in _by_label(rows).items():
+    for name, runs in grouped(rows, label).items():
         curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:
             continue
@@ -115,12 +110,7 @@ def _iqm(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], lines: Sequenc
     env = rows[0]["env"]
     shown = [x for x in lines if x.env == env and x.iqm is not None and x.env != EVERYTHING]
     for y, line in enumerate(reversed(shown)):
-        e = line.iqm
-        assert e is not None
-        color, _ = look[line.algorithm]
-        if e.low == e.low:
-            axes.plot([e.low, e.high], [y, y], color=color, linewidth=5, alpha=0.35, solid_capstyle="butt")
-        axes.plot([e.mean], [y], "|", color=color, markersize=12, markeredgewidth=2)
+        _interval(axes, line.iqm, y, look[line.algorithm][0], 5, marker="|", markersize=12, markeredgewidth=2)
     axes.set_yticks(range(len(shown)), [x.algorithm for x in reversed(shown)], fontsize=7)
     axes.set_xlabel("IQM of the score, 95 % interval")
 
@@ -131,22 +121,25 @@ def _environments(axes: Any, look: Mapping[str, Any], lines: Sequence[Line]) -> 
     envs = list(dict.fromkeys(x.env for x in shown))[::-1]
     names = list(dict.fromkeys(x.algorithm for x in shown))
     for line in shown:
-        e = line.mean
-        assert e is not None
-        color, _ = look[line.algorithm]
         y = envs.index(line.env) - 0.6 * (names.index(line.algorithm) + 0.5) / len(names) + 0.3
-        if e.low == e.low:
-            axes.plot([e.low, e.high], [y, y], color=color, linewidth=2, alpha=0.5, solid_capstyle="butt")
         first = line is next(x for x in shown if x.algorithm == line.algorithm)
-        axes.plot([e.mean], [y], "o", color=color, markersize=4, label=line.algorithm if first else None)
+        name = line.algorithm if first else None
+        _interval(axes, line.mean, y, look[line.algorithm][0], 2, marker="o", markersize=4, label=name)
     axes.set_yticks(range(len(envs)), envs, fontsize=7)
     axes.set_xlabel("mean score, 95 % interval")
+
+
+def _interval(axes: Any, e: Interval | None, y: float, color: str, width: float, **marked: Any) -> None:
+    """Draws a mean on its interval, if it has one; lines to nan are not drawn."""
+    if e is not None:
+        axes.plot([e.low, e.high], [y, y], color=color, linewidth=width, alpha=0.4, solid_capstyle="butt")
+        axes.plot([e.mean], [y], color=color, **marked)
 
 
 def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Draws the share of runs that reach a score, with the bootstrap's band."""
     levels = np.linspace(0, 1, 101)
-    for name, runs in _by_label(rows).items():
+    for name, runs in grouped(rows, label).items():
         kept = complete(outcomes(runs)[1])
         if not kept[0].size:  # outages took each problem from one run or another
             continue
@@ -161,7 +154,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
 
 def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Draws the trained team's score, and that with one policy set back to its start; mean of seeds."""
-    for name, runs in _by_label(rows).items():
+    for name, runs in grouped(rows, label).items():
         tables = [r["contribution"] for r in runs if isinstance(r.get("contribution"), dict)]
         if not tables:
             continue
@@ -183,7 +176,7 @@ def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> No
 
 def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, title: str) -> None:
     """Draws a quantity of the update over tokens, mean of policies, one thin line per seed."""
-    for row_label, runs in _by_label(rows).items():
+    for row_label, runs in grouped(rows, label).items():
         color, style = look[row_label]
         for i, row in enumerate(runs):
             values = [(p["tokens"], p[name]) for p in row["drift"] if name in p]

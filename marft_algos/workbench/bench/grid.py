@@ -169,10 +169,19 @@ class Grid(GridTable):
         """
         from marft_algos.workbench.bench.run import run
 
-        if stage == "sweep" and self.sweep is None:
+        return run(self, BenchFolder(Path(folder)), self.stages(stage), jobs, report)
+
+    def stages(self, wanted: Literal["all", "sweep", "main"]) -> list[Stage]:
+        """Returns the stages that are wanted and that there are, in order.
+
+        Raises:
+            ConfigError: Only the sweep is wanted, and there is none.
+        """
+        if wanted == "sweep" and self.sweep is None:
             raise ConfigError("The grid has no [sweep] with learning rates and seeds.")
-        stages: list[Stage] = ["sweep", "main"] if stage == "all" and self.sweep else ["main"]
-        return run(self, BenchFolder(Path(folder)), [stage] if stage == "sweep" else stages, jobs, report)
+        if wanted != "all":
+            return [wanted]
+        return ["sweep", "main"] if self.sweep else ["main"]
 
     def env_entry(self, label: str) -> EnvEntry:
         """Returns the environment that the label stands for."""

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError, model_validator
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from marft_algos.terminal import clean
 from marft_algos.workbench.bench import packed, tables
@@ -50,25 +59,13 @@ class _Cell(_Strict):
     skipped: str
 
 
-class _Grid(_Strict):
-    baseline: str = "reinforce"
-
-
-class _Stages(_Strict):
-    main: list[_Cell]
-
-
 class _Bench(_Strict):
-    grid: _Grid
-    stages: _Stages
-
-
-class _Trained(_Strict):
-    env: str
+    baseline: Annotated[str, Field(validation_alias=AliasPath("grid", "baseline"))] = "reinforce"
+    cells: Annotated[list[_Cell], Field(validation_alias=AliasPath("stages", "main"))]
 
 
 class _Job(_Strict):
-    config: _Trained
+    env: Annotated[str, Field(validation_alias=AliasPath("config", "env"))]
 
 
 class _Result(_Strict):
@@ -136,14 +133,14 @@ def _read(opened: packed.PackedBenchmark) -> Pack:
     folder.described()  # says so if it is another version's
     bench = _loaded(_Bench, folder.bench_file, opened.file)
     rows, envs = [], dict[tuple[str, str], str]()
-    for cell in bench.stages.main:
+    for cell in bench.cells:
         row = cell.model_dump() | {"status": "skipped" if cell.skipped else "failed", "error": cell.skipped}
         if not cell.skipped and (file := folder.result_file(cell.key)).is_file():
             result = _loaded(_Result, file, opened.file)
             row |= {"status": "skipped" if result.votes == 1 else "done"} | result.model_dump(exclude_none=True)
-            envs[cell.env, tables.label(row)] = _loaded(_Job, folder.job_file(cell.key), opened.file).config.env
+            envs[cell.env, tables.label(row)] = _loaded(_Job, folder.job_file(cell.key), opened.file).env
         rows.append(row)
-    lines = [line for line in tables.lines(rows, bench.grid.baseline) if line.seeds]
+    lines = [line for line in tables.lines(rows, bench.baseline) if line.seeds]
     entries = tuple(
         BoardEntry(opened.name, envs[line.env, line.algorithm], line) for line in lines if line.env != tables.EVERYTHING
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from marft_algos.workbench.bench.folder import Row, grouped
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,18 +24,22 @@ Tried = Mapping[float, tuple[float, float] | None]
 
 def tried(rows: Sequence[Mapping[str, Any]]) -> dict[Pair, Tried]:
     """Collects what each learning rate came to, from the rows of the stage ``sweep``."""
-    by_pair: dict[Pair, dict[float, list[Mapping[str, Any]]]] = {}
-    for row in rows:
-        if not row["hidden"]:
-            by_pair.setdefault((row["algorithm"], row["env"]), {}).setdefault(row["lr"], []).append(row)
-    return {pair: {lr: _means(seeds) for lr, seeds in by_rate.items()} for pair, by_rate in by_pair.items()}
+    by_pair = grouped((row for row in rows if not row["hidden"]), lambda row: (row["algorithm"], row["env"]))
+    return {
+        pair: {
+            lr: means([row if row["status"] == "done" else None for row in seeds])
+            for lr, seeds in grouped(tried_of, lambda row: float(row["lr"])).items()
+        }
+        for pair, tried_of in by_pair.items()
+    }
 
 
-def _means(seeds: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    if any(row["status"] != "done" for row in seeds):
+def means(points: Sequence[Row | None]) -> tuple[float, float] | None:
+    """Averages final score and score while training over seeds; None where one of them has none."""
+    whole = [point for point in points if point is not None]
+    if len(whole) < len(points):
         return None
-    score, learnt = (sum(row[name] for row in seeds) / len(seeds) for name in ("score", "train_score"))
-    return score, learnt
+    return fmean(point["score"] for point in whole), fmean(point["train_score"] for point in whole)
 
 
 def best(by_rate: Tried) -> float | None:
@@ -44,12 +50,6 @@ def best(by_rate: Tried) -> float | None:
     """
     whole = {lr: means for lr, means in by_rate.items() if means is not None}
     return max(whole, key=lambda lr: (*whole[lr], -lr)) if whole else None
-
-
-def _score(by_rate: Tried, lr: float) -> tuple[float, float]:
-    means = by_rate[lr]
-    assert means is not None, "a rate of which a run failed is not chosen"
-    return means
 
 
 def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
@@ -71,10 +71,9 @@ def chosen(grid: Grid, folder: BenchFolder) -> Rates | None:
     for env in grid.envs:
         # Of several algorithms that may train the single agent, the best stands, each at its best rate.
         rated = [(pair, out[pair]) for label in grid.singles if (pair := (grid.single_row(label), env)) in out]
-        scored = {pair: _score(by_pair[pair], lr) for pair, lr in rated if lr is not None}
-        for pair in scored:
-            if pair != max(scored, key=lambda p: scored[p]):
-                del out[pair]
+        scored = {pair: both for pair, lr in rated if lr is not None and (both := by_pair[pair][lr])}
+        for pair in scored.keys() - {max(scored, key=lambda p: scored[p], default=None)}:
+            del out[pair]
     for label in grid.envs:
         source = grid.env_entry(label).trained_on
         out |= {(a, label): lr for (a, e), lr in out.items() if source and e == source}

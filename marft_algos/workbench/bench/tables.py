@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,10 +15,10 @@ import numpy as np
 from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import clean
 from marft_algos.workbench.bench import statistics
+from marft_algos.workbench.bench.folder import Row, grouped
 from marft_algos.workbench.bench.statistics import Outcomes
 from marft_envs.errors import ConfigError, did_you_mean
 
-Row = Mapping[str, Any]
 EVERYTHING = "all environments"
 
 
@@ -121,9 +121,7 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
         ConfigError: No row has the baseline's or the reference's label, or two rows to compare have other problems.
     """
     shown = [r for r in rows if not r["hidden"]]
-    cells: dict[tuple[str, str], list[Row]] = {}
-    for row in shown:
-        cells.setdefault((row["env"], label(row)), []).append(row)
+    cells = grouped(shown, lambda row: (row["env"], label(row)))
     labels = list(dict.fromkeys(name for _, name in cells))
     base_label = next((name for name in labels if name == baseline or name.split(" / ")[0] == baseline), None)
     if base_label is None:
@@ -144,10 +142,6 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
     return out
 
 
-def _mean(done: Sequence[Row], name: str) -> float:
-    return float(np.mean([r.get(name, math.nan) for r in done]))
-
-
 def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]], name: str) -> Line:
     everyone = [r for part in parts for r in part]
     done = [r for r in everyone if r["status"] == "done"]
@@ -158,26 +152,24 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     played = [outcomes(part)[1] for part in parts]
     per_env = [complete(p)[0] for p in played]
     known = all(p.size for p in per_env)
+    costs = ("tokens", "processed", "starts", "critical_path", "seconds")
+    sampled, samples = _sampled(parts)
     return Line(
         env,
         name,
-        statistics.estimate(per_env) if known else None,
-        statistics.estimate(per_env, statistics.iqm) if known else None,
-        _difference(parts, bases) if parts != bases else None,
-        None,
-        _improvement(parts, bases) if parts != bases and _all_done(bases) else None,
-        min(map(len, per_env)),
-        failed,
-        pending,
-        sum(int(r.get("infra", 0)) for r in done),
-        _mean(done, "tokens"),
-        _mean(done, "processed"),
-        _mean(done, "starts"),
-        _mean(done, "critical_path"),
-        _mean(done, "seconds"),
-        float(max(r["peak_memory"] for r in done)),
-        _note(played, per_env),
-        *_sampled(parts),
+        mean=statistics.estimate(per_env) if known else None,
+        iqm=statistics.estimate(per_env, statistics.iqm) if known else None,
+        difference=_difference(parts, bases) if parts != bases else None,
+        improvement=_improvement(parts, bases) if parts != bases and _all_done(bases) else None,
+        seeds=min(map(len, per_env)),
+        failed=failed,
+        pending=pending,
+        infra=sum(int(r.get("infra", 0)) for r in done),
+        **{cost: float(np.mean([r.get(cost, math.nan) for r in done])) for cost in costs},
+        memory=float(max(r["peak_memory"] for r in done)),
+        note=_note(played, per_env),
+        sampled=sampled,
+        samples=samples,
     )
 
 

@@ -95,14 +95,13 @@ def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> 
 
 def _only_engines(options: EvalArguments) -> None:
     """Refuses what would otherwise be left out without a word."""
-    plain = EvalArguments()
     if options.scenarios and not options.compare:
         raise ConfigError("--scenarios is about --compare. Type: marft eval --compare RUN_A RUN_B --scenarios FILE")
-    if options.untrained and options.checkpoint != plain.checkpoint:
+    given = options.given()
+    if options.untrained and "checkpoint" in given:
         raise ConfigError("--untrained plays no checkpoint. Leave out --untrained, or --checkpoint.")
-    for name in ENGINES_ONLY:
-        if getattr(options, name) != getattr(plain, name):
-            raise ConfigError(f"--{name.replace('_', '-')} belongs to --engines. Type: marft eval --env ID --engines …")
+    if odd := [name for name in ENGINES_ONLY if name in given]:
+        raise ConfigError(f"--{odd[0].replace('_', '-')} belongs to --engines. Type: marft eval --env ID --engines …")
 
 
 def _compare(options: EvalArguments) -> int:
@@ -110,8 +109,7 @@ def _compare(options: EvalArguments) -> int:
     if len(options.compare) != 2:
         raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
     a, b = options.compare
-    unused = dataclasses.replace(options, compare=(), scenarios="", checkpoint="last")
-    if unused != EvalArguments():
+    if options.given() - {"compare", "scenarios", "checkpoint"}:
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     require_training()
     from marft_algos.workbench.evaluation import compare
@@ -148,9 +146,8 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
         kwargs = presets.keep_accepted(options.env, kwargs)
     if options.data:
         kwargs = {"data": options.data}
-    changes: dict[str, Any] = {"env": options.env, "models": options.models, "device": options.device}
-    changes |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
-    changed = {key: value for key, value in changes.items() if value}
+    named = {"env": options.env, "models": options.models, "device": options.device, "eval_episodes": options.episodes}
+    changed: dict[str, Any] = {key: value for key, value in named.items() if value}
     if options.models:
         changed |= {"start": "", "adapters": {}}  # of the run's own models
     if options.data:

@@ -168,8 +168,7 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
 def printed(changes: Sequence[Change]) -> str:
     """Formats one line per metric: A, B, difference with its interval, verdict."""
     width = max(len(c.name) for c in changes)
-    lines = []
-    for c in changes:
-        gap = f"{c.difference.mean:+.3f} [{c.difference.low:+.3f}, {c.difference.high:+.3f}]"
-        lines.append(f"{c.name:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {gap}  {c.verdict}".rstrip())
-    return "\n".join(lines)
+    return "\n".join(
+        f"{c.name:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {c.difference.signed()}  {c.verdict}".rstrip()
+        for c in changes
+    )

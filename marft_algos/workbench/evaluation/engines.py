@@ -15,6 +15,7 @@ from marft_algos.config import endpoints
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.lazy import require_training
+from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import say
 from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
 from marft_envs.errors import ConfigError, did_you_mean
@@ -75,14 +76,12 @@ def run(options: EvalArguments, argv: list[str]) -> int:
 
 def _check(options: EvalArguments) -> None:
     """Refuses options that say something about a run."""
-    plain = EvalArguments()
-    for field in dataclasses.fields(EvalArguments):
-        if field.name not in _TAKEN and getattr(options, field.name) != getattr(plain, field.name):
-            named = "a run" if field.name == "run" else f"--{field.name}"
-            raise ConfigError(
-                f"--engines plays a team without a run, and {named} belongs to one. Leave out one of the two; merged"
-                " weights of an export are played by the name of their folder."
-            )
+    if odd := sorted(options.given() - set(_TAKEN)):
+        named = "a run" if "run" in odd else f"--{odd[0]}"
+        raise ConfigError(
+            f"--engines plays a team without a run, and {named} belongs to one. Leave out one of the two; merged"
+            " weights of an export are played by the name of their folder."
+        )
     if not options.env:
         raise ConfigError("Which environment? marft eval --env ID --engines …. All of them: marft envs")
     if options.out.endswith(".jsonl"):
@@ -100,9 +99,8 @@ def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     split = {"split": kwargs["split"]} if "split" in kwargs else {}  # demonstrations are made of training problems
     table: dict[str, Any] = {"env": options.env, "env_kwargs": kwargs, "eval_kwargs": split, "seed": options.seed}
     table |= {"iterations": 0, "num_envs": options.jobs, "engine_batch": max(options.jobs, 1)}
-    table |= {"device": options.device} if options.device else {}
-    table |= {"eval_episodes": options.episodes} if options.episodes is not None else {}
-    table |= {"max_new_tokens": options.max_new_tokens} if options.max_new_tokens is not None else {}
+    named = {"device": options.device, "eval_episodes": options.episodes, "max_new_tokens": options.max_new_tokens}
+    table |= {key: value for key, value in named.items() if value}
     sampled = options.sampled or options.samples > 1 or options.temperature is not None
     table |= {"eval_greedy": not sampled, "temperature": options.temperature or 1.0}
     config = settings.build(table)
@@ -150,11 +148,8 @@ def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint],
 
 def _check_written(given: Mapping[str, Any] | str) -> None:
     """Refuses a table that a shell took apart, or that is no table: it would be taken for the name of a model."""
-    texts = (
-        [*given, *(text for text in given.values() if isinstance(text, str))] if isinstance(given, Mapping) else [given]
-    )
-    for text in texts:
-        if text.startswith("{"):
+    for text in (*given, *given.values()) if isinstance(given, Mapping) else (given,):
+        if isinstance(text, str) and text.startswith("{"):
             raise ConfigError(
                 f"--engines {text} … cannot be read as a table. Expected one in TOML or JSON, in quotes that keep the"
                 """ shell from it: --engines '{kind = "openai", model = "…", url = "…"}'"""
@@ -205,12 +200,10 @@ class _Progress:
 
 
 def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:
-    def shown(name: str, interval: Mapping[str, Any]) -> str:
-        return f"{name:<10} {interval['mean']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}], n = {interval['n']}"
-
-    say(shown(f"avg@{evaluation.samples}", content["average"]) + f", infra {content['infra']}")
+    average = Interval(**content["average"] | {"infra": content["infra"]})
+    say(f"{f'avg@{evaluation.samples}':<10} {average}")
     for k, interval in content["pass"].items():
-        say(shown(f"pass@{k}", interval))
+        say(f"{f'pass@{k}':<10} {Interval(**interval)}")
     for policy, used in content["usage"].items():
         tokens = f"{used['tokens_in']:,} + {used['tokens_out']:,} tokens"
         odd = f"{used['failed']} failed, {used['empty']} without text"

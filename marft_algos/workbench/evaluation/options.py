@@ -65,6 +65,11 @@ class EvalArguments:
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """With --engines: of samples."""
 
+    def given(self) -> set[str]:
+        """Returns the names of the options that are not as they are without being typed."""
+        plain = EvalArguments()
+        return {name for name, value in vars(self).items() if value != getattr(plain, name)}
+
 
 ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed")
 """Options of ``--engines``."""

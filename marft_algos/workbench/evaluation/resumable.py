@@ -37,18 +37,8 @@ _SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperatu
 """Settings that results repeat; all that are compared stand in eval.json."""
 _MAY_CHANGE = (
     *("preset", "algo", "algorithm", "iterations", "eval_episodes", "runs_dir", "name", "loggers"),
-    *(
-        "num_envs",
-        "engine_batch",
-        "kept_gb",
-        "device",
-        "threads",
-        "check_memory",
-        "fit_memory",
-        "overlap",
-        "adapter_dir",
-    ),
-    *("max_lost", "on_task_error"),
+    *("num_envs", "engine_batch", "kept_gb", "device", "threads", "check_memory", "fit_memory", "overlap"),
+    *("adapter_dir", "max_lost", "on_task_error"),
 )
 """Settings that an evaluation may go on with another value of, for they change neither prompts nor replies: of training
 (problems are counted apart), of the machine, and of what stops it."""
@@ -168,7 +158,8 @@ def play(
     with closing(evaluate.streamed(config, make_env, panel, left, renderer, engine)) as stream:
         for trajectory in stream if left else ():
             ended[trajectory.number] = trajectory
-            _append(evaluation.episodes_file, trajectory)
+            with writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
+                sink.write(json.dumps(_row(trajectory)) + "\n")
             lost = [t.episode for t in ended.values() if t.infra]
             if on_progress is not None:
                 on_progress(len(ended), len(panel), len(lost))
@@ -238,11 +229,6 @@ def _check_lost(lost: Sequence[Episode], config: TrainConfig, total: int) -> Non
             f"{len(lost)} of {total} episodes were lost to outages ({blamed(lost)}), and the rest was not tried. At"
             f" most a share of {config.max_lost:g} may be. What has ended is kept: give the same command again."
         )
-
-
-def _append(file: Path, trajectory: Trajectory) -> None:
-    with writing(file), file.open("a", encoding="utf-8") as sink:
-        sink.write(json.dumps(_row(trajectory)) + "\n")
 
 
 def _row(trajectory: Trajectory) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from marft_algos.runs.disk import writing
+from marft_algos.runs.disk import replacing
 from marft_algos.terminal import say
 from marft_algos.workbench.export import bases, card, gguf, team
 from marft_algos.workbench.export.bases import ExportBase
@@ -87,18 +87,8 @@ def write(wanted: Wanted, out: Path) -> list[str]:
         ConfigError: A model that cannot be written.
         RunError: The folder cannot be written.
     """
-    aside = out.with_name(f".{out.name}.tmp")
-    with writing(out):
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        try:
-            folders = _write(wanted, aside)
-            if out.exists():
-                shutil.rmtree(out)
-            aside.rename(out)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return folders
+    with replacing(out) as aside:
+        return _write(wanted, aside)
 
 
 def _write(wanted: Wanted, out: Path) -> list[str]:

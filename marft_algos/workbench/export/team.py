@@ -81,7 +81,7 @@ def _model(base: ExportBase, wanted: Wanted, out: Path) -> str:
     if base.spec in (*EMBEDDED, *gguf.PACKAGED) or not base.folder:
         return base.spec
     # The export is written aside, and then put in its place.
-    place = out.with_name(out.name.removeprefix(".").removesuffix(".tmp"))
+    place = out.with_name(out.name.removeprefix(".tmp-"))
     return base.reference(wanted.prefix) if wanted.prefix else os.path.abspath(place / base.folder)
 
 

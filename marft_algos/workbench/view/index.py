@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -304,26 +305,20 @@ def _search(
     # Most lines are put aside as bytes: JSON has plain ASCII as it is, but for quotes and the like, written as here.
     raw = json.dumps(text.lower())[1:-1].encode() if text.isascii() else b""
     found: list[EpisodeEntry] = []
-    wanted, opened, name = text.lower(), -1, ""
-    try:
+    wanted, opened = text.lower(), dict[str, BinaryIO]()
+    # A file that has gone: what is left of it is not searched.
+    with suppress(OSError), ExitStack() as files:
         for at in range(after, len(entries)):
             entry = entries[at]
             if len(found) == limit or (at % 64 == 0 and at > after and time.monotonic() > end):
                 return found, at
             if entry.damage:
                 continue
-            if entry.file != name:
-                if opened >= 0:
-                    os.close(opened)
-                opened, name = os.open(paths[entry.file], os.O_RDONLY), entry.file
-            line = os.pread(opened, entry.length, entry.offset)
+            if entry.file not in opened:
+                opened[entry.file] = files.enter_context(paths[entry.file].open("rb"))
+            line = os.pread(opened[entry.file].fileno(), entry.length, entry.offset)
             if raw in line.lower() and any(wanted in part.lower() for part in _texts(line)):
                 found.append(entry)
-    except OSError:  # a file that has gone: what is left of it is not searched
-        return found, len(entries)
-    finally:
-        if opened >= 0:
-            os.close(opened)
     return found, len(entries)
 
 

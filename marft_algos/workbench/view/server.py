@@ -65,7 +65,9 @@ class ViewServer(ThreadingHTTPServer):
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise ConfigError(f"Port {port} is taken. Free is, for one: --port {_free()}") from error
+                with socket.create_server((HOST, 0)) as free:
+                    other = free.getsockname()[1]
+                raise ConfigError(f"Port {port} is taken. Free is, for one: --port {other}") from error
             raise ConfigError(
                 f"Port {port} cannot be used: {error.strerror}. Leave --port out: any that is free."
             ) from error
@@ -128,10 +130,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: the address holds the token."""
-
-
-def _free() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -17,13 +17,14 @@ import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
 from marft_algos.workbench.bench.cells import single_entry
+from marft_algos.workbench.bench.folder import Row, grouped
 from marft_algos.workbench.bench.grid import AlgorithmEntry, EnvEntry, Grid, Sweep
+from marft_algos.workbench.bench.sweep import means
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_algos.workbench.bench.versus.verdict import UNITS, Unit
 from marft_envs.errors import ConfigError
 
 Side = Literal["team", "deaf", "single"]
-Row = Mapping[str, Any]
 Budgets = Mapping[Unit, int]
 SPENT: Mapping[Unit, str] = {"sampled": "tokens", "processed": "processed", "latency": "latency"}
 """Under which name a curve counts what was spent."""
@@ -38,6 +39,11 @@ class Choice:
 
     algorithm: str
     lr: float
+
+    @classmethod
+    def of(cls, row: Row) -> Choice:
+        """Returns what a row of a sweep tried."""
+        return cls(row["algorithm"], row["lr"])
 
     def __str__(self) -> str:
         """As rows are labelled."""
@@ -84,26 +90,22 @@ def choose(rows: Sequence[Row], unit: Unit = "sampled", budget: int | None = Non
     Raises:
         ConfigError: No run has ended well.
     """
-    tried: dict[Choice, list[tuple[float, float] | None]] = {}
-    for row in rows:
-        point = reached(row, unit, budget) if row["status"] == "done" else None
-        measured = (point["score"], point["train_score"]) if point else None
-        tried.setdefault(Choice(row["algorithm"], row["lr"]), []).append(measured)
-    whole = {c: [m for m in seeds if m is not None] for c, seeds in tried.items() if None not in seeds}
+    tried = {}
+    for choice, seeds in grouped(rows, Choice.of).items():
+        points = [reached(row, unit, budget) if row["status"] == "done" else None for row in seeds]
+        tried[choice] = means(points)
+    whole = {choice: both for choice, both in tried.items() if both is not None}
     if not whole:
         why = next((row["error"] for row in rows if row["status"] != "done"), "there are none")
         raise ConfigError(f"No run of the sweep ended well, so nothing can be chosen; the first: {why}")
-    means = {c: [sum(column) / len(seeds) for column in zip(*seeds, strict=True)] for c, seeds in whole.items()}
-    return max(means, key=lambda c: (*means[c], -c.lr))
+    return max(whole, key=lambda c: (*whole[c], -c.lr))
 
 
 def reached(row: Row, unit: Unit, budget: int | None) -> Row | None:
     """Finds the evaluation at the end of the iteration in which a budget was reached; None: it never was."""
-    points = row["curve"] if budget is None else [p for p in row["curve"] if p[SPENT[unit]] >= budget]
-    if not points:
-        return None
-    point: Row = points[-1] if budget is None else points[0]
-    return point
+    if budget is None:
+        return next(reversed(row["curve"]), None)
+    return next((point for point in row["curve"] if point[SPENT[unit]] >= budget), None)
 
 
 def has_dependency(trial: Trial) -> bool:

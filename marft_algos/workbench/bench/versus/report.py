@@ -13,9 +13,9 @@ from typing import Any
 
 from marft_algos.runs.disk import write_whole
 from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.folder import Row, grouped
 from marft_algos.workbench.bench.versus import grids, run, verdict
-from marft_algos.workbench.bench.versus.grids import SPENT, Row
+from marft_algos.workbench.bench.versus.grids import SPENT
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_algos.workbench.bench.versus.verdict import UNITS, Comparison, Unit
 
@@ -64,10 +64,7 @@ def read(trial: Trial, root: Path) -> Findings:
     comparisons = {unit: verdict.compare(_gaps(team, at[unit]), trial.margin, unequal[unit]) for unit in UNITS}
     deaf = run.finished(root, "deaf", "deaf") if "deaf" in record["chosen"] else None
     retrained = None if deaf is None else verdict.compare(_gaps(team, deaf), trial.margin)
-    rows = [r for r in BenchFolder(root / "team-runs").rows() if r["env"] != "team"]
-    by_env: dict[str, list[Row]] = {}
-    for row in rows:
-        by_env.setdefault(row["env"], []).append(row)
+    by_env = grouped((r for r in run.rows(root, "team", "runs") if r["env"] != "team"), lambda row: str(row["env"]))
     after = {env: verdict.compare(_gaps(team, played), trial.margin) for env, played in by_env.items()}
     word, reason = verdict.needed(comparisons)
     sheets = {
@@ -162,18 +159,14 @@ def _score(rows: Sequence[Row]) -> str:
 
 
 def _costs(sides: Mapping[str, Sequence[Row]]) -> Sheet:
+    """Lists what one episode of the last evaluation costs."""
     head = ["", "sampled tokens", "processed tokens", "critical path"]
-    body = [[name, *(_answer(rows, key) for key in _ANSWER)] for name, rows in sides.items() if rows]
+    body = []
+    for name, rows in ((name, rows) for name, rows in sides.items() if rows):
+        costs = [fmean(r[key] / len(r["problems"]) for r in rows) for key in ("eval_tokens", "eval_processed")]
+        costs += [fmean(r["critical_path"] for r in rows)]  # an average already
+        body.append([name, *(f"{cost:.1f}" for cost in costs)])
     return [head, *body]
-
-
-_ANSWER = ("eval_tokens", "eval_processed", "critical_path")
-
-
-def _answer(rows: Sequence[Row], key: str) -> str:
-    """Writes what one episode of the last evaluation costs; the critical path is recorded as an average already."""
-    per = (r[key] / (1 if key == "critical_path" else len(r["problems"])) for r in rows)
-    return f"{fmean(per):.1f}"
 
 
 def _sweeps(trial: Trial, root: Path, labels: Mapping[str, str]) -> Sheet:
@@ -182,18 +175,12 @@ def _sweeps(trial: Trial, root: Path, labels: Mapping[str, str]) -> Sheet:
     chosen = json.loads((root / run.FILE).read_text(encoding="utf-8"))["chosen"]
     body = []
     for side in run.sides(trial):
-        pairs: dict[tuple[str, float], list[Row]] = {}
-        folder = BenchFolder(root / f"{side}-sweep")
-        for row in folder.rows("sweep") if folder.bench_file.is_file() else []:
-            pairs.setdefault((row["algorithm"], row["lr"]), []).append(row)
-        for (name, lr), rows in pairs.items():
-            label = str(grids.Choice(name, lr))
-            where = [unit for unit, choice in chosen[side].items() if choice == label]
-            edge = (
-                " (edge of the rates)" if where and len(trial.lr) > 1 and lr in (min(trial.lr), max(trial.lr)) else ""
-            )
+        for choice, rows in grouped(run.rows(root, side, "sweep"), grids.Choice.of).items():
+            where = [unit for unit, made in chosen[side].items() if made == str(choice)]
             mark = (", ".join(where) if side == "single" else "yes") if where else ""
-            body.append([side, name, f"{lr:g}", _score(rows), mark + edge])
+            if where and len(trial.lr) > 1 and choice.lr in (min(trial.lr), max(trial.lr)):
+                mark += " (edge of the rates)"
+            body.append([side, choice.algorithm, f"{choice.lr:g}", _score(rows), mark])
     return [head, *body]
 
 

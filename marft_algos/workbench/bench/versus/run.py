@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import marft_algos
 from marft_algos.config import settings as configs
@@ -68,10 +68,15 @@ def _picked(trial: Trial, side: Side, root: Path, budgets: Budgets, jobs: int, s
     """Sweeps, unless there is nothing to choose among."""
     only = grids.candidates(trial, side)
     if len(only) == 1:
-        return dict.fromkeys(UNITS if side == "single" else UNITS[:1], only[0])
+        return dict.fromkeys(_units(side), only[0])
     swept = _folder(root, side, "sweep")
     grids.sweep(trial, side, budgets).run(swept, jobs=jobs, stage="sweep", report=_told(say, f"{side}, sweep"))
-    return choices(side, BenchFolder(swept).rows("sweep"), budgets)
+    return choices(side, rows(root, side, "sweep"), budgets)
+
+
+def _units(side: Side) -> tuple[Unit, ...]:
+    """Lists what a side has budgets of."""
+    return UNITS if side == "single" else UNITS[:1]
 
 
 def sides(trial: Trial) -> list[Side]:
@@ -99,7 +104,13 @@ def spent(rows: Sequence[Row]) -> Budgets:
 
 def finished(root: Path, side: Side, env: str) -> list[Row]:
     """Reads the runs that count of a side, in one of its environments, as far as they ended well."""
-    return [r for r in BenchFolder(_folder(root, side, "runs")).rows() if r["env"] == env and r["status"] == "done"]
+    return [r for r in rows(root, side, "runs") if r["env"] == env and r["status"] == "done"]
+
+
+def rows(root: Path, side: Side, part: Literal["sweep", "runs"]) -> list[Row]:
+    """Reads the cells of a side's sweep, or those that count; none before they are planned."""
+    folder = BenchFolder(_folder(root, side, part))
+    return [*folder.rows("sweep" if part == "sweep" else "main")] if folder.bench_file.is_file() else []
 
 
 def described(budgets: Mapping[Unit, int]) -> str:
@@ -109,14 +120,14 @@ def described(budgets: Mapping[Unit, int]) -> str:
 
 def failures(root: Path, trial: Trial) -> list[str]:
     """Lists the cells that failed, with their errors."""
-    out = []
-    for side in sides(trial):
-        for part, stage in (("sweep", "sweep"), ("runs", "main")):
-            folder = BenchFolder(_folder(root, side, part))
-            for row in folder.rows(stage) if folder.bench_file.is_file() else []:
-                if row["status"] in ("failed", "skipped"):
-                    out.append(f"{side}: {row['algorithm']} · {row['env']} · seed {row['seed']}: {row['error']}")
-    return out
+    parts: tuple[Literal["sweep", "runs"], ...] = ("sweep", "runs")
+    return [
+        f"{side}: {row['algorithm']} · {row['env']} · seed {row['seed']}: {row['error']}"
+        for side in sides(trial)
+        for part in parts
+        for row in rows(root, side, part)
+        if row["status"] in ("failed", "skipped")
+    ]
 
 
 def _prepare(trial: Trial, root: Path) -> None:
@@ -214,7 +225,7 @@ def fits(trial: Trial, costs: Mapping[Side, Cost]) -> list[str]:
     budgets = single_budgets(trial, costs["team"])
     notes = []
     for side, cost in costs.items():
-        for unit in UNITS if side == "single" else UNITS[:1]:
+        for unit in _units(side):
             share = cost.spent[unit] / budgets[unit]
             if share > 1:
                 raise ConfigError(
@@ -241,17 +252,17 @@ def plan(trial: Trial, costs: Mapping[Side, Cost]) -> list[str]:
     seconds, tokens, count = 0.0, 0, 0
     for side in sides(trial):
         cost = costs["single" if side == "single" else "team"]
-        choices = len(grids.candidates(trial, side))
+        choices, units = len(grids.candidates(trial, side)), _units(side)
         swept = choices * len(trial.sweep_seeds) if choices > 1 else 0
-        most = len(UNITS) if side == "single" else 1
-        iterations = max(budgets[u] / cost.spent[u] for u in (UNITS if side == "single" else UNITS[:1]))
-        each = iterations * cost.seconds + cost.evaluation * (2 + most)
-        runs = f"{len(trial.seeds)}" + (f" to {most * len(trial.seeds)}" if most > 1 else "")
+        iterations = max(budgets[u] / cost.spent[u] for u in units)
+        each = iterations * cost.seconds + cost.evaluation * (2 + len(units))
+        least, most = len(trial.seeds), len(units) * len(trial.seeds)
+        runs = f"{least} to {most}" if most > least else f"{most}"
         size = f"about {each:.0f} s and {iterations:.0f} iterations each"
         lines.append(f"{side}: {swept} runs of the sweep, {runs} that count, {size}")
-        seconds += each * (swept + most * len(trial.seeds))
-        tokens += round(iterations * cost.spent["sampled"] * (swept + most * len(trial.seeds)))
-        count += swept + most * len(trial.seeds)
+        seconds += each * (swept + most)
+        tokens += round(iterations * cost.spent["sampled"] * (swept + most))
+        count += swept + most
     spoken = len(grids.speakers(trial)) + grids.has_dependency(trial)
     lines.append(f"and {spoken * len(trial.seeds)} evaluations of the trained team, messages exchanged or D cut")
     if warm := grids.setting(trial, "warm_start", 0):
