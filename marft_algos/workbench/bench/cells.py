@@ -35,7 +35,9 @@ ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
-_ELSEWHERE = ("runs_dir", "name", "threads", "device", "decode_graph", "fit_memory", "max_lost", "on_task_error")
+_ELSEWHERE = (
+    *("runs_dir", "name", "threads", "device", "decode_graph", "kept_gb", "fit_memory", "max_lost", "on_task_error"),
+)
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
     name: getattr(TrainConfig, name)
@@ -197,7 +199,9 @@ class _Expansion:
             yield from (Cell(self.stage, control, env, "", seed, skipped=why) for control in alone_or_voting)
         if not entry.single or not alone_or_voting:
             return
-        label = self._best_single(env)
+        # Of the algorithms that may train the single agent, the one that the sweep's choice left.
+        left = [label for label in grid.singles if self._rate(grid.single_row(label), env) is not None]
+        label = (left or list(grid.singles))[0]
         row = grid.single_row(label)
         alone = self._cell(label, env, single_entry(entry), "", seed, self._rate(row, env))
         alone = dataclasses.replace(alone, algorithm=row, contribution=0, hidden="single" not in grid.controls)
@@ -215,11 +219,6 @@ class _Expansion:
                 hidden=False,
                 skipped=alone.skipped or team.skipped or _unvotable(alone),
             )
-
-    def _best_single(self, env: str) -> str:
-        """Picks, of the algorithms that may train the single agent, the one that the sweep's choice left."""
-        left = [label for label in self.grid.singles if self._rate(self.grid.single_row(label), env) is not None]
-        return (left or list(self.grid.singles))[0]
 
     def _rate(self, label: str, env: str) -> float | None:
         return None if self.rates is None else self.rates.get((label, env))
