@@ -18,8 +18,7 @@ from pydantic import TypeAdapter
 from marft_algos import seeds
 from marft_algos.cluster.worker import HashedBytes
 from marft_algos.rollout.panel import Chunk
-from marft_algos.runs.disk import replacing
-from marft_envs.errors import ConfigError
+from marft_algos.runs.disk import reading, replacing
 
 FILE = "chunk.json"
 
@@ -54,7 +53,8 @@ def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, HashedBytes]]]:
     Raises:
         ConfigError: There is nothing of the kind.
     """
-    try:
+    example = "marft replay runs/NAME/lost/iteration-000003-chunk-001"
+    with reading(f"'{folder}' holds no chunk that was kept", f"Expected a folder in a run's lost/, as in {example}"):
         table: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
         versions = table.pop("policies")
         chunk = TypeAdapter(Chunk).validate_python(table)
@@ -65,8 +65,3 @@ def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, HashedBytes]]]:
         if len(chunk.panel.seeds) != len(chunk.panel.options):
             raise ValueError(f"{len(chunk.panel.seeds)} seeds, {len(chunk.panel.options)} options")
         return chunk, weights
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            f"'{folder}' holds no chunk that was kept: {error}. Expected a folder in a run's lost/, as in marft replay"
-            " runs/NAME/lost/iteration-000003-chunk-001"
-        ) from error

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from marft_algos.models import finite
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checksums
-from marft_algos.runs.disk import remove, replacing, writing
+from marft_algos.runs.disk import reading, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -163,18 +163,12 @@ def read_progress(path: Path) -> RunProgress:
         ConfigError: Damaged, unreadable, or of another format.
     """
     checksums.check(path, "state.json")
-    try:
+    with reading(f"The checkpoint {path} cannot be read", "Move it away, or choose another: --checkpoint"):
         described = json.loads((path / "state.json").read_text())
         if described.pop("format") != FORMAT:
             raise ConfigError(f"The checkpoint {path} has another format than this version's ({FORMAT}).")
         described.pop("policies")
         return RunProgress(**described)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(
-            f"The checkpoint {path} cannot be read: {error}. Move it away, or choose another: --checkpoint"
-        ) from error
 
 
 def check_policies(path: Path, names: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from marft_algos.jsonl import drop_cut_line
-from marft_envs.errors import DataError, MarftError
+from marft_envs.errors import ConfigError, DataError, MarftError
 
 FILE = ".lock"
 
@@ -182,6 +182,25 @@ def mend(path: Path) -> None:
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+
+
+@contextmanager
+def reading(what: str, expected: str) -> Iterator[None]:
+    """Turns what may be wrong with a file that anybody may have written into an error that says what to do.
+
+    Args:
+        what: Has happened, if it is not what was expected.
+        expected: What was, and what to type.
+
+    Raises:
+        ConfigError: It is missing, or holds something else.
+    """
+    try:
+        yield
+    except MarftError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{what}: {error}. {expected}") from error
 
 
 @contextmanager

@@ -148,9 +148,10 @@ def _located(spec: str, run: RunFolder) -> str:
     path = Path(spec).expanduser()
     if spec in (*EMBEDDED, *gguf.PACKAGED) or (path.is_absolute() and _is_model(path)):
         return spec
-    candidates = [_seen_from(run, path)] if path.is_absolute() else [path]
-    for folder in candidates:
-        if folder is not None and _is_model(folder):
+    # An absolute path leads elsewhere if the run's folder has moved, and what it names with it.
+    moved = [run.root / os.path.relpath(path, line["root"]) for line in run.commands()[:1]]
+    for folder in moved if path.is_absolute() else [path]:
+        if _is_model(folder):
             return os.path.abspath(folder)
     if not path.is_absolute() and not spec.startswith(".") and spec.count("/") < 2:
         return spec  # a hub's id
@@ -158,9 +159,3 @@ def _located(spec: str, run: RunFolder) -> str:
         f"'{run.root}' was trained on the model in '{spec}', which is not there any more. Put it back, or write its new"
         f" place into {run.config_file}."
     )
-
-
-def _seen_from(run: RunFolder, path: Path) -> Path | None:
-    """Finds where an absolute path leads if the run's folder has moved, and what it names with it."""
-    commands = run.commands()[:1]
-    return run.root / os.path.relpath(path, commands[0]["root"]) if commands else None

@@ -14,7 +14,7 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checksums, paths
-from marft_algos.runs.disk import replacing
+from marft_algos.runs.disk import reading, replacing
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -206,24 +206,18 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
     with run.locked(), replacing(run.start) as aside:
         for name in names:
             shutil.copytree(origin.weights / "policies" / name, aside / "policies" / name)
-        (aside / _ORIGIN).write_text(json.dumps(_record(origin, names), indent=1) + "\n", encoding="utf-8")
+        whose = {"run": str(origin.run.root.absolute()), "checkpoint": origin.weights.name, "policies": list(names)}
+        whose |= {"algo": origin.config.algo, "env": origin.config.env}
+        (aside / _ORIGIN).write_text(json.dumps(whose, indent=1) + "\n", encoding="utf-8")
         checksums.write(aside)
-
-
-def _record(origin: Origin, names: Sequence[str]) -> dict[str, Any]:
-    step = {"run": str(origin.run.root.absolute()), "checkpoint": origin.weights.name}
-    return step | {"algo": origin.config.algo, "env": origin.config.env, "policies": list(names)}
 
 
 def record(run: RunFolder) -> str:
     """Says whose weights a run began with; empty if its own."""
-    try:
-        origin: dict[str, Any] = json.loads((run.start / _ORIGIN).read_text(encoding="utf-8"))
+    file = run.start / _ORIGIN
+    if not file.is_file():
+        return ""
+    with reading(f"'{file}' cannot be read", "Expected what marft train --start wrote."):
+        origin: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         names = ", ".join(map(str, origin["policies"]))
         return f"{origin['run']}, {origin['checkpoint']} ({origin['algo']} on {origin['env']}): {names}"
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"'{run.start / _ORIGIN}' cannot be read: {error}. Expected what marft train --start wrote."
-        ) from error

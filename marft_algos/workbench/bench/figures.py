@@ -40,7 +40,16 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     each = {env: [r for r in done if r["env"] == env] for env in envs}
-    drawn = {name: (draw, each) for name, draw in _figures(lines).items() if envs}
+    figures: dict[str, Draw] = {
+        "efficiency_tokens": lambda axes, rows, look: _efficiency(axes, rows, look, "tokens"),
+        "efficiency_seconds": lambda axes, rows, look: _efficiency(axes, rows, look, "seconds"),
+        "iqm": lambda axes, rows, look: _iqm(axes, rows, look, lines),
+        "profiles": _profiles,
+        "contribution": _contribution,
+        "kl": lambda axes, rows, look: _drift(axes, rows, look, "kl", "KL to the sampling policy"),
+        "ess": lambda axes, rows, look: _drift(axes, rows, look, "ess", "effective sample size"),
+    }
+    drawn = {name: (draw, each) for name, draw in figures.items() if envs}
     if any(line.across for line in lines):
         drawn["environments"] = (lambda axes, rows, look: _environments(axes, look, lines), {"": done})
     for name, (draw, every) in drawn.items():
@@ -67,18 +76,6 @@ def _has_data(draw: Draw, rows: Sequence[Row], look: Mapping[str, Any]) -> bool:
     axes = plots.figure(1, 1).add_subplot()
     draw(axes, rows, look)
     return bool(axes.has_data())
-
-
-def _figures(lines: Sequence[Line]) -> dict[str, Draw]:
-    return {
-        "efficiency_tokens": lambda axes, rows, look: _efficiency(axes, rows, look, "tokens"),
-        "efficiency_seconds": lambda axes, rows, look: _efficiency(axes, rows, look, "seconds"),
-        "iqm": lambda axes, rows, look: _iqm(axes, rows, look, lines),
-        "profiles": _profiles,
-        "contribution": _contribution,
-        "kl": lambda axes, rows, look: _drift(axes, rows, look, "kl", "KL to the sampling policy"),
-        "ess": lambda axes, rows, look: _drift(axes, rows, look, "ess", "effective sample size"),
-    }
 
 
 def _beside(name: str, look: Mapping[str, Any]) -> float:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from marft_algos.config import values
-from marft_algos.runs.disk import Inside, write_whole, writing
+from marft_algos.runs.disk import Inside, reading, write_whole, writing
 from marft_envs.errors import ConfigError
 
 Row = Mapping[str, Any]
@@ -82,19 +82,14 @@ class BenchFolder:
         Raises:
             ConfigError: There is none, or it is another version's.
         """
-        try:
+        start = f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
+        with reading(f"'{self.root}' is no benchmark: bench.json cannot be read", start):
             description = dict[str, Any](json.loads(self.bench_file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                f"'{self.root}' is no benchmark: bench.json cannot be read ({error}). "
-                f"Start one: marft bench run GRID.toml --out {shlex.quote(str(self.root))}"
-            ) from error
         version = (description.get("format"), description.get("version"))
         if version != (FORMAT, SCORES):
             raise ConfigError(
-                f"'{self.root}' was made by marft {version[1]} (format {version[0]}); "
-                f"scores are comparable since {SCORES} "
-                f"(format {FORMAT}), and their runs are not comparable. Choose another --out, or install that version."
+                f"'{self.root}' was made by marft {version[1]} (format {version[0]}); scores are comparable since "
+                f"{SCORES} (format {FORMAT}), so its runs are not. Choose another --out, or install that version."
             )
         return description
 
@@ -180,7 +175,5 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """
     if path.is_dir():
         return BenchFolder(path).rows()
-    try:
+    with reading(f"Cannot read '{path}'", "Expected a benchmark's folder or results.jsonl."):
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"Cannot read '{path}': {error}. Expected a benchmark's folder or results.jsonl.") from error

@@ -11,18 +11,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marft_algos.config.values import dumps
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
 from marft_algos.workbench.bench import figures, statistics, sweep, tables
+from marft_algos.workbench.bench.folder import BenchFolder, grouped
 from marft_algos.workbench.bench.tables import alike, complete, label, outcomes, points
 from marft_envs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from marft_algos.workbench.bench.folder import BenchFolder
 
 
 def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
@@ -129,17 +127,15 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
     Raises:
         ConfigError: The two have nothing in common, or were scored on other problems.
     """
-    groups: dict[tuple[str, str], tuple[list[Any], list[Any]]] = {}
-    for side, rows in enumerate((new, old)):
-        for row in rows:
-            if row["status"] == "done" and not row["hidden"]:
-                groups.setdefault((row["env"], label(row)), ([], []))[side].append(row)
+    now, before = (
+        grouped(
+            (r for r in rows if r["status"] == "done" and not r["hidden"]), lambda row: f"{label(row)} · {row['env']}"
+        )
+        for rows in (new, old)
+    )
     lines, departed = [], []
-    for (env, name), (ours, theirs) in groups.items():
-        if not theirs:
-            continue
-        title = f"{name} · {env}"
-        if not ours:
+    for title, theirs in before.items():
+        if (ours := now.get(title)) is None:
             lines.append(f"{title}: not there any more")
             departed.append(title)
             continue

@@ -15,7 +15,7 @@ from typing import Any
 from marft_algos.config.settings import TrainConfig
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint, intervals, paths
-from marft_algos.runs.disk import writing
+from marft_algos.runs.disk import reading, writing
 from marft_algos.runs.folder import RunFolder, outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training import setup
@@ -154,12 +154,10 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content) + "\n", encoding="utf-8")
         return panel
-    try:
+    with reading(f"Cannot read the scenarios in '{path}'", "Expected a file written here."):
         content = json.loads(path.read_text(encoding="utf-8"))
         stored = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
         of = content["env"], content["env_kwargs"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"Cannot read the scenarios in '{path}': {error}. Expected a file written here.") from error
     if of != (env, json.loads(json.dumps(kwargs))):
         raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")
     return stored

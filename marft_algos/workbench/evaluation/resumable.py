@@ -22,7 +22,7 @@ from marft_algos.engines.ledger import Ledger
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
 from marft_algos.runs import intervals
-from marft_algos.runs.disk import Inside, mend, write_whole, writing
+from marft_algos.runs.disk import Inside, mend, reading, write_whole, writing
 from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.training import evaluate, records
@@ -107,11 +107,9 @@ class ResumableEvaluation:
                 self.root.mkdir(parents=True, exist_ok=True)
             write_whole(file, text)
         now = json.loads(text)
-        try:
+        with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
             # A setting that came after the folder was made had what is its default now.
             before = json.loads(json.dumps(TrainConfig().table())) | dict(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{file} cannot be read: {error}. Choose another folder: --out DIR") from error
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:
             values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"

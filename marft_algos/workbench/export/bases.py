@@ -73,16 +73,10 @@ def find(specs: Iterable[str]) -> dict[str, ExportBase]:
         origin, license_name = _known(spec, location, local)
         described = AutoConfig.from_pretrained(location, trust_remote_code=False)
         quantised = getattr(described, "quantization_config", None) is not None
-        found[spec] = ExportBase(
-            spec, location, chat, folder, origin, license_name, _unbent(location, described), quantised
-        )
+        bent, straight = generation(location, described).to_diff_dict(), {"temperature": 1.0, **STRAIGHT}
+        unbent = {name: value for name, value in straight.items() if bent.get(name) not in (None, value)}
+        found[spec] = ExportBase(spec, location, chat, folder, origin, license_name, unbent, quantised)
     return found
-
-
-def _unbent(location: str, described: Any) -> dict[str, float]:
-    found = generation(location, described).to_diff_dict()
-    straight = {"temperature": 1.0, **STRAIGHT}
-    return {name: value for name, value in straight.items() if found.get(name) not in (None, value)}
 
 
 def copy(base: ExportBase, folder: Path) -> None:

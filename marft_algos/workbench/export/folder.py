@@ -123,7 +123,9 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[st
     if wanted.whole:
         shutil.copytree(source, out / policy, dirs_exist_ok=True)
     else:
-        _adapter(source, out / policy, part.reference)
+        weights, settings = _ADAPTER
+        shutil.copyfile(source / weights, out / policy / weights)
+        bases.name_base(source / settings, out / policy / settings, part.reference, inference_mode=True)
     _finish(wanted, part, out / policy)
     folders, model = [policy], out / policy
     if wanted.merged and not wanted.whole:
@@ -137,13 +139,6 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[st
         gguf.convert(list(wanted.converter), model, file, wanted.gguf)
         _card(wanted, replace(part, kind="gguf", file=file.name), out / folders[-1])
     return folders
-
-
-def _adapter(source: Path, folder: Path, reference: str) -> None:
-    """Copies an adapter, and names its base model as others find it."""
-    weights, settings = _ADAPTER
-    shutil.copyfile(source / weights, folder / weights)
-    bases.name_base(source / settings, folder / settings, reference, inference_mode=True)
 
 
 def _merge(base: ExportBase, adapter: Path, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, get_args
 
 from marft_algos.runs import plots, start
@@ -174,14 +175,10 @@ def _facts(run: RunFolder) -> dict[str, Any]:
 
 def _axes(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Returns what iterations cost: tokens sampled for training, and seconds, up to their ends."""
-    tokens: list[float | None] = []
-    total = 0.0
-    for line in metrics:
-        total = float(line.get("tokens_total", total))
-        tokens.append(total)
+    tokens = accumulate(metrics, lambda total, line: float(line.get("tokens_total", total)), initial=0.0)
     return {
         "iteration": [line.get("iteration") for line in metrics],
-        "tokens": tokens,
+        "tokens": [*tokens][1:],
         "seconds": [line.get("time_elapsed") for line in metrics],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +43,14 @@ def open_sources(paths: Sequence[str]) -> list[ViewSource]:
     """
     places = [place for path in paths or (RunFolder.newest(),) for place in _places(path)]
     places = list({os.path.realpath(root): (name, root) for name, root in reversed(places)}.values())[::-1]
-    taken: dict[str, int] = {}
+    taken = Counter[str]()
     sources = []
     for name, root in places:
-        taken[name] = taken.get(name, 0) + 1
+        taken[name] += 1
         shown = name if taken[name] == 1 else f"{name} ({taken[name]})"
-        if root.is_dir() and (root / "config.toml").is_file():
-            sources.append(ViewSource(shown, RunFolder(root), EpisodeIndex(root / "episodes")))
-        else:
-            sources.append(ViewSource(shown, None, EpisodeIndex(root / EVALUATION if root.is_dir() else root)))
+        run = RunFolder(root) if (root / "config.toml").is_file() else None
+        place = root / "episodes" if run else root / EVALUATION if root.is_dir() else root
+        sources.append(ViewSource(shown, run, EpisodeIndex(place)))
     return sources
 
 
@@ -71,15 +71,13 @@ def _places(path: str) -> Iterator[tuple[str, Path]]:
         yield run.root.resolve().name, run.root
 
 
-def _cells(root: Path) -> Iterator[tuple[str, Path]]:
+def _cells(root: Path) -> list[tuple[str, Path]]:
     """Names the runs of a benchmark by their row, environment and seed."""
-    folder, count = BenchFolder(root), 0
-    for row in folder.rows():
-        if (folder.runs / row["key"] / "config.toml").is_file():
-            count += 1
-            yield f"{label(row)} · {row['env']} · {row['seed']}", folder.runs / row["key"]
-    if not count:
+    folder = BenchFolder(root)
+    made = [row for row in folder.rows() if (folder.runs / row["key"] / "config.toml").is_file()]
+    if not made:
         raise ConfigError(f"'{root}' is a benchmark of which nothing has been run. Type: marft bench run GRID.toml")
+    return [(f"{label(row)} · {row['env']} · {row['seed']}", folder.runs / row["key"]) for row in made]
 
 
 def writer(run: RunFolder) -> str:
