@@ -152,7 +152,8 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     played = [outcomes(part)[1] for part in parts]
     per_env = [complete(p)[0] for p in played]
     known = all(p.size for p in per_env)
-    costs = ("tokens", "processed", "starts", "critical_path", "seconds")
+    names = ("tokens", "processed", "starts", "critical_path", "seconds")
+    costs: dict[str, Any] = {cost: float(np.mean([r.get(cost, math.nan) for r in done])) for cost in names}
     sampled, samples = _sampled(parts)
     return Line(
         env,
@@ -165,7 +166,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         failed=failed,
         pending=pending,
         infra=sum(int(r.get("infra", 0)) for r in done),
-        **{cost: float(np.mean([r.get(cost, math.nan) for r in done])) for cost in costs},
+        **costs,
         memory=float(max(r["peak_memory"] for r in done)),
         note=_note(played, per_env),
         sampled=sampled,

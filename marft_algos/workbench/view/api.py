@@ -175,10 +175,11 @@ def _facts(run: RunFolder) -> dict[str, Any]:
 
 def _axes(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[float | None]]:
     """Returns what iterations cost: tokens sampled for training, and seconds, up to their ends."""
-    tokens = accumulate(metrics, lambda total, line: float(line.get("tokens_total", total)), initial=0.0)
+    totals = accumulate(metrics, lambda total, line: float(line.get("tokens_total", total)), initial=0.0)
+    tokens: list[float | None] = [*totals]
     return {
         "iteration": [line.get("iteration") for line in metrics],
-        "tokens": [*tokens][1:],
+        "tokens": tokens[1:],
         "seconds": [line.get("time_elapsed") for line in metrics],
     }
 
