@@ -13,8 +13,7 @@ from marft_algos.runs.disk import writing
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.plots import COLORS, NOISE
 from marft_algos.workbench.bench import statistics
-from marft_algos.workbench.bench.folder import Row, grouped
-from marft_algos.workbench.bench.tables import EVERYTHING, Line, complete, label, outcomes
+from marft_algos.workbench.bench.tables import EVERYTHING, Line, Row, complete, grouped, label, outcomes
 
 Draw = Callable[[Any, Sequence[Row], Mapping[str, Any]], None]
 """Draws on axes what the rows of one environment say; label -> color and line."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from marft_algos.config import values
 from marft_algos.runs.disk import Inside, reading, write_whole, writing
 from marft_envs.errors import ConfigError
 
-Row = Mapping[str, Any]
-Key = TypeVar("Key", bound=Hashable)
 FORMAT = 1
 SCORES = "0.1.0"
 """Version since which equal cells have equal scores: the distribution's, when something last moved them."""
@@ -157,14 +155,6 @@ class BenchFolder:
         if self.error_file(key).is_file():
             return row | {"status": "failed", "error": self.error_file(key).read_text(encoding="utf-8").strip()}
         return row | {"status": "pending", "error": "not run yet"}
-
-
-def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
-    """Sorts rows into lists by what a function says of each, in the order in which that is first said."""
-    groups: dict[Key, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

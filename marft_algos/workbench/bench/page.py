@@ -11,16 +11,18 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.config.values import dumps
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
 from marft_algos.workbench.bench import figures, statistics, sweep, tables
-from marft_algos.workbench.bench.folder import BenchFolder, grouped
-from marft_algos.workbench.bench.tables import alike, complete, label, outcomes, points
+from marft_algos.workbench.bench.tables import alike, complete, grouped, label, outcomes, points
 from marft_envs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from marft_algos.workbench.bench.folder import BenchFolder
 
 
 def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.workbench.bench.folder import Row, grouped
+from marft_algos.workbench.bench.tables import Row, grouped
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:

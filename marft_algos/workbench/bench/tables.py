@@ -6,19 +6,20 @@ import csv
 import dataclasses
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import clean
 from marft_algos.workbench.bench import statistics
-from marft_algos.workbench.bench.folder import Row, grouped
 from marft_algos.workbench.bench.statistics import Outcomes
 from marft_envs.errors import ConfigError, did_you_mean
 
+Row = Mapping[str, Any]
+Key = TypeVar("Key", bound=Hashable)
 EVERYTHING = "all environments"
 
 
@@ -57,6 +58,14 @@ class Line:
     """Mean outcome of sampled answers (avg@k), where the grid asks for them and every run has them."""
     samples: int = 0
     """That k."""
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+    """Sorts rows into lists by what a function says of each, in the order in which that is first said."""
+    groups: dict[Key, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
 
 
 def label(row: Row) -> str:

@@ -17,9 +17,9 @@ import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
 from marft_algos.workbench.bench.cells import single_entry
-from marft_algos.workbench.bench.folder import Row, grouped
 from marft_algos.workbench.bench.grid import AlgorithmEntry, EnvEntry, Grid, Sweep
 from marft_algos.workbench.bench.sweep import means
+from marft_algos.workbench.bench.tables import Row, grouped
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_algos.workbench.bench.versus.verdict import UNITS, Unit
 from marft_envs.errors import ConfigError

@@ -13,7 +13,7 @@ from typing import Any
 
 from marft_algos.runs.disk import write_whole
 from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.folder import Row, grouped
+from marft_algos.workbench.bench.tables import Row, grouped
 from marft_algos.workbench.bench.versus import grids, run, verdict
 from marft_algos.workbench.bench.versus.grids import SPENT
 from marft_algos.workbench.bench.versus.trial import Trial
