@@ -36,9 +36,11 @@ class NoData(pytest.skip.Exception):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def states(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What runs of tests may do is not noted in the folder of the user who runs them."""
+def homes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Nothing is noted or cached in the folder of the user who runs the tests; the tests' processes share a cache."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("states"))
+    base = tmp_path_factory.getbasetemp()
+    os.environ["XDG_CACHE_HOME"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,15 +7,18 @@ A generator at one level (and, for programs, in one mode) is a cell. Every probl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, check_known, did_you_mean
+from marft_envs.problems.rows import ById
 from marft_envs.problems.sets import Identified, dealt
+from marft_envs.problems.stored import stored
 
 SPLITS = ("train", "test")
 
@@ -56,6 +59,14 @@ def distinct(write: Callable[[int], T], text: Callable[[T], str], most: int, att
         if len(firsts) == most:
             break
     return list(firsts.values())
+
+
+def by_split(problems: Iterable[P], split_of: Callable[[P], str]) -> dict[str, list[int]]:
+    """Returns the keys, with which ids end, of the problems of each split."""
+    keys: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for problem in problems:
+        keys[split_of(problem)].append(int(problem.id.rpartition("/")[2]))
+    return keys
 
 
 class Generators(Generic[C, P]):
@@ -177,11 +188,20 @@ class Generators(Generic[C, P]):
         self.check_split(split)
         return [problem for cell in self.cells(0) for problem in self._panel(*cell) if self._in(problem, split)]
 
-    def _deal(self, split: str, levels: tuple[int, ...] | None) -> tuple[P, ...]:
+    def _deal(self, split: str, levels: tuple[int, ...] | None) -> ById[P]:
         """Returns a split's share of the panels of these levels (None: all), dealt so that neighbours differ."""
         self.check_split(split)
-        return dealt(
-            [problem for problem in self._panel(*cell) if self._in(problem, split)]
-            for cell in self._cells
-            if levels is None or cell[-1] in levels
+        keys = {}
+        for level in {cell[-1] for cell in self._cells if levels is None or cell[-1] in levels}:
+            keys.update(zip(self.cells(level), self._keys(level), strict=True))
+        parts = SPLITS if split in self._whole else (split,)
+        panels = ((cell, sorted(chain(*(keys[cell][part] for part in parts)))) for cell in self._cells if cell in keys)
+        ids = dealt(["/".join(map(str, ("procedural", *cell, key))) for key in panel] for cell, panel in panels)
+        return ById(ids, self.from_id)
+
+    def _keys(self, level: int) -> list[dict[str, list[int]]]:
+        """Returns the keys of the panel of each cell of a level, by split."""
+        return stored(
+            f"{self._build.__module__}.{level}",
+            lambda: [by_split(self._panel(*cell), self._split_of) for cell in self.cells(level)],
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -70,11 +72,67 @@ def made(
 
 def pick(items: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
     """Returns some of what ``made`` returned."""
-    return items.pick(numbers) if isinstance(items, Lines) else tuple(items[i] for i in numbers)
+    return items.pick(numbers) if isinstance(items, Lazy) else tuple(items[i] for i in numbers)
 
 
-class Lines(Sequence[T], Generic[T]):
-    """What is made of some lines of a file, whenever it is asked for. A deep copy is the sequence itself.
+class Lazy(Sequence[T], Generic[T]):
+    """What is made whenever it is asked for, and known by ids before. A deep copy is the sequence itself."""
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        return self.pick(range(len(self))[index]) if isinstance(index, slice) else self.made(index)
+
+    @abstractmethod
+    def made(self, index: int) -> T:
+        """Makes the one at a position."""
+
+    @abstractmethod
+    def pick(self, numbers: Sequence[int]) -> Lazy[T]:
+        """Returns some of them."""
+
+    def where(self, keep: Callable[[T], bool]) -> Lazy[T]:
+        """Returns those for which something is true."""
+        return self.pick([i for i, one in enumerate(self) if keep(one)])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Lazy[T]:
+        return self
+
+
+class ById(Lazy[T], Generic[T]):
+    """What is made of ids; the last few thousand are kept.
+
+    Args:
+        ids: In their order.
+        make: Makes one of its id; the same whenever it is called.
+    """
+
+    def __init__(self, ids: Iterable[str], make: Callable[[str], T]) -> None:
+        super().__init__(tuple(ids))
+        self._make, self._kept = make, lru_cache(maxsize=4096)(make)
+
+    def made(self, index: int) -> T:
+        """Makes the one at a position."""
+        return self._kept(self.ids[index])
+
+    def pick(self, numbers: Sequence[int]) -> ById[T]:
+        """Returns some of them."""
+        return ById((self.ids[i] for i in numbers), self._make)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ById, (self.ids, self._make)
+
+
+class Lines(Lazy[T], Generic[T]):
+    """What is made of some lines of a file.
 
     Args:
         path: The file. If it changes, what is asked for is an error.
@@ -84,21 +142,14 @@ class Lines(Sequence[T], Generic[T]):
     """
 
     def __init__(self, path: Path, make: Make[T], places: npt.NDArray[np.int64], ids: tuple[str, ...]) -> None:
-        self.ids, self._path, self._make, self._places = ids, path, make, places
+        super().__init__(ids)
+        self._path, self._make, self._places = path, make, places
         self._file = os.open(path, os.O_RDONLY)
         self._known = _stamp(self._file)
         weakref.finalize(self, os.close, self._file)
 
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[T]: ...
-    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        if isinstance(index, slice):
-            return self.pick(range(len(self))[index])
+    def made(self, index: int) -> T:
+        """Makes the one at a position."""
         number, offset, length = map(int, self._places[index])
         if _stamp(self._file) != self._known:
             raise DataError(f"{self._path} has changed since it was read. Begin again with the file as it is.")
@@ -109,13 +160,6 @@ class Lines(Sequence[T], Generic[T]):
         """Returns some of them."""
         some = self._places[np.asarray(numbers, np.int64)] if len(numbers) else self._places[:0]
         return Lines(self._path, self._make, some, tuple(self.ids[i] for i in numbers))
-
-    def where(self, keep: Callable[[T], bool]) -> Lines[T]:
-        """Returns those for which something is true."""
-        return self.pick([i for i, one in enumerate(self) if keep(one)])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lines[T]:
-        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Lines, (self._path, self._make, self._places, self.ids)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.problems.rows import Lines
+from marft_envs.problems.rows import Lazy, pick
 
 if TYPE_CHECKING:
     from marft_envs.problems.generators import Generators
@@ -66,8 +66,8 @@ class ProblemSet(Sequence[P], Generic[P]):
         reload: tuple[Callable[..., ProblemSet[P]], tuple[Any, ...]] | None = None,
     ) -> None:
         self.name = name
-        self._problems: Sequence[P] = problems if isinstance(problems, Lines) else tuple(problems)
-        ids = problems.ids if isinstance(problems, Lines) else tuple(problem.id for problem in self._problems)
+        self._problems: Sequence[P] = problems if isinstance(problems, Lazy) else tuple(problems)
+        ids = problems.ids if isinstance(problems, Lazy) else tuple(problem.id for problem in self._problems)
         self._places = {problem_id: i for i, problem_id in enumerate(ids)}
         self._regenerate, self._reload = regenerate, reload
         if not self._problems:
@@ -206,11 +206,11 @@ def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     """Returns at most n of these (all when n is None), evenly spaced, so that each part of a set is represented."""
     if n is None or n >= len(items):
         return items
-    return [items[i * len(items) // n] for i in range(n)]
+    return pick(items, [i * len(items) // n for i in range(n)])
 
 
-def dealt(panels: Iterable[Sequence[P]]) -> tuple[P, ...]:
-    """Returns the problems of all panels, dealt round robin so that neighbours are of different kinds."""
+def dealt(panels: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the ids of all panels, dealt round robin so that neighbours are of different kinds."""
     return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
@@ -329,7 +329,8 @@ class Catalogue(Generic[L]):
         reload: tuple[Callable[..., ProblemSet[L]], tuple[Any, ...]] | None,
     ) -> ProblemSet[L]:
         """Returns those of ``had`` that meet the conditions, as a new set."""
-        kinds, levels = wanted.kinds, wanted.levels
+        made_here = wanted.name == "procedural"
+        kinds, levels = wanted.kinds, None if made_here else wanted.levels
 
         def keep(p: L) -> bool:
             return bool(
@@ -338,7 +339,7 @@ class Catalogue(Generic[L]):
                 and (filter is None or filter(p))
             )
 
-        if isinstance(had, Lines):
+        if isinstance(had, Lazy):
             every = kinds is None and levels is None and filter is None
             kept: Sequence[L] = had if every else had.where(keep)
         else:
@@ -346,18 +347,17 @@ class Catalogue(Generic[L]):
         if not kept:
             raise DataError(self._nothing_left(wanted, had))
         chosen = spread(kept, wanted.limit)
-        for problem in chosen:
+        for problem in () if made_here else chosen:
             if why := self.check(problem):
                 raise DataError(f"'{wanted.name}': problem '{problem.id}' {why}")
-        again = reload if wanted.name == "procedural" else None
-        return ProblemSet(chosen, wanted.name, self._regenerate, again)
+        return ProblemSet(chosen, wanted.name, self._regenerate, reload if made_here else None)
 
     def _regenerate(self, problem_id: str) -> L | None:
         """Makes the problem of a procedural id, which works in every set; None for other ids."""
         return self.generators.from_id(problem_id) if problem_id.startswith("procedural/") else None
 
     def _everything(self, wanted: Conditions) -> Sequence[L]:
-        """Returns all of a split; ``levels`` only saves the procedural set from making what is dropped anyway."""
+        """Returns all of a split; of the procedural set, these levels."""
         name, split = wanted.name, wanted.split
         by_hub_id = {hub_id: short for short, hub_id in self.hub.items()}
         if name == "procedural":

@@ -15,8 +15,10 @@ from itertools import accumulate, combinations, product
 
 from marft_envs.errors import DataError, check_known
 from marft_envs.problems.dice import Dice
-from marft_envs.problems.generators import SPLITS, distinct, split_of
+from marft_envs.problems.generators import SPLITS, by_split, distinct, split_of
+from marft_envs.problems.rows import ById
 from marft_envs.problems.sets import ProblemSet, spread
+from marft_envs.problems.stored import stored
 
 PANEL = 2000
 """Distinct puzzles of a kind, both splits together."""
@@ -203,21 +205,21 @@ def puzzles(kind: str, split: str, limit: int | None = None) -> ProblemSet[Puzzl
     """
     among = kind_of(kind)
     check_known([split], SPLITS, "Puzzles have no split '{}'.")
-    chosen = [puzzle for puzzle in _panel(kind) if split_of(puzzle.text) == split]
-    return ProblemSet(
-        spread(chosen, limit),
-        f"search/{kind} ({split})",
-        partial(_from_id, among.name),
-        (puzzles, (kind, split, limit)),
-    )
+    again = partial(_from_id, kind)
+    chosen = ById((f"search/{kind}/{key}" for key in _panel(among)[split]), again)
+    return ProblemSet(spread(chosen, limit), f"search/{kind} ({split})", again, (puzzles, (kind, split, limit)))
 
 
-@lru_cache(maxsize=len(KINDS))
-def _panel(kind: str) -> tuple[Puzzle, ...]:
-    return tuple(distinct(KINDS[kind].build, lambda puzzle: puzzle.text, PANEL, 50))
+def _panel(kind: PuzzleKind) -> dict[str, list[int]]:
+    """The keys of a kind's puzzles, by split."""
+
+    def find() -> dict[str, list[int]]:
+        return by_split(distinct(kind.build, lambda p: p.text, PANEL, 50), lambda puzzle: split_of(puzzle.text))
+
+    return stored(f"{__name__}.{kind.name}", find)
 
 
-def _from_id(kind: str, problem_id: str) -> Puzzle | None:
+def _from_id(kind: str, problem_id: str) -> Puzzle:
     parts = problem_id.split("/")
     if len(parts) != 3 or parts[:2] != ["search", kind] or not parts[2].isdecimal() or int(parts[2]) >= 2**32:
         raise DataError(

@@ -7,7 +7,7 @@ task's text decides (a quarter is test), so a task is in one split in both modes
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from marft_envs.errors import DataError
@@ -65,7 +65,7 @@ def mutants(problem: CodeProblem) -> list[str]:
     return [program(draft, mode, draft.body.replace(old, new, 1)) for old, new in draft.wrong]
 
 
-@cache
+@lru_cache(maxsize=16)  # level 0 has 15 cells
 def panel(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
     """The first distinct tasks of a cell in key order: ``PANEL``, or all where a key is an index."""
     keys = CELLS[generator, mode, level].keys
@@ -77,7 +77,7 @@ def panel(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
     )
 
 
-@cache
+@lru_cache(maxsize=1)
 def _distinct(generator: str, level: int) -> list[tuple[int, Draft, list[tuple[tuple[Any, ...], Any]]]]:
     """Keys, drafts and results of a panel; the same for both modes."""
     first = distinct(lambda key: (key, _draft(generator, level, key)), lambda new: new[1].task, PANEL, _ATTEMPTS)

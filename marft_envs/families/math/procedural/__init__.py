@@ -6,7 +6,7 @@ disjoint by content: the SHA-256 of the problem text decides (a quarter is test)
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 
 from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.procedural import (  # noqa: F401  (importing a module registers its generators)
@@ -39,7 +39,6 @@ def build(generator: str, level: int, key: int) -> MathProblem:
     return MathProblem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
 
 
-@cache
 def panel(generator: str, level: int) -> tuple[MathProblem, ...]:
     """The first distinct problems of a cell in key order: ``PANEL``, or all where a key is an index."""
     write = partial(build, generator, level)

@@ -25,7 +25,8 @@ from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Ki
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, DepotBase, Tables, base
 from marft_envs.families.tools.types import ToolCall, ToolProblem
 from marft_envs.problems.dice import Dice
-from marft_envs.problems.generators import SPLITS, split_of
+from marft_envs.problems.generators import SPLITS, by_split, split_of
+from marft_envs.problems.stored import stored
 
 LEVELS = (0, 1, 2, 3, 4, 5)
 BASES = 40
@@ -299,26 +300,26 @@ def parse(problem_id: str) -> tuple[int, int]:
     )
 
 
-@lru_cache(maxsize=16)
-def panel(level: int) -> tuple[tuple[int, str], ...]:
-    """The tasks of a level as (seed, split): the first, in order, whose texts were not seen before."""
-    seeds_of: dict[str, int] = {}
+def seeds(level: int, split: str) -> list[int]:
+    """The seeds of a level's tasks in a split."""
+    found = stored(f"{__name__}.{level}", lambda: by_split(panel(level), lambda problem: split_of(problem.turns[0])))
+    return found[split]
+
+
+def panel(level: int) -> list[ToolProblem]:
+    """The tasks of a level: the first, in order, whose texts were not seen before."""
+    firsts: dict[str, ToolProblem] = {}
     used: Counter[str] = Counter()
     for seed in range(50 * PANEL):
         problem = build(level, seed)
         text, tool = problem.turns[0], problem.secret.writes[0].name
-        if text in seeds_of or (level == 0 and used[tool] == LEVEL0_SHARE):
+        if text in firsts or (level == 0 and used[tool] == LEVEL0_SHARE):
             continue
-        seeds_of[text] = seed
+        firsts[text] = problem
         used[tool] += 1
-        if len(seeds_of) == PANEL:
+        if len(firsts) == PANEL:
             break
-    return tuple((seed, split_of(text)) for text, seed in seeds_of.items())
-
-
-def seeds(level: int, split: str) -> tuple[int, ...]:
-    """The seeds of a level's tasks in a split."""
-    return tuple(seed for seed, part in panel(level) if part == split)
+    return list(firsts.values())
 
 
 __all__ = ["BASES", "LEVELS", "PANEL", "REFUSALS", "SPLITS", "TaskPlan", "build", "panel", "parse", "seeds"]
