@@ -99,6 +99,7 @@ class Generators(Generic[C, P]):
         self.levels = f"{min(cell[-1] for cell in cells)} to {max(cell[-1] for cell in cells)}"
         self.kinds = tuple(dict.fromkeys(map(self._kind_of, cells)))
         self.deal = lru_cache(maxsize=16)(self._deal)  # hundreds of environments share one set
+        self._made = lru_cache(maxsize=4096)(self.from_id)  # and the problems that they play
 
     def check_split(self, split: str | None) -> None:
         """Raises ConfigError unless ``split`` is one that there is."""
@@ -197,7 +198,7 @@ class Generators(Generic[C, P]):
         parts = SPLITS if split in self._whole else (split,)
         panels = ((cell, sorted(chain(*(keys[cell][part] for part in parts)))) for cell in self._cells if cell in keys)
         ids = dealt(["/".join(map(str, ("procedural", *cell, key))) for key in panel] for cell, panel in panels)
-        return ById(ids, self.from_id)
+        return ById(ids, self._made)
 
     def _keys(self, level: int) -> list[dict[str, list[int]]]:
         """Returns the keys of the panel of each cell of a level, by split."""

@@ -7,7 +7,6 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -108,7 +107,7 @@ class Lazy(Sequence[T], Generic[T]):
 
 
 class ById(Lazy[T], Generic[T]):
-    """What is made of ids; the last few thousand are kept.
+    """What is made of ids.
 
     Args:
         ids: In their order.
@@ -117,11 +116,11 @@ class ById(Lazy[T], Generic[T]):
 
     def __init__(self, ids: Iterable[str], make: Callable[[str], T]) -> None:
         super().__init__(tuple(ids))
-        self._make, self._kept = make, lru_cache(maxsize=4096)(make)
+        self._make = make
 
     def made(self, index: int) -> T:
         """Makes the one at a position."""
-        return self._kept(self.ids[index])
+        return self._make(self.ids[index])
 
     def pick(self, numbers: Sequence[int]) -> ById[T]:
         """Returns some of them."""

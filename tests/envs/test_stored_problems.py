@@ -20,7 +20,7 @@ from marft_envs.problems import stored
 SEARCH = sys.modules[puzzles.__module__]
 Deal = Callable[[], Sequence[Any]]
 DEALS: dict[str, tuple[Deal, str, str]] = {
-    "math": (lambda: math.SET._deal("train", (0, 2)), "math.procedural.2", "dc4eeedb74e8d0c7"),
+    "math": (lambda: math.SET._deal("test", (0, 2)), "math.procedural.2", "bef349db458d6962"),
     "code": (lambda: code.SET._deal("test", (1,)), "code.procedural.1", "e269a06c78c88d82"),
     "depot": (
         lambda: domain._problems.__wrapped__("train", (0,), True, None),

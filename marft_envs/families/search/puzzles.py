@@ -219,6 +219,7 @@ def _panel(kind: PuzzleKind) -> dict[str, list[int]]:
     return stored(f"{__name__}.{kind.name}", find)
 
 
+@lru_cache(maxsize=4096)
 def _from_id(kind: str, problem_id: str) -> Puzzle:
     parts = problem_id.split("/")
     if len(parts) != 3 or parts[:2] != ["search", kind] or not parts[2].isdecimal() or int(parts[2]) >= 2**32:
