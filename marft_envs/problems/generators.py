@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, check_known, did_you_mean
-from marft_envs.problems.rows import ById
+from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import Identified, dealt
 from marft_envs.problems.stored import stored
 
@@ -189,16 +189,16 @@ class Generators(Generic[C, P]):
         self.check_split(split)
         return [problem for cell in self.cells(0) for problem in self._panel(*cell) if self._in(problem, split)]
 
-    def _deal(self, split: str, levels: tuple[int, ...] | None) -> ById[P]:
+    def _deal(self, split: str, levels: tuple[int, ...] | None) -> Lazy[P]:
         """Returns a split's share of the panels of these levels (None: all), dealt so that neighbours differ."""
         self.check_split(split)
-        keys = {}
+        keys: dict[C, dict[str, list[int]]] = {}
         for level in {cell[-1] for cell in self._cells if levels is None or cell[-1] in levels}:
             keys.update(zip(self.cells(level), self._keys(level), strict=True))
         parts = SPLITS if split in self._whole else (split,)
         panels = ((cell, sorted(chain(*(keys[cell][part] for part in parts)))) for cell in self._cells if cell in keys)
         ids = dealt(["/".join(map(str, ("procedural", *cell, key))) for key in panel] for cell, panel in panels)
-        return ById(ids, self._made)
+        return Lazy(ids, self._made)
 
     def _keys(self, level: int) -> list[dict[str, list[int]]]:
         """Returns the keys of the panel of each cell of a level, by split."""

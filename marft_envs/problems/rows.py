@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
@@ -18,6 +17,7 @@ from marft_envs.errors import DataError, MissingExtraError
 LARGE = 16 << 20
 """Bytes of a file from which on its rows stay there, and are read again when they are asked for."""
 T = TypeVar("T")
+Places = npt.NDArray[np.int64]
 Make = Callable[[dict[str, Any], int, str], T]
 """(row, number of its line, its place in words) -> what is made of it; the same whenever it is called."""
 
@@ -66,7 +66,7 @@ def made(
             ids.append(one.id)  # type: ignore[attr-defined]
         else:
             found.append(one)
-    return Lines(path, make, np.array(places, np.int64), tuple(ids)) if large else tuple(found)
+    return Lazy(ids, _Lines(path, make), np.array(places, np.int64)) if large else tuple(found)
 
 
 def pick(items: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
@@ -75,10 +75,16 @@ def pick(items: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:
 
 
 class Lazy(Sequence[T], Generic[T]):
-    """What is made whenever it is asked for, and known by ids before. A deep copy is the sequence itself."""
+    """What is made whenever it is asked for, and known by ids before.
 
-    def __init__(self, ids: tuple[str, ...]) -> None:
-        self.ids = ids
+    Args:
+        ids: In their order.
+        make: Makes one of its place; the same whenever it is called.
+        places: ``[N, 3]`` number, offset and length of each line of a file; None: ids are the places.
+    """
+
+    def __init__(self, ids: Iterable[str], make: Callable[[Any], T], places: Places | None = None) -> None:
+        self.ids, self._make, self._places = tuple(ids), make, places
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,80 +94,42 @@ class Lazy(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        return self.pick(range(len(self))[index]) if isinstance(index, slice) else self.made(index)
+        if isinstance(index, slice):
+            return self.pick(range(len(self))[index])
+        return self._make(self.ids[index] if self._places is None else self._places[index])
 
-    @abstractmethod
-    def made(self, index: int) -> T:
-        """Makes the one at a position."""
-
-    @abstractmethod
     def pick(self, numbers: Sequence[int]) -> Lazy[T]:
         """Returns some of them."""
-
-    def where(self, keep: Callable[[T], bool]) -> Lazy[T]:
-        """Returns those for which something is true."""
-        return self.pick([i for i, one in enumerate(self) if keep(one)])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Lazy[T]:
-        return self
-
-
-class ById(Lazy[T], Generic[T]):
-    """What is made of ids.
-
-    Args:
-        ids: In their order.
-        make: Makes one of its id; the same whenever it is called.
-    """
-
-    def __init__(self, ids: Iterable[str], make: Callable[[str], T]) -> None:
-        super().__init__(tuple(ids))
-        self._make = make
-
-    def made(self, index: int) -> T:
-        """Makes the one at a position."""
-        return self._make(self.ids[index])
-
-    def pick(self, numbers: Sequence[int]) -> ById[T]:
-        """Returns some of them."""
-        return ById((self.ids[i] for i in numbers), self._make)
+        places = None if self._places is None else self._places[np.asarray(numbers, np.int64)]
+        return Lazy((self.ids[i] for i in numbers), self._make, places)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ById, (self.ids, self._make)
+        return Lazy, (self.ids, self._make, self._places)
 
 
-class Lines(Lazy[T], Generic[T]):
-    """What is made of some lines of a file.
+class _Lines(Generic[T]):
+    """Makes something of a line of a file, which is an error if the file changes.
 
     Args:
-        path: The file. If it changes, what is asked for is an error.
+        path: The file.
         make: Makes it of a row.
-        places: ``[N, 3]`` number, offset and length of each line.
-        ids: Of what is made.
     """
 
-    def __init__(self, path: Path, make: Make[T], places: npt.NDArray[np.int64], ids: tuple[str, ...]) -> None:
-        super().__init__(ids)
-        self._path, self._make, self._places = path, make, places
+    def __init__(self, path: Path, make: Make[T]) -> None:
+        self._path, self._make = path, make
         self._file = os.open(path, os.O_RDONLY)
         self._known = _stamp(self._file)
         weakref.finalize(self, os.close, self._file)
 
-    def made(self, index: int) -> T:
-        """Makes the one at a position."""
-        number, offset, length = map(int, self._places[index])
+    def __call__(self, place: Places) -> T:
+        number, offset, length = map(int, place)
         if _stamp(self._file) != self._known:
             raise DataError(f"{self._path} has changed since it was read. Begin again with the file as it is.")
         where = f"{self._path}, line {number}"
         return self._make(_parsed(os.pread(self._file, length, offset), where), number, where)
 
-    def pick(self, numbers: Sequence[int]) -> Lines[T]:
-        """Returns some of them."""
-        some = self._places[np.asarray(numbers, np.int64)] if len(numbers) else self._places[:0]
-        return Lines(self._path, self._make, some, tuple(self.ids[i] for i in numbers))
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return Lines, (self._path, self._make, self._places, self.ids)
+        return _Lines, (self._path, self._make)
 
 
 def _stamp(file: int) -> tuple[int, int]:

@@ -341,7 +341,7 @@ class Catalogue(Generic[L]):
 
         if isinstance(had, Lazy):
             every = kinds is None and levels is None and filter is None
-            kept: Sequence[L] = had if every else had.where(keep)
+            kept: Sequence[L] = had if every else had.pick([i for i, p in enumerate(had) if keep(p)])
         else:
             kept = [p for p in had if keep(p)]
         if not kept:

@@ -41,8 +41,7 @@ def stored(name: str, find: Callable[[], T]) -> T:
 
 
 def _path(name: str) -> Path:
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "marft" / "problems" / name
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "problems", name).expanduser()
 
 
 def _seal(name: str, text: str) -> str:

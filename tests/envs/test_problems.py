@@ -92,7 +92,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_problems_of_a_large_file_stay_in_it_and_are_the_same(both: tuple[Any, Path, Any]) -> None:
     load, path, held = both
     large = load(path, "all")
-    assert isinstance(large._problems, rows.Lines) and not isinstance(held._problems, rows.Lines)
+    assert isinstance(large._problems, rows.Lazy) and not isinstance(held._problems, rows.Lazy)
     assert list(large) == list(held) and large.get("p7") == held.get("p7") and large[-1] == held[-1]
     assert list(large[3:9:2]) == list(held[3:9:2])
     draws = [np.random.default_rng(3) for _ in range(2)]

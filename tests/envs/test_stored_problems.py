@@ -74,9 +74,9 @@ def test_what_is_known_is_not_found_out_again(deal: tuple[Deal, Path, str], monk
 
 
 def test_a_home_that_nobody_knows_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown() -> Path:
+    def unknown(_: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", unknown)
+    monkeypatch.setattr(Path, "expanduser", unknown)
     assert stored.stored("nothing", lambda: {"train": [3]}) == {"train": [3]}

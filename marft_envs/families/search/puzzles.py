@@ -16,7 +16,7 @@ from itertools import accumulate, combinations, product
 from marft_envs.errors import DataError, check_known
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import SPLITS, by_split, distinct, split_of
-from marft_envs.problems.rows import ById
+from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import ProblemSet, spread
 from marft_envs.problems.stored import stored
 
@@ -206,7 +206,7 @@ def puzzles(kind: str, split: str, limit: int | None = None) -> ProblemSet[Puzzl
     among = kind_of(kind)
     check_known([split], SPLITS, "Puzzles have no split '{}'.")
     again = partial(_from_id, kind)
-    chosen = ById((f"search/{kind}/{key}" for key in _panel(among)[split]), again)
+    chosen = Lazy((f"search/{kind}/{key}" for key in _panel(among)[split]), again)
     return ProblemSet(spread(chosen, limit), f"search/{kind} ({split})", again, (puzzles, (kind, split, limit)))
 
 

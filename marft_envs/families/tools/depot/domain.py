@@ -13,7 +13,7 @@ from marft_envs.families.tools.depot.desk import ROLES, USER
 from marft_envs.families.tools.depot.rows import base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, of_fields, own_world
-from marft_envs.problems.rows import ById
+from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import ProblemSet, spread
 
 _CONFIRMED_BY = {"change_address": "confirm_address", "refund_order": "approve_refund"}
@@ -117,7 +117,7 @@ def _build(level: int, seed: int, dual: bool) -> ToolProblem:
 @lru_cache(maxsize=64)  # hundreds of environments share one set
 def _problems(split: str, levels: tuple[int, ...], dual: bool, limit: int | None) -> ProblemSet[ToolProblem]:
     again = partial(_regenerate, dual)
-    problems = ById((f"depot/{level}/{seed}" for level in levels for seed in tasks.seeds(level, split)), again)
+    problems = Lazy((f"depot/{level}/{seed}" for level in levels for seed in tasks.seeds(level, split)), again)
     reload = (_problems, (split, levels, dual, limit))
     return ProblemSet(spread(problems, limit), f"depot ({split})", again, reload)
 
