@@ -51,7 +51,7 @@ def words() -> dict[str, list[str]]:
     known = settings.choices()
     for command in ("envs", "play", "check", "profiles"):
         found[command] = [*known["env"], *found[command]]
-    found["bench"] = ["run", "report", "perf"]
+    found["bench"] = list(app.module_of("bench").VERBS)
     found["new"] = ["env", *found["new"]]
     found["completion"] = ["bash", "zsh", "fish"]
     trained = [*_options(settings.TrainConfig), *_TRAIN_ONLY]

@@ -18,14 +18,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
-import numpy as np
-
 from marft_algos import seeds
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.engines.base import EngineError
 from marft_algos.types import StopReason, Trajectory
-from marft_envs.core.types import Episode, LayerRecord
+from marft_envs.core.types import Episode
 from marft_envs.errors import MarftError
 
 REPETITIVE = 0.5
@@ -299,18 +297,6 @@ def blamed(lost: Sequence[Episode]) -> str:
     first = lost[0]
     detail = f" ({first.info['world_error']})" if "world_error" in first.info else ""
     return f"{kinds}; the first: {first.stop_reason}{detail}"
-
-
-def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
-    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
-    permuted = []
-    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
-        earned = trajectories[other]
-        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
-        if layers:
-            layers[-1].team_reward = earned.score
-        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
-    return permuted
 
 
 # Numbers ---------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from marft_algos import seeds
 from marft_algos.algorithms.base import GroupConfig
 from marft_algos.config.settings import TrainConfig
@@ -32,7 +34,6 @@ from marft_algos.rollout.panel import (
     check_any,
     counts,
     cut,
-    permute_rewards,
     settle,
     summary,
     whole,
@@ -42,6 +43,7 @@ from marft_algos.training import plain
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.types import Estimates, Trajectory
+from marft_envs.core.types import LayerRecord
 from marft_envs.errors import DataError
 
 
@@ -306,3 +308,15 @@ def _done(collected: Collected) -> Future[Collected]:
     future = Future[Collected]()
     future.set_result(collected)
     return future
+
+
+def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
+    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
+    permuted = []
+    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
+        earned = trajectories[other]
+        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
+        if layers:
+            layers[-1].team_reward = earned.score
+        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+    return permuted

@@ -50,7 +50,7 @@ class FlexEnv(AECEnv):
         reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
         share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
             Records keep it, and the agent's own earlier turns are shown to it whole.
-        tag_first_round: Whether what was said in the first round stands under a line that says so (``[role, round 1]``),
+        tag_first_round: Whether a line above what was said in the first round says so (``[role, round 1]``),
             as that of later rounds does.
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.

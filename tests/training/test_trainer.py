@@ -12,10 +12,10 @@ import torch
 from helpers import teams
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
-from marft_algos.rollout.panel import permute_rewards
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
+from marft_algos.training.collect import permute_rewards
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
