@@ -22,8 +22,8 @@ from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training import records as rows
-from marft_algos.training.advice import Hindrances, advice
 from marft_algos.training.parts import Parts
+from marft_algos.training.session import Hindrances, advice
 from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
 from marft_envs.core.vector import VectorEnv

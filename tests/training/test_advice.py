@@ -6,7 +6,7 @@ from pathlib import Path
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
 from marft_algos.training import setup
-from marft_algos.training.advice import advice
+from marft_algos.training.session import advice
 from marft_algos.training.setup import make_env
 
 CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})

@@ -45,7 +45,7 @@ def _play(options: EvalArguments) -> int:
     from marft_algos.runs import checkpoint
     from marft_algos.runs import folder as runs
     from marft_algos.training import evaluate, records, setup
-    from marft_algos.training.advice import too_long
+    from marft_algos.training.session import too_long
     from marft_algos.workbench.evaluation.held_out import HeldOut
 
     torch.set_num_threads(config.threads)

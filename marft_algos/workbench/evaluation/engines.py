@@ -40,8 +40,8 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     from marft_algos.models.chat import Renderer
     from marft_algos.runs import disk
     from marft_algos.training import hosting, setup
-    from marft_algos.training.advice import too_long
     from marft_algos.training.resolve import resolve
+    from marft_algos.training.session import too_long
     from marft_algos.workbench.evaluation import resumable
 
     config, env = _settings(options)
