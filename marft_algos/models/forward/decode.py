@@ -214,7 +214,7 @@ class FusedCache:
         ids = torch.tensor([row + [0] * (len(columns) - len(row)) for row in prompts])
         tokens, layout = decoder.lay_out(ids, columns == lengths[:, None] - 1)
         row, column, number = self._places(rows, [0] * len(rows), lengths.tolist())
-        base, shared, start = torch.tensor(layout.rows).T.repeat_interleave(lengths, 1)
+        base, shared, start = layout.rows.repeat_interleave(lengths, 1)
         source = torch.where(number < shared, base + number, start - shared + number).to(decoder.device)
 
         def store(i: int, k: Tensor, v: Tensor) -> None:

@@ -77,8 +77,8 @@ class TokenLayout:
     """For every wanted position, row by row, which of those states it has; None: they are in that order."""
     rotary: tuple[Tensor, Tensor]
     """Cosines and signed sines [tokens, 1, head_dim], float32."""
-    rows: list[tuple[int, int, int]]
-    """Of each row: place of its first token, how many follow there, and place of the one behind those."""
+    rows: Tensor
+    """[3, B], of each row: place of its first token, how many stand there, and place of the one behind those."""
 
 
 class TextPass:
@@ -168,33 +168,32 @@ class TextPass:
         texts = [row[:end] for row, end in zip(ids.tolist(), ends, strict=True)]
         free, alone = [min(pair) for pair in zip(firsts, ends, strict=True)], list(range(len(texts)))
         found = share(texts, free) if self._shares else Sharing(alone, [(alone, 0)])
-        read = wanted.clone()
-        for i, host in enumerate(found.within):
-            if host != i:
+        read, lengths = wanted, torch.tensor(ends)
+        if any(host != i for i, host in enumerate(found.within)):
+            read = wanted.clone()
+            for i, host in enumerate(found.within):
                 read[host] |= wanted[i]
-        tokens, positions, rows = list[int](), list[int](), [(0, 0, 0)] * len(texts)
-        groups, sizes, places = list[GroupLayout](), list[int](), list[Tensor]()
+        rows = torch.zeros(3, len(texts), dtype=torch.long)
+        groups, tokens, positions, places, base = list[GroupLayout](), list[Tensor](), list[Tensor](), list[Tensor](), 0
         for members, shared in found.groups:
-            base = len(tokens)
-            tokens += texts[members[0]][:shared]
-            positions += range(shared)
-            for i in members:
-                rows[i] = base, shared, len(tokens)
-                tokens += texts[i][shared:]
-                positions += range(shared, len(texts[i]))
-            real = steps < torch.tensor([ends[i] for i in members])[:, None]
-            group, where = self._group(read[members], real, shared)
+            real = steps < lengths[members, None]
+            group, where, rest = self._group(read[members], real, shared)
+            counts = lengths[members] - shared
+            rows[0, members], rows[1, members] = base, shared
+            rows[2, members] = base + shared + counts.cumsum(0) - counts
+            tokens += [ids[members[0], :shared], ids[members, shared : shared + group.width][rest]]
+            positions += [steps[:shared], steps[shared : shared + group.width].expand(rest.shape)[rest]]
             groups.append(group)
-            sizes.append(len(tokens) - base)
             places.append(base + shared + where)
-        rows = [rows[host] for host in found.within]
-        as_they_are = found.groups == [(list(range(len(texts))), found.groups[0][1])]
-        order = None if as_they_are else _order(rows, wanted, torch.cat(places), len(tokens))
+            base += shared + int(counts.sum())
+        sizes = [len(a) + len(b) for a, b in zip(tokens[::2], tokens[1::2], strict=True)]
+        rows, where = rows[:, found.within], torch.cat(places)
+        as_they_are = found.groups == [(alone, found.groups[0][1])]
+        order = None if as_they_are else _order(rows, wanted, where, base).to(self.device)
         self.counted["read"] += sum(ends)
-        self.counted["computed"] += len(tokens)
-        where, order = torch.cat(places).to(self.device), None if order is None else order.to(self.device)
-        flat = torch.tensor(tokens, dtype=torch.long, device=self.device)
-        return flat, TokenLayout(groups, sizes, where, order, self._rotary(positions), rows)
+        self.counted["computed"] += base
+        rotary = self._rotary(torch.cat(positions))
+        return torch.cat(tokens).to(self.device), TokenLayout(groups, sizes, where.to(self.device), order, rotary, rows)
 
     def continued(
         self, texts: Sequence[list[int]], known: Sequence[int], end: int
@@ -212,8 +211,8 @@ class TextPass:
         rest = [text[n:] for text, n in zip(texts, known, strict=True)]
         lengths = torch.tensor(list(map(len, rest)))
         real = torch.arange(int(lengths.max())) < lengths[:, None]
-        group, places = self._group(torch.arange(real.shape[1]) == lengths[:, None] - 1, real, 0)
-        positions = [k for text, n in zip(texts, known, strict=True) for k in range(n, len(text))]
+        group, places, _ = self._group(torch.arange(real.shape[1]) == lengths[:, None] - 1, real, 0)
+        positions = torch.tensor([k for text, n in zip(texts, known, strict=True) for k in range(n, len(text))])
         columns = torch.arange(end)
         column = (end - lengths[:, None] + torch.arange(real.shape[1])).clamp(max=end - 1)[..., None]
         firsts = end - torch.tensor(list(map(len, texts)))[:, None, None]
@@ -221,16 +220,21 @@ class TextPass:
         tokens = [token for row in rest for token in row]
         self.counted["read"] += sum(map(len, texts))
         self.counted["computed"] += len(tokens)
-        layout = TokenLayout([group], [len(tokens)], places.to(self.device), None, self._rotary(positions), [])
+        layout = TokenLayout([group], [len(tokens)], places.to(self.device), None, self._rotary(positions), lengths)
         return torch.tensor(tokens, device=self.device), layout, mask
 
-    def _rotary(self, positions: Sequence[int]) -> tuple[Tensor, Tensor]:
-        at = torch.tensor(positions, dtype=torch.long, device=self.device)
-        cos, sin = self.angles(max(positions, default=0) + 1)
+    def _rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = self.angles(int(positions.max()) + 1 if len(positions) else 1)
+        at = positions.to(self.device)
         return cos[at][:, None].float(), sin[at][:, None].float()
 
-    def _group(self, wanted: Tensor, real: Tensor, shared: int) -> tuple[GroupLayout, Tensor]:
-        """Lays out rows [B, T] of a group; returns, too, where states are wanted among what they do not share."""
+    def _group(self, wanted: Tensor, real: Tensor, shared: int) -> tuple[GroupLayout, Tensor, Tensor]:
+        """Lays out rows [B, T] of a group.
+
+        Returns:
+            The layout, where states are wanted among what the rows do not share, and which places of [B, width] hold
+            that.
+        """
         batch, width = len(real), max(int(real.sum(1).max()) - shared, 1)
         keep, real = wanted[:, shared : shared + width], real[:, shared : shared + width]
         slots = None if bool(real.all()) else real.flatten().nonzero()[:, 0].to(self.device)
@@ -240,7 +244,7 @@ class TextPass:
         causal = torch.ones(width, shared + width, dtype=torch.bool, device=self.device).tril(shared)
         mask = causal if shared or first else None
         places = (keep.flatten() if slots is None else keep[real]).nonzero()[:, 0]
-        return GroupLayout(batch, shared, width, slots, first, ends, mask, self._named), places
+        return GroupLayout(batch, shared, width, slots, first, ends, mask, self._named), places, real
 
     def run(
         self,
@@ -376,10 +380,10 @@ def _padded(part: Tensor, layout: GroupLayout) -> Tensor:
     return part.unflatten(0, (layout.batch, layout.width)).transpose(1, 2)
 
 
-def _order(rows: Sequence[tuple[int, int, int]], wanted: Tensor, places: Tensor, tokens: int) -> Tensor:
+def _order(rows: Tensor, wanted: Tensor, places: Tensor, tokens: int) -> Tensor:
     """Returns which of the states at these places each wanted position has, row by row."""
     row, column = wanted.nonzero(as_tuple=True)
-    _, shared, start = torch.tensor(rows).T
+    _, shared, start = rows
     number = torch.empty(tokens, dtype=torch.long)
     number[places] = torch.arange(len(places))
     return number[(start - shared)[row] + column]
