@@ -92,7 +92,6 @@ def chain(
     """
     floats = [None if v is None else np.asarray(v, dtype=np.float64) for v in values]
     targets, returns = [np.zeros(0)] * len(lengths), [np.zeros(0)] * len(lengths)
-    d = discounts
     for level in _levels(successors):
         plain: dict[int, Array] = {}
         for k in level:
@@ -100,21 +99,20 @@ def chain(
             if successors[k]:
                 ahead = near = 0.0
                 for j in successors[k]:
-                    weight = d.lambda_turn * (1.0 if traces is None else traces[j])
+                    weight = discounts.lambda_turn * (1.0 if traces is None else traces[j])
                     ahead += _blend(floats[j], returns[j], weight) / len(successors[k])
                     near += _blend(floats[j], returns[j], 0.0) / len(successors[k])
             paid, v = None if token_rewards is None else token_rewards[k], floats[k]
             x = np.zeros(lengths[k]) if paid is None else np.array(paid, dtype=np.float64)
             x[-1] += rewards[k]
             if truncated is None or v is None or (weights := truncated[k]) is None:
-                x[-1] += d.gamma_turn * ahead
+                x[-1] += discounts.gamma_turn * ahead
                 plain[k] = x
             else:
-                targets[k], returns[k] = _corrected(v, x, d, (ahead, near), weights)
-        for k, g in zip(plain, _inside([floats[k] for k in plain], list(plain.values()), d), strict=True):
+                targets[k], returns[k] = _corrected(v, x, discounts, (ahead, near), weights)
+        for k, g in zip(plain, _inside([floats[k] for k in plain], list(plain.values()), discounts), strict=True):
             targets[k] = returns[k] = g
-    advantages = [y.copy() if v is None else y - v for y, v in zip(targets, floats, strict=True)]
-    return advantages, returns
+    return [y.copy() if v is None else y - v for y, v in zip(targets, floats, strict=True)], returns
 
 
 def _levels(successors: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -137,8 +135,10 @@ def _blend(values: Array | None, returns: Array, weight: float) -> float:
 
 def _inside(values: Sequence[Array | None], paid: Sequence[Array], d: Discounts) -> list[Array]:
     """G of turns that do not depend on each other; the last of ``paid`` holds what comes behind. All ways add alike."""
-    gamma, found, rest = d.gamma_tok, dict[int, Array](), dict[int, tuple[float, Array]]()
-    for k, (v, x) in enumerate(zip(values, paid, strict=True)):
+    gamma, rest = d.gamma_tok, dict[int, tuple[float, Array]]()
+    found = {k: x for k, x in enumerate(paid) if len(x) == 1}  # all of them at action level
+    for k in [k for k in range(len(paid)) if k not in found]:
+        v, x = values[k], paid[k]
         lam, ahead = (1.0, np.zeros(len(x))) if v is None else (d.lambda_tok, (1.0 - d.lambda_tok) * v)
         if gamma == lam == 1.0 and not ahead[1:].any():
             found[k] = np.add.accumulate(x[::-1], out=x[::-1])[::-1]

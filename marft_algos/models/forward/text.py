@@ -333,8 +333,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, mem
         attended = _attention(_padded(q, group)[:, :, first:], keys, values, mask[:, :, first:])
         return _placed(attended.flatten(0, 1), group, last)
     whole = _whole(group, first)
-    parts = [(q[: 0 if last and not whole else shared], q[shared:])]
-    parts += [(part[:shared], part[shared:]) for part in (k, v)]
+    parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
+    parts.insert(0, (q[:0], q[shared:]) if last and not whole else q.split([shared, len(q) - shared]))
     before = [part[None].transpose(1, 2) for part, _ in parts]
     rows = [_padded(part, group) for _, part in parts]
     for i in range(0 if whole else 1, 3 if shared else 0):
