@@ -234,8 +234,8 @@ def bf16(torch: Finding) -> list[Finding]:
     from marft_algos.models import arithmetic  # imports torch
 
     cost = arithmetic.bf16_cost()
-    state: State = "off" if cost > arithmetic.SLOW else "ok"
-    return [Finding("bf16 on the CPU", state, f"a product of matrices takes {cost:.1f} times as long as in fp32")]
+    slow, does = cost > arithmetic.SLOW, "a product of matrices takes {} times as long as in fp32"
+    return [Finding("bf16 on the CPU", "off" if slow else "ok", does.format(round(cost, None if slow else 1)))]
 
 
 def graphics() -> Finding:
