@@ -234,14 +234,13 @@ def micro_batches(
         shared: rows that begin alike are put together, and what they share counts once; else rows of similar length.
         least: pieces to cut them into, where the budget asks for fewer: smaller ones, as far as that goes.
     """
-    pieces = passes(list(map(_length, rows)), token_budget)
+    cut, most = partial(passes, list(map(_length, rows))), len(rows)
+    pieces = cut(token_budget)
     if shared and max(len(pieces), least) > 1:
         texts = [[*t.request.prompt_ids, *t.reply.action_ids[:-1]] for t in rows]
         found = share(texts, [len(t.request.prompt_ids) - 1 for t in rows])
         cut, most = partial(shared_passes, texts, found), len(set(found.within))
         pieces = cut(token_budget)
-    else:
-        cut, most = partial(passes, list(map(_length, rows))), len(rows)
     while len(pieces) < min(least, most):
         token_budget = min(token_budget, context_tokens(rows)) * 3 // 4
         pieces = cut(token_budget)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
 import tempfile
@@ -108,8 +107,8 @@ def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[d
     turns = [t for trajectory in played for t in trajectory.transitions]
     spent |= {"rollout": middle - start, "update": end - middle - spent["features"], "iteration": end - start}
     trained = sum(len(t.reply.action_ids) for t in turns)
-    counted = policies.take_counted() if hasattr(policies, "take_counted") else {}
-    return spent | {"trained": trained, **{name: n / trained for name, n in counted.items()}}, gradients
+    counted = {name: n / trained for name, n in policies.take_counted().items()}
+    return spent | {"trained": trained, **counted}, gradients
 
 
 def compare(model: Path, size: dict[str, int], pairs: int) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def compare(model: Path, size: dict[str, int], pairs: int) -> dict[str, Any]:
             [worst, *(float((a - b).norm() / a.norm().clamp(min=1e-12)) for a, b in zip(each, once, strict=True))]
         )
         for way, (spent, _) in found.items():
-            row[f"tokens a trained one, {way}"] = spent.get("computed", math.nan)
+            row[f"tokens a trained one, {way}"] = spent["computed"]
             if pair:  # the first one of each warms up
                 for part in PARTS:
                     seconds[part][way].append(spent[part])

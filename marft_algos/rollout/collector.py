@@ -276,18 +276,18 @@ class Collector:
         answer is an empty one.
         """
         assert self._renderer is not None
-        chat = self._renderer.chat(policy)
-        room, said = chat.context - self._params.max_new_tokens, self._said.get((turn.episode, turn.agent, policy))
+        chat, key = self._renderer.chat(policy), (turn.episode, turn.agent, policy)
+        room, said = chat.context - self._params.max_new_tokens, self._said.get(key)
         sampled = prompt if said is None else chat.as_sampled(prompt, said)
         if len(sampled) <= room:
-            self._rendered[turn.episode, turn.agent, policy] = prompt
+            self._rendered[key] = prompt
             return sampled
         chars = sum(len(message["content"]) for message in turn.messages)
         while len(prompt) > room and chars:
             chars = int(chars * min(0.9, max(room, 0) / len(prompt)))
             tools = turn.tools if self._renderer.shows_tools(policy) else ()
             prompt = self._renderer.render(policy, turn.render(chars), tools)
-        self._rendered[turn.episode, turn.agent, policy] = prompt
+        self._rendered[key] = prompt
         return prompt
 
     def _push(

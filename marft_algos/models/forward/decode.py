@@ -161,7 +161,7 @@ class FusedCache:
         self.keeps = False
         """Whether ``contexts`` will be asked for."""
         self._numbers: list[int] = []
-        """Of the rows that are left, once some are dropped."""
+        """Of the rows that are left."""
         self._dropped: dict[int, tuple[list[Tensor], int]] = {}
 
     def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
@@ -177,7 +177,7 @@ class FusedCache:
         texts, decoder = [row for rows in prompts for row in rows], self._decoder
         self._end = max(map(len, texts))
         lengths = torch.tensor(list(map(len, texts)), device=decoder.device)
-        self._firsts = [self._end - len(text) for text in texts]
+        self._firsts, self._numbers = [self._end - len(text) for text in texts], list(range(len(texts)))
         pads = torch.arange(self._end, device=decoder.device) < (self._end - lengths)[:, None]
         assert self._mask is not None
         self._mask[:, 0, 0, : self._end].masked_fill_(pads, -torch.inf)
@@ -302,7 +302,7 @@ class FusedCache:
 
     def _keep(self, rows: Tensor) -> None:
         """Copies keys and values of the rows that are dropped."""
-        here = self._numbers or list(range(len(self._firsts)))
+        here = self._numbers
         self._numbers, left = [here[i] for i in rows.tolist()], set(rows.tolist())
         gone = [i for i in range(len(here)) if i not in left]
         end = None if self._fixed else self._end
@@ -316,6 +316,5 @@ class FusedCache:
             texts: of each row, prompt and reply; of the last token there are no keys.
         """
         blocks = [block.kv for block in self._blocks]
-        here = self._numbers or list(range(len(self._firsts)))
-        places = self._dropped | {number: (blocks, k) for k, number in enumerate(here)}
+        places = self._dropped | {number: (blocks, k) for k, number in enumerate(self._numbers)}
         return [KeptContext(text[:-1], *places[i], self._firsts[i]) for i, text in enumerate(texts)]
