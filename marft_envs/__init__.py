@@ -114,6 +114,7 @@ for _toy, _summary in {
     "route": "toy: an orchestrator's word decides who acts",
     "signal": "toy: speaker and listener agree on a code over two rounds",
     "steps": "toy: none of several steps may go wrong; horizon and hidden numbers are knobs",
+    "stop": "toy: readings of one bit, until an agent's word ends the talk; words may have a price",
 }.items():
     register(f"{_toy}-v0", f"marft_envs.families.toy.{_toy}:make", None, _summary)
 register(

@@ -8,19 +8,25 @@ advantages gains over it is what it learns from failures.
 Departures: on-line, one step per iteration on fresh samples, where the paper collects once and trains on the union.
 Every turn of a successful episode is imitated, whoever spoke. Where a task does not say what success is, an episode
 with a score of at least ``least_score`` is one.
+
+With ``weight_temperature`` = β nothing is thrown away, and A = exp((R − max R)/β) of the iteration's episodes, R being
+what the credit rule pays the team, prices included: reward-weighted regression (Peters and Schaal, ICML 2007).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
+
+import numpy as np
 
 from marft_algos import credit
 from marft_algos.algorithms.base import GroupConfig, register
 from marft_algos.algorithms.sft import SFT
-from marft_algos.ranges import COUNT, FINITE
-from marft_algos.types import Estimates, Trajectory
+from marft_algos.ranges import COUNT, FINITE, POSITIVE
+from marft_algos.types import Estimates, SamplingParams, Trajectory
+from marft_envs.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,19 @@ class RFTConfig(GroupConfig):
     """Episodes of each start; success is judged one by one."""
     least_score: Annotated[float, FINITE] = 1.0
     """Score that counts as success where the task does not say."""
+    weight_temperature: Annotated[float | None, POSITIVE] = None
+    """β of reward-weighted imitation: every episode is imitated, with the weight exp((R − max R)/β). none: successes
+    alone, all alike."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule of R, or a table of a rule and its arguments (docs/credit.md); read with ``weight_temperature``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.credit != "broadcast" and self.weight_temperature is None:
+            raise ConfigError(
+                f"credit is {self.credit!r}, and rft imitates successes alone, whatever they were paid; set"
+                " weight_temperature (e.g. 0.3) beside it, or leave credit out."
+            )
 
 
 @register("rft")
@@ -41,13 +60,21 @@ class RFT(SFT):
     config: RFTConfig
     imitates = False
 
+    def __init__(self, config: RFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
+        super().__init__(config, sampling)
+        self.rule = credit.get(self.config.credit)
+
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Returns whether an episode succeeded."""
-        return any(self._succeeded(d) for d in group)
+        """Returns whether an episode succeeded, or any is imitated."""
+        return self.config.weight_temperature is not None or any(self._succeeded(d) for d in group)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Assigns 1 to successful episodes, 0 to others that came along in a group."""
-        estimates.advantages |= credit.spread(trajectories, [float(self._succeeded(d)) for d in trajectories])
+        """Assigns 1 to successful episodes, 0 to others that came along in a group; or each its weight."""
+        weights = np.array([float(self._succeeded(d)) for d in trajectories])
+        if self.config.weight_temperature is not None and trajectories:
+            scores = np.array([credit.team_score(d, self.rule(d), estimates) for d in trajectories])
+            weights = np.exp((scores - scores.max()) / self.config.weight_temperature)
+        estimates.advantages |= credit.spread(trajectories, weights)
         return {}
 
     def _succeeded(self, trajectory: Trajectory) -> bool:

@@ -20,6 +20,7 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, GroupConfig, RunFacts, UpdateConfig, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
+from marft_algos.algorithms.rft import RFT, RFTConfig
 from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
 from marft_algos.learner.learner import Learner, add_kl_penalty
@@ -416,3 +417,29 @@ def test_team_and_agent_scores() -> None:
     with pytest.raises(ConfigError, match="pays agents differently"):
         credit.team_score(d, credit.broadcast(d))
     assert Counter(t.agent for t in d.transitions)["a"] == 2
+
+
+# --- imitation, by success or by what was paid -------------------------------------------------------------------
+
+
+def test_imitation_takes_successes_alone_or_weighs_every_episode_by_what_it_was_paid() -> None:
+    """Weights against exp((R - max R)/beta), the price of tokens being part of R."""
+    team = [["a"], ["b"]]
+    played = [
+        episode(team, number=i, success=i != 2, rewards=[0.0, paid], tokens=[1 + i, 2])
+        for i, paid in enumerate((1.0, 1.0, 0.5))
+    ]
+    for config, wanted in (
+        (RFTConfig(), [1.0, 1.0, 0.0]),
+        (
+            RFTConfig(weight_temperature=0.5, credit={"rule": "broadcast", "costs": {"tokens": 0.1}}),
+            [np.exp((r - 0.7) / 0.5) for r in (1 - 0.3, 1 - 0.4, 0.5 - 0.5)],
+        ),
+    ):
+        rule, estimates = RFT(config), Estimates()
+        rule.credit(played, estimates)
+        assert [rule.wanted([d]) for d in played] == [True, True, config.weight_temperature is not None]
+        for d, weight in zip(played, wanted, strict=True):
+            assert [float(estimates.advantages[t][0]) for t in d.transitions] == pytest.approx([weight] * 2)
+    with pytest.raises(ConfigError, match="successes alone"):
+        RFTConfig(credit={"rule": "broadcast", "costs": {"tokens": 0.1}})
