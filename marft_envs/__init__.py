@@ -86,6 +86,7 @@ for _team, _summary in {
     "supervisor": "whoever holds control hands it over by a tool",
     "debate": "two proposers in parallel, then an executor",
     "dual_control": "an agent and a user-agent with tools of their own on one state",
+    "desks": "two desks with records and tools of their own, who hear each other's words alone",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team}, _summary)
 for _team, _summary in {

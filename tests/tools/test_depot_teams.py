@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 import marft_envs
+from helpers.tools_tiny import tiny
+from marft_envs.errors import ConfigError
 from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.oracle import play
 from marft_envs.families.tools.types import ToolCall
 
-TEAMS = ("solo", "dual", "trio", "router", "supervisor", "debate", "dual_control")
+TEAMS = ("solo", "dual", "trio", "router", "supervisor", "debate", "dual_control", "desks")
 
 
 @pytest.mark.parametrize("team", TEAMS)
@@ -19,6 +21,27 @@ def test_the_oracle_of_every_team_scores_1_at_every_level(team):
         for problem_id in env.task.eval_panel(5):
             episode = play(env, options={"task_id": problem_id})
             assert episode.success and not env.task.live.broken, (problem_id, episode.stop_reason)
+
+
+@pytest.mark.parametrize("level", [1, 4])
+def test_neither_desk_is_told_what_the_other_knows_but_by_its_words(level):
+    """Not the request, nor a result: whatever of them is not in somebody's words reaches one desk alone."""
+    env = marft_envs.make("tools-desks-v0", split="test", levels=[level])
+    tools = [env.task.holds[name] for name in ("front_0", "back_0")]
+    assert not tools[0] & tools[1] and tools[0] | tools[1] == env.task.domain.tools.keys()
+    for seed in range(5):
+        env.reset(seed=seed)
+        while not env.done:
+            agent = env.agent_selection
+            told = "\n".join(message["content"] for message in env.messages(agent))
+            assert (env.task.problem.turns[0] in told) == (agent == "front_0")
+            others = [turn for turn in env.view.history if turn.agent != agent]
+            assert all(turn.result not in told for turn in others if turn.result)
+            assert all((turn.text in told) == (not turn.result) for turn in others)
+            env.step(env.task.expert(agent))
+        assert env.episode.success
+    with pytest.raises(ConfigError, match="fewer than two specialists"):
+        marft_envs.make("tools-desks-v0", domain=tiny(specialists={"counting": ["add"]}))
 
 
 def paid(env, problem, replies):

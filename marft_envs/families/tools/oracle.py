@@ -65,9 +65,9 @@ def answer(task: ToolTask, agent: str) -> str:
     for name, (_, to) in control.items():
         if to == holder:
             return task.speech.write(agent, [ToolCall(name, {})])
-    if agent == team.user:
+    if agent == team.user and task.holds[agent] <= task.domain.user_tools:
         return task.problem.turns[task.user_turn]
-    return plan(rest[:1], read) if holder == team.user else DONE
+    return plan(rest[:1], read) if team.user in (holder, agent) else DONE
 
 
 def _read(task: ToolTask) -> str:

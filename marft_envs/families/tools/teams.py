@@ -258,6 +258,26 @@ def dual_control(domain: ToolDomain) -> Team:
     )
 
 
+def desks(domain: ToolDomain) -> Team:
+    """Two desks with records and tools of their own: each hears the other's words, not its calls.
+
+    The front desk alone knows the request, has the first specialist's tools, and ends the work.
+    """
+    if len(domain.specialists) < 2:
+        raise ConfigError(
+            f"The domain '{domain.name}' names fewer than two specialists. Use solo, dual, trio or debate."
+        )
+    front = frozenset(next(iter(domain.specialists.values())))
+    return Team(
+        _agents("desks", domain),
+        partial(Talk, "front_0", "back_0"),
+        holds={"front_0": front, "back_0": frozenset(domain.tools) - front},
+        enders=frozenset({"front_0"}),
+        user="front_0",
+        policies={"front_0": domain.policy},
+    )
+
+
 def quarantine(domain: ToolDomain, name: str = "quarantine") -> Team:
     """A reader who alone sees the document and holds nothing, and an actor who holds everything and hears its words.
 
@@ -277,6 +297,7 @@ TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "supervisor": supervisor,
     "debate": partial(advised_team, name="debate"),
     "dual_control": dual_control,
+    "desks": desks,
 }
 READING: dict[str, Callable[[ToolDomain], Team]] = {
     "quarantine": quarantine,
