@@ -45,13 +45,13 @@ class FlexEnv(AECEnv):
         max_rounds: Rounds after which the episode ends; its score is what ``on_round`` paid.
         max_turns: Most turns in an episode; None: no limit.
         max_turns_per_agent: Most turns of one agent in an episode.
+        max_path: Most tokens said one after the other (``critical_path``); a layer beyond ends the episode unanswered.
         on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
         reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
         share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
             Records keep it, and the agent's own earlier turns are shown to it whole.
-        tag_first_round: Whether a line above what was said in the first round says so (``[role, round 1]``),
-            as that of later rounds does.
+        tag_first_round: Whether a line above what was said in the first round says so, too (``[role, round 1]``).
         render_mode: ``human``, ``ansi`` or None.
         env_id: Name in records and metadata.
 
@@ -72,6 +72,7 @@ class FlexEnv(AECEnv):
         max_rounds: int = 1,
         max_turns: int | None = None,
         max_turns_per_agent: int | None = None,
+        max_path: int | None = None,
         on_invalid: str | float = "fallback",
         max_chars: int | None = None,
         reply_tokens: int | None = None,
@@ -83,7 +84,7 @@ class FlexEnv(AECEnv):
         super().__init__()
         _check_team(agents, render_mode)
         _check_task(task)
-        thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent)
+        thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent, max_path)
         self.rules = Rules(history, *limits, on_invalid, max_chars, thoughts, tag_first_round)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
         self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
@@ -99,8 +100,7 @@ class FlexEnv(AECEnv):
         self.metadata: dict[str, Any] = {
             "render_modes": ["human", "ansi"],
             "name": env_id,
-            # Only a cast that acts all at once fits PettingZoo's one-step-for-everybody parallel view.
-            "is_parallelizable": self.dependency.is_simultaneous,
+            "is_parallelizable": self.dependency.is_simultaneous,  # PettingZoo's parallel view: all act in one step
         }
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
         names, replies = self.possible_agents, task.sample_actions
@@ -162,10 +162,10 @@ class FlexEnv(AECEnv):
             self._rewarded = False
         if not self.schedule.act(agent, action):
             self.agent_selection = self.schedule.ready[0]
-            return
-        self._sync()
-        if self._rewarded:
-            self._accumulate_rewards()
+        else:
+            self._sync()
+            if self._rewarded:
+                self._accumulate_rewards()
 
     def _sync(self) -> None:
         """Mirrors in PettingZoo's terms what the schedule has done since: rewards, infos, ends, who is on turn."""

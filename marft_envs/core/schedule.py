@@ -44,6 +44,7 @@ class Rules:
     max_rounds: int = 1
     max_turns: int | None = None
     max_turns_per_agent: int | None = None
+    max_path: int | None = None
     on_invalid: str | float = "fallback"
     max_chars: int | None = None
     share_thoughts: bool = False
@@ -54,7 +55,7 @@ class Rules:
             raise ConfigError(f"There is no history '{self.history}'. {did_you_mean(self.history, HISTORIES)}")
         if isinstance(self.on_invalid, str) and self.on_invalid not in ("fallback", "end_round"):
             raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{self.on_invalid}'.")
-        for name in ("max_rounds", "max_turns", "max_turns_per_agent", "max_chars"):
+        for name in ("max_rounds", "max_turns", "max_turns_per_agent", "max_path", "max_chars"):
             limit = getattr(self, name)
             if limit is not None and (not isinstance(limit, Integral) or limit < 1):
                 raise ConfigError(
@@ -174,7 +175,10 @@ class Schedule:
             early, self._early = self._early, []
             for outcome in early:
                 self._pay(outcome)
-        self._book(self.task.on_layer(turns))
+        late = self.rules.max_path is not None and self.record.critical_path > self.rules.max_path
+        self._book(
+            Outcome(terminated=True, success=False, stop_reason="max_path") if late else self.task.on_layer(turns)
+        )
         self.planner.end_layer()
         if not self.done:
             self._advance()

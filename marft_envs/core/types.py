@@ -190,9 +190,8 @@ class Episode:
     truncated: bool = False
     success: bool | None = None
     stop_reason: str = ""
-    """Why it ended: ``task`` (or the task's own word),
-    ``max_rounds``, ``max_turns``, ``max_turns_per_agent``, ``all_dead``, ``error: …``. For people; whether it failed,
-    and by whose fault, is ``fault``."""
+    """Why it ended: ``task`` (or the task's own word), ``max_rounds``, ``max_turns``, ``max_turns_per_agent``,
+    ``max_path``, ``all_dead``, ``error: …``. For people; whether it failed, and by whose fault, is ``fault``."""
     metrics: dict[str, float] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
     invalid: int = 0

@@ -102,6 +102,12 @@ def test_each_side_is_what_it_is_called() -> None:
     assert [alone[f"{name}_budget"] for name in ("token", "processed", "latency")] == [900, 9000, 500]
 
 
+def test_no_side_may_answer_later_than_the_trial_allows() -> None:
+    trial = relay(answer_latency=9)
+    assert [config.env_kwargs["max_path"] for config in run.check(trial).values()] == [9, 9, 9]
+    assert any("9 tokens" in note for note in report._notes(trial)) and "max_path" not in relay().env_kwargs
+
+
 def test_a_team_that_counts_is_also_played_with_its_messages_exchanged_and_its_d_cut() -> None:
     cells = expand(grids.main(relay(), "team", {"sampled": 900}, [Choice("rft", 2e-3)]), "main")
     trained = [c for c in cells if c.kind == "train"]

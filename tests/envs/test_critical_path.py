@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from helpers.flex import flex, play
+from helpers.flex import PlainTask, flex, play
 from helpers.teams import episode, random_team
 from marft_algos.credit.costs import costs_of
 from marft_algos.rollout.panel import summary
 from marft_algos.runs.folder import EvalRecord, RunFolder
 from marft_envs import Chain, FlexEnv, Independent, Layered, StaticDAG
-from marft_envs.core.types import Episode
+from marft_envs.core.types import Episode, Outcome, TurnRecord
 from marft_envs.records.trajectory import from_dict, to_dict, write
 
 LENGTHS = {"a_0": 3, "b_0": 7, "c_0": 2, "d_0": 5}
@@ -50,6 +51,35 @@ def test_tokens_win_over_words_and_rounds_add_up() -> None:
     assert env.episode.critical_path == 9 + 3, "no count, or none of a reply that has words: its words"
     record = EvalRecord.of(env.episode)
     assert (record.tokens, record.processed) == (9 + 4 + 3 + 1, 9 + 4 + 3 + 1 + 30)
+
+
+@pytest.mark.parametrize(
+    ("dependency", "path", "said"),
+    [
+        (Chain(), 17, 4),
+        (Chain(), 16, 4),
+        (Chain(), 9, 2),
+        (Chain(), 2, 1),
+        (Independent(), 7, 4),
+        (Independent(), 6, 4),
+    ],
+)
+def test_a_layer_beyond_the_longest_path_ends_the_episode_unanswered(dependency: object, path: int, said: int) -> None:
+    """The task does not see it: it is neither graded nor paid; what came in time is paid as it was."""
+    seen: list[int] = []
+
+    def layer(turns: Sequence[TurnRecord]) -> Outcome:
+        seen.append(len(turns))
+        return Outcome(team_reward=0.25, success=True)
+
+    env = flex(4, dependency, task=PlainTask(layer=layer), max_path=path)
+    done = play(env, say=lambda env, agent: "word " * LENGTHS[agent]).episode
+    late = done.critical_path > path
+    assert len(done.turns) == said and late == (path not in (17, 7))
+    assert (done.stop_reason, done.success, done.terminated) == (
+        ("max_path", False, True) if late else ("max_rounds", True, True)
+    )
+    assert len(seen) == len(done.layers) - late and done.team_return == 0.25 * len(seen)
 
 
 def test_random_dependency_functions_against_brute_force() -> None:

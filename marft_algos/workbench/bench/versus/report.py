@@ -187,6 +187,8 @@ def _sweeps(trial: Trial, root: Path, labels: Mapping[str, str]) -> Sheet:
 def _notes(trial: Trial) -> list[str]:
     name, kwargs = trial.rival()
     acting = f" where only {', '.join(trial.single_team)} acts" if trial.single_team else ""
+    waits = trial.answer_latency
+    limit = f" An answer that waits for more than {waits} tokens, on any side, counts as none." if waits else ""
     return [
         f"The single agent plays {name}{acting} ({json.dumps(kwargs, default=str)}). Differences in points, team minus "
         f"rival, paired by seed and problem, with 95 % intervals over both; the smallest gain worth a team is "
@@ -194,7 +196,8 @@ def _notes(trial: Trial) -> list[str]:
         f"{_listed(trial.sweep_seeds)}.",
         "The single agent was trained until it had spent what the team had, and scored when each budget was reached. "
         "Budgets are of training, latency too: it is the critical path of the episodes that were played to learn. What "
-        "an answer costs at test, and how long a user waits for it, is a table of its own and is not equalised.",
+        "an answer costs at test, and how long a user waits for it, is a table of its own and is not equalised."
+        + limit,
     ]
 
 

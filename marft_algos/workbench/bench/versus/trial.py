@@ -10,7 +10,7 @@ import tyro
 import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
-from marft_algos.ranges import COUNT, SEED, SHARE
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, SEED, SHARE
 from marft_algos.workbench.bench.grid import LEARNING, GridTable
 from marft_envs.errors import ConfigError
 
@@ -51,6 +51,9 @@ class Question:
     """The smallest gain in score that is worth a team."""
     tolerance: Annotated[float, SHARE] = 0.1
     """Budgets are equal if what was spent differs by no larger share."""
+    answer_latency: Annotated[int, NOT_NEGATIVE] = 0
+    """Tokens that an answer may wait for, on every side, in training and at test: an episode whose critical path is
+    longer ends unanswered. 0: any number."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of every run, such as preset=toy eval_episodes=200."""
 
@@ -69,6 +72,8 @@ class Trial(Question, GridTable):
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for what no training would mend."""
         super().__post_init__()
+        if self.answer_latency:
+            object.__setattr__(self, "env_kwargs", {**self.env_kwargs, "max_path": self.answer_latency})
         for name in (*self.algorithms, *self.team_algorithms, *self.algorithm):
             algorithms.get(name)
         for key in ("algorithms", "seeds", "lr", "sweep_seeds"):
