@@ -19,7 +19,7 @@ from marft_envs.families.math.procedural import (  # noqa: F401  (importing a mo
     precalculus,
     two_step,
 )
-from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, MathDraft
+from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, written
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import Generators, distinct, split_of
 
@@ -34,9 +34,8 @@ _ATTEMPTS = 50
 def build(generator: str, level: int, key: int) -> MathProblem:
     """The problem of one key. Same arguments, same problem, in every process."""
     cell = CELLS[generator, level]
-    draft: MathDraft = cell.build(Dice(f"{generator}/{level}", key))
-    name = f"procedural/{generator}/{level}/{key}"
-    return MathProblem(name, draft.problem, draft.solution, draft.answer, cell.subject, level, "procedural")
+    texts = written(generator, level, cell.build(Dice(f"{generator}/{level}", key)))
+    return MathProblem(f"procedural/{generator}/{level}/{key}", *texts, cell.subject, level, "procedural")
 
 
 def panel(generator: str, level: int) -> tuple[MathProblem, ...]:

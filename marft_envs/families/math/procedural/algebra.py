@@ -6,108 +6,68 @@ from __future__ import annotations
 from fractions import Fraction
 from math import lcm
 
-from marft_envs.families.math.procedural.base import MathDraft, cell
-from marft_envs.families.math.procedural.latex import (
-    combination,
-    frac,
-    point,
-    polynomial,
-    signed,
-    square_part,
-    surd,
-    term,
-)
+from marft_envs.families.math.procedural import latex
+from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.latex import combination, point, polynomial, signed, surd, term
 from marft_envs.problems.dice import Dice
 
-SUBJECT = "Algebra"
 
-
-def _equation(left: str, right: str) -> str:
-    return f"Solve for $x$: ${left}={right}$."
-
-
-@cell("linear_equation", SUBJECT, 1)
-def one_side(dice: Dice) -> MathDraft:
+@cell("linear_equation", 1)
+def one_side(dice: Dice) -> Values:
     a, b, x = dice.integer(2, 12), dice.nonzero(-30, 30), dice.integer(-20, 20)
-    c = a * x + b
-    steps = f"Subtracting ${b}$ gives ${a}x={c - b}$. Dividing by ${a}$ gives $x={x}$."
-    return MathDraft(_equation(polynomial([a, b]), str(c)), steps, str(x))
+    return dict(left=polynomial([a, b]), a=a, b=b, c=a * x + b, rest=a * x, answer=x)
 
 
-@cell("linear_equation", SUBJECT, 2)
-def both_sides(dice: Dice) -> MathDraft:
+@cell("linear_equation", 2)
+def both_sides(dice: Dice) -> Values:
     a, b, x = dice.integer(2, 12), dice.nonzero(-30, 30), dice.integer(-20, 20)
     c = dice.choice([c for c in range(-9, 10) if c not in (0, a)])
     d = (a - c) * x + b
-    steps = f"Collecting terms gives ${term(a - c, 'x')}={d - b}$, so $x={x}$."
-    return MathDraft(_equation(polynomial([a, b]), polynomial([c, d])), steps, str(x))
+    return dict(left=polynomial([a, b]), right=polynomial([c, d]), term=term(a - c, "x"), rest=d - b, answer=x)
 
 
-@cell("linear_equation", SUBJECT, 3)
-def brackets(dice: Dice) -> MathDraft:
+@cell("linear_equation", 3)
+def brackets(dice: Dice) -> Values:
     a, b, d, x = dice.integer(2, 9), dice.nonzero(-12, 12), dice.nonzero(-12, 12), dice.integer(-20, 20)
     c = dice.choice([c for c in range(2, 10) if c != a])
     e = a * (x + b) - c * (x + d)
-    steps = (
-        f"Expanding gives ${polynomial([a - c, a * b - c * d])}={e}$, "
-        f"so ${term(a - c, 'x')}={e - a * b + c * d}$ and $x={x}$."
-    )
-    return MathDraft(_equation(f"{a}(x{signed(b)})-{c}(x{signed(d)})", str(e)), steps, str(x))
+    known: Values = dict(expanded=polynomial([a - c, a * b - c * d]), term=term(a - c, "x"), rest=e - a * b + c * d)
+    return dict(a=a, b=signed(b), c=c, d=signed(d), e=e, answer=x, **known)
 
 
-@cell("linear_equation", SUBJECT, 4)
-def unit_fractions(dice: Dice) -> MathDraft:
+@cell("linear_equation", 4)
+def unit_fractions(dice: Dice) -> Values:
     a, b = dice.sample(range(2, 13), 2)
-    x = lcm(a, b) * dice.nonzero(-15, 15)
+    common = lcm(a, b)
+    x = common * dice.nonzero(-15, 15)
     c = x // a + x // b
-    steps = f"Multiplying by ${lcm(a, b)}$ gives ${lcm(a, b) // a + lcm(a, b) // b}x={c * lcm(a, b)}$, so $x={x}$."
-    return MathDraft(_equation(rf"\frac{{x}}{{{a}}}+\frac{{x}}{{{b}}}", str(c)), steps, str(x))
+    return dict(a=a, b=b, c=c, common=common, sum=common // a + common // b, rest=c * common, answer=x)
 
 
-@cell("linear_equation", SUBJECT, 5)
-def two_fractions(dice: Dice) -> MathDraft:
+@cell("linear_equation", 5)
+def two_fractions(dice: Dice) -> Values:
     a, b, c = dice.integer(1, 9), dice.nonzero(-12, 12), dice.integer(2, 9)
     e, f = dice.nonzero(-12, 12), dice.integer(2, 9)
     d = dice.choice([d for d in range(1, 10) if d * c != a * f])
-    x = Fraction(e * c - b * f, a * f - d * c)
-    steps = (
-        f"Cross-multiplying gives ${f}({polynomial([a, b])})={c}({polynomial([d, e])})$, "
-        f"so ${term(a * f - d * c, 'x')}={e * c - b * f}$ and $x={frac(x)}$."
-    )
-    left, right = rf"\frac{{{polynomial([a, b])}}}{{{c}}}", rf"\frac{{{polynomial([d, e])}}}{{{f}}}"
-    return MathDraft(_equation(left, right), steps, frac(x))
+    factor, rest = a * f - d * c, e * c - b * f
+    sides: Values = dict(left=polynomial([a, b]), right=polynomial([d, e]))
+    return dict(c=c, f=f, term=term(factor, "x"), rest=rest, answer=Fraction(rest, factor), **sides)
 
 
-def _system(*equations: str, unknowns: str) -> str:
-    lines = r" \\ ".join(equations)
-    kind = "pair" if unknowns == "x,y" else "triple"
-    return f"Find the ordered {kind} $({unknowns})$ that solves $\\begin{{cases}} {lines} \\end{{cases}}$"
-
-
-def _two_equations(a: int, b: int, e: int, c: int, d: int, f: int) -> str:
-    first, second = combination([a, b], ["x", "y"]), combination([c, d], ["x", "y"])
-    return _system(f"{first}={e}", f"{second}={f}", unknowns="x,y")
-
-
-@cell("linear_system", SUBJECT, 1)
-def sum_and_difference(dice: Dice) -> MathDraft:
+@cell("linear_system", 1)
+def sum_and_difference(dice: Dice) -> Values:
     x, y = dice.integer(-30, 30), dice.integer(-30, 30)
-    steps = f"Adding the equations gives $2x={2 * x}$, so $x={x}$, and then $y={y}$."
-    return MathDraft(_two_equations(1, 1, x + y, 1, -1, x - y), steps, point(x, y))
+    return dict(x=x, y=y, sum=x + y, difference=x - y, twice=2 * x, answer=point(x, y))
 
 
-@cell("linear_system", SUBJECT, 2)
-def substitution(dice: Dice) -> MathDraft:
+@cell("linear_system", 2)
+def substitution(dice: Dice) -> Values:
     x, y, m = dice.integer(-12, 12), dice.integer(-12, 12), dice.nonzero(-6, 6)
     a = dice.integer(1, 9)
     b = dice.choice([b for b in range(-9, 10) if b != 0 and a + b * m != 0])
     k, c = y - m * x, a * x + b * y
-    steps = (
-        f"Substituting $y={polynomial([m, k])}$ into the second equation gives "
-        f"${term(a + b * m, 'x')}={c - b * k}$, so $x={x}$ and $y={y}$."
-    )
-    text = _system(f"y={polynomial([m, k])}", f"{combination([a, b], ['x', 'y'])}={c}", unknowns="x,y")
-    return MathDraft(text, steps, point(x, y))
+    equations: Values = dict(line=polynomial([m, k]), second=combination([a, b], ["x", "y"]), c=c)
+    return dict(x=x, y=y, term=term(a + b * m, "x"), rest=c - b * k, answer=point(x, y), **equations)
 
 
 def _regular(dice: Dice, bound: int) -> tuple[int, int, int, int]:
@@ -117,111 +77,83 @@ def _regular(dice: Dice, bound: int) -> tuple[int, int, int, int]:
     return a, b, c, d
 
 
-def _eliminate(a: int, b: int, e: int, c: int, d: int, f: int) -> tuple[str, str]:
-    """Worked solution and answer of ax + by = e, cx + dy = f."""
-    det = a * d - b * c
-    x, y = Fraction(e * d - b * f, det), Fraction(a * f - e * c, det)
-    steps = (
-        f"Multiply the first equation by ${d}$, the second by ${b}$, and subtract: ${term(det, 'x')}={e * d - b * f}$, "
-        f"so $x={frac(x)}$. In the same way ${term(det, 'y')}={a * f - e * c}$, so $y={frac(y)}$."
-    )
-    return steps, point(x, y)
+def _eliminate(a: int, b: int, e: int, c: int, d: int, f: int) -> Values:
+    """The system ax + by = e, cx + dy = f."""
+    det, right_x, right_y = a * d - b * c, e * d - b * f, a * f - e * c
+    x, y = Fraction(right_x, det), Fraction(right_y, det)
+    equations: Values = dict(first=combination([a, b], ["x", "y"]), e=e, second=combination([c, d], ["x", "y"]), f=f)
+    known: Values = dict(in_x=term(det, "x"), in_y=term(det, "y"), right_x=right_x, right_y=right_y)
+    return dict(b=b, d=d, x=x, y=y, answer=point(x, y), **equations, **known)
 
 
-@cell("linear_system", SUBJECT, 3)
-def elimination(dice: Dice) -> MathDraft:
+@cell("linear_system", 3)
+def elimination(dice: Dice) -> Values:
     a, b, c, d = _regular(dice, 9)
     x, y = dice.integer(-12, 12), dice.integer(-12, 12)
-    numbers = (a, b, a * x + b * y, c, d, c * x + d * y)
-    return MathDraft(_two_equations(*numbers), *_eliminate(*numbers))
+    return _eliminate(a, b, a * x + b * y, c, d, c * x + d * y)
 
 
-@cell("linear_system", SUBJECT, 4)
-def rational_solution(dice: Dice) -> MathDraft:
+@cell("linear_system", 4)
+def rational_solution(dice: Dice) -> Values:
     a, b, c, d = _regular(dice, 7)
-    numbers = (a, b, dice.integer(-15, 15), c, d, dice.integer(-15, 15))
-    return MathDraft(_two_equations(*numbers), *_eliminate(*numbers))
+    return _eliminate(a, b, dice.integer(-15, 15), c, d, dice.integer(-15, 15))
 
 
-@cell("linear_system", SUBJECT, 5)
-def three_unknowns(dice: Dice) -> MathDraft:
+@cell("linear_system", 5)
+def three_unknowns(dice: Dice) -> Values:
     x, y, z = (dice.integer(-9, 9) for _ in range(3))
     a, b, c, d = _regular(dice, 5)
     p, q = dice.nonzero(-4, 4), dice.nonzero(-4, 4)
-    names = ["x", "y", "z"]
-    third, then = f"{combination([p, q, 1], names)}={p * x + q * y + z}", "Solving the third equation for $z$ and"
+    rows = [(a, b, p), (c, d, q), (p, q, 1)]
+    first, second, third = (f"{combination(k, ['x', 'y', 'z'])}={k[0] * x + k[1] * y + k[2] * z}" for k in rows)
+    then = "Solving the third equation for $z$ and"
     if (a - p * p) * (d - q * q) == (b - p * q) * (c - q * p):  # eliminating z would leave a singular system
         third, then = f"z={z}", "The third equation gives $z$;"
-    text = _system(
-        f"{combination([a, b, p], names)}={a * x + b * y + p * z}",
-        f"{combination([c, d, q], names)}={c * x + d * y + q * z}",
-        third,
-        unknowns="x,y,z",
-    )
-    steps = (
-        f"{then} substituting it into the others leaves two equations in $x$ and $y$. "
-        f"Their solution is $x={x}$, $y={y}$, and then $z={z}$."
-    )
-    return MathDraft(text, steps, point(x, y, z))
+    return dict(x=x, y=y, z=z, first=first, second=second, third=third, then=then, answer=point(x, y, z))
 
 
-@cell("quadratic", SUBJECT, 1)
-def larger_root(dice: Dice) -> MathDraft:
+@cell("quadratic", 1)
+def larger_root(dice: Dice) -> Values:
     r, s = dice.sample(range(-25, 26), 2)
-    steps = f"The left side factors as $({polynomial([1, -r])})({polynomial([1, -s])})$: roots ${r}$ and ${s}$."
-    text = f"What is the larger solution of ${polynomial([1, -r - s, r * s])}=0$?"
-    return MathDraft(text, steps, str(max(r, s)))
+    factors: Values = dict(first=polynomial([1, -r]), second=polynomial([1, -s]))
+    return dict(polynomial=polynomial([1, -r - s, r * s]), r=r, s=s, answer=max(r, s), **factors)
 
 
-@cell("quadratic", SUBJECT, 2)
-def both_roots(dice: Dice) -> MathDraft:
+@cell("quadratic", 2)
+def both_roots(dice: Dice) -> Values:
     a = dice.integer(2, 6)
     r, s = sorted(dice.sample([n for n in range(-15, 16) if n], 2))
-    steps = f"Dividing by ${a}$ and factoring gives $(x{signed(-r)})(x{signed(-s)})=0$."
-    text = (
-        f"Find all solutions of ${polynomial([a, -a * (r + s), a * r * s])}=0$. "
-        "Enter them separated by a comma, the smaller one first."
-    )
-    return MathDraft(text, steps, f"{r},{s}")
+    left = polynomial([a, -a * (r + s), a * r * s])
+    return dict(polynomial=left, a=a, first=signed(-r), second=signed(-s), answer=f"{r},{s}")
 
 
-@cell("quadratic", SUBJECT, 3)
-def rational_root(dice: Dice) -> MathDraft:
+@cell("quadratic", 3)
+def rational_root(dice: Dice) -> Values:
     p, r = dice.integer(2, 7), dice.integer(2, 7)
     q, s = dice.nonzero(-12, 12), dice.nonzero(-12, 12)
-    large = max(Fraction(q, p), Fraction(s, r))
-    steps = (
-        f"The left side factors as $({p}x{signed(-q)})({r}x{signed(-s)})$, "
-        f"with the roots ${frac(Fraction(q, p))}$ and ${frac(Fraction(s, r))}$."
-    )
-    text = f"What is the largest solution of ${polynomial([p * r, -p * s - q * r, q * s])}=0$?"
-    return MathDraft(text, steps, frac(large))
+    one, other = Fraction(q, p), Fraction(s, r)
+    factors: Values = dict(p=p, first=signed(-q), r=r, second=signed(-s))
+    left = polynomial([p * r, -p * s - q * r, q * s])
+    return dict(polynomial=left, one=one, other=other, answer=max(one, other), **factors)
 
 
-@cell("quadratic", SUBJECT, 4)
-def irrational_root(dice: Dice) -> MathDraft:
+@cell("quadratic", 4)
+def irrational_root(dice: Dice) -> Values:
     b = dice.integer(-12, 12)
     squares = {n * n for n in range(40)}
     c = dice.choice([c for c in range(-40, 41) if b * b - 4 * c > 0 and b * b - 4 * c not in squares])
-    k, m = square_part(b * b - 4 * c)
+    k, m = latex.square_part(b * b - 4 * c)
     if b % 2 == 0:  # then the discriminant is a multiple of 4, so k is even
         pieces = [surd(Fraction(k, 2), m)] if b == 0 else [str(-b // 2), surd(Fraction(k, 2), m)]
         root = "+".join(pieces)
     else:
         root = rf"\frac{{{-b}+{surd(k, m)}}}{{2}}"
-    steps = (
-        f"The discriminant is ${b * b - 4 * c}$, so the larger root is $\\frac{{{-b}+\\sqrt{{{b * b - 4 * c}}}}}{{2}}$."
-    )
-    return MathDraft(
-        f"What is the larger solution of ${polynomial([1, b, c])}=0$, in simplest radical form?", steps, root
-    )
+    return dict(polynomial=polynomial([1, b, c]), discriminant=b * b - 4 * c, minus=-b, answer=root)
 
 
-@cell("quadratic", SUBJECT, 5)
-def vertex(dice: Dice) -> MathDraft:
+@cell("quadratic", 5)
+def vertex(dice: Dice) -> Values:
     a, b, c = dice.nonzero(-6, 6), dice.nonzero(-15, 15), dice.integer(-20, 20)
     h = Fraction(-b, 2 * a)
     k = a * h * h + b * h + c
-    steps = f"The vertex lies at $x=-\\frac{{b}}{{2a}}={frac(h)}$, where $y={frac(k)}$."
-    text = f"Find the vertex of the parabola $y={polynomial([a, b, c])}$ as an ordered pair."
-    return MathDraft(text, steps, point(h, k))
+    return dict(polynomial=polynomial([a, b, c]), h=h, k=k, answer=point(h, k))

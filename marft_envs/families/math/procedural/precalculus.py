@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from marft_envs.families.math.procedural.base import MathDraft, cell
+from marft_envs.families.math.procedural.base import Values, cell
 from marft_envs.families.math.procedural.latex import column, combination, frac, join, matrix, point, root_of, surd
 from marft_envs.problems.dice import Dice
 
-SUBJECT = "Precalculus"
 Matrix = list[list[int]]
 
 
@@ -26,57 +25,46 @@ def _cross(v: Sequence[int], w: Sequence[int]) -> list[int]:
     return [v[1] * w[2] - v[2] * w[1], v[2] * w[0] - v[0] * w[2], v[0] * w[1] - v[1] * w[0]]
 
 
-@cell("vectors", SUBJECT, 1)
-def dot_product(dice: Dice) -> MathDraft:
+@cell("vectors", 1)
+def dot_product(dice: Dice) -> Values:
     v, w = _vector(dice, 9), _vector(dice, 9)
     products = combination([a * b for a, b in zip(v, w, strict=True)], ["", "", ""])
-    steps = f"Multiply entry by entry and add: ${products}={_dot(v, w)}$."
-    return MathDraft(rf"Compute ${column(v)}\cdot {column(w)}$.", steps, str(_dot(v, w)))
+    return dict(v=column(v), w=column(w), products=products, answer=_dot(v, w))
 
 
-@cell("vectors", SUBJECT, 2)
-def cross_product(dice: Dice) -> MathDraft:
+@cell("vectors", 2)
+def cross_product(dice: Dice) -> Values:
     v, w = _vector(dice, 9), _vector(dice, 9)
-    c = _cross(v, w)
-    steps = (
-        rf"The entries are ${v[1]}\cdot {w[2]}-{v[2]}\cdot {w[1]}={c[0]}$, "
-        rf"${v[2]}\cdot {w[0]}-{v[0]}\cdot {w[2]}={c[1]}$ and ${v[0]}\cdot {w[1]}-{v[1]}\cdot {w[0]}={c[2]}$."
-    ).replace("--", "+")
-    return MathDraft(rf"Compute ${column(v)}\times {column(w)}$.", steps, column(c))
+    entries = [rf"{v[i]}\cdot {w[j]}-{v[j]}\cdot {w[i]}".replace("--", "+") for i, j in ((1, 2), (2, 0), (0, 1))]
+    x, y, z = (f"{entry}={value}" for entry, value in zip(entries, _cross(v, w), strict=True))
+    return dict(v=column(v), w=column(w), x=x, y=y, z=z, answer=column(_cross(v, w)))
 
 
-@cell("vectors", SUBJECT, 3)
-def projection(dice: Dice) -> MathDraft:
+@cell("vectors", 3)
+def projection(dice: Dice) -> Values:
     v, w = _vector(dice, 9, 2), _vector(dice, 9, 2)
-    factor = Fraction(_dot(v, w), _dot(w, w))
-    steps = rf"The projection is $\frac{{{_dot(v, w)}}}{{{_dot(w, w)}}}{column(w)}$."
-    text = f"Find the projection of ${column(v)}$ onto ${column(w)}$."
-    return MathDraft(text, steps, column([factor * x for x in w]))
+    product, square = _dot(v, w), _dot(w, w)
+    answer = column([Fraction(product, square) * x for x in w])
+    return dict(v=column(v), w=column(w), product=product, square=square, answer=answer)
 
 
-@cell("vectors", SUBJECT, 4)
-def parallelogram(dice: Dice) -> MathDraft:
+@cell("vectors", 4)
+def parallelogram(dice: Dice) -> Values:
     v, w = _vector(dice, 6), _vector(dice, 6)
     if _cross(v, w) == [0, 0, 0]:
         w = [w[0], w[1], -w[2]]  # no entry is zero, so this is no longer parallel
     c = _cross(v, w)
-    steps = rf"The cross product is ${column(c)}$, and its length is $\sqrt{{{_dot(c, c)}}}$."
-    text = (
-        f"What is the area of the parallelogram spanned by ${column(v)}$ and ${column(w)}$, in simplest radical form?"
-    )
-    return MathDraft(text, steps, root_of(_dot(c, c)))
+    return dict(v=column(v), w=column(w), product=column(c), square=_dot(c, c), answer=root_of(_dot(c, c)))
 
 
-@cell("vectors", SUBJECT, 5)
-def distance_to_plane(dice: Dice) -> MathDraft:
+@cell("vectors", 5)
+def distance_to_plane(dice: Dice) -> Values:
     n, p, d = _vector(dice, 6), [dice.integer(-9, 9) for _ in range(3)], dice.integer(-20, 20)
     if _dot(n, p) == d:
         d += 1
     value, norm = abs(_dot(n, p) - d), _dot(n, n)
-    steps = rf"The distance is $\frac{{{value}}}{{\sqrt{{{norm}}}}}$."
-    plane = combination(n, ["x", "y", "z"])
-    text = f"What is the distance from ${point(*p)}$ to the plane ${plane}={d}$, in simplest radical form?"
-    return MathDraft(text, steps, surd(Fraction(value, norm), norm))
+    away = surd(Fraction(value, norm), norm)
+    return dict(p=point(*p), plane=combination(n, ["x", "y", "z"]), d=d, value=value, norm=norm, answer=away)
 
 
 def _matrix(dice: Dice, bound: int, size: int = 2) -> Matrix:
@@ -91,49 +79,45 @@ def _determinant(m: Matrix) -> int:
     return m[0][0] * m[1][1] - m[0][1] * m[1][0]
 
 
-@cell("matrices", SUBJECT, 1)
-def determinant(dice: Dice) -> MathDraft:
+@cell("matrices", 1)
+def determinant(dice: Dice) -> Values:
     m = _matrix(dice, 12)
-    steps = f"$({m[0][0]})({m[1][1]})-({m[0][1]})({m[1][0]})={_determinant(m)}$."
-    return MathDraft(f"Compute the determinant of ${matrix(m)}$.", steps, str(_determinant(m)))
+    (a, b), (c, d) = m
+    return dict(m=matrix(m), a=a, b=b, c=c, d=d, answer=_determinant(m))
 
 
-@cell("matrices", SUBJECT, 2)
-def product(dice: Dice) -> MathDraft:
+@cell("matrices", 2)
+def product(dice: Dice) -> Values:
     m, n = _matrix(dice, 7), _matrix(dice, 7)
-    steps = "Each entry is the product of a row of the first matrix and a column of the second."
-    return MathDraft(f"Compute ${matrix(m)}{matrix(n)}$.", steps, matrix(_times(m, n)))
+    return dict(m=matrix(m), n=matrix(n), answer=matrix(_times(m, n)))
 
 
-@cell("matrices", SUBJECT, 3)
-def inverse(dice: Dice) -> MathDraft:
+@cell("matrices", 3)
+def inverse(dice: Dice) -> Values:
     m = _matrix(dice, 7)
     if _determinant(m) == 0:
         m = [[1, m[0][1]], [m[1][0], m[0][1] * m[1][0] + 2]]  # determinant 2
     det = _determinant(m)
     (a, b), (c, d) = m
-    rows = [[Fraction(d, det), Fraction(-b, det)], [Fraction(-c, det), Fraction(a, det)]]
-    steps = f"The determinant is ${det}$, so the inverse is ${frac(Fraction(1, det))}{matrix([[d, -b], [-c, a]])}$."
-    return MathDraft(f"Find the inverse of ${matrix(m)}$.", steps, matrix(rows))
+    adjugate = [[d, -b], [-c, a]]
+    rows = [[Fraction(entry, det) for entry in row] for row in adjugate]
+    return dict(m=matrix(m), det=det, factor=Fraction(1, det), adjugate=matrix(adjugate), answer=matrix(rows))
 
 
-@cell("matrices", SUBJECT, 4)
-def determinant_3(dice: Dice) -> MathDraft:
+@cell("matrices", 4)
+def determinant_3(dice: Dice) -> Values:
     m = _matrix(dice, 5, 3)
-    value = _dot(m[0], _cross(m[1], m[2]))
-    cofactors = ", ".join(map(str, _cross(m[1], m[2])))
-    steps = f"Expanding along the first row, with the cofactors ${cofactors}$, gives ${value}$."
-    return MathDraft(f"Compute the determinant of ${matrix(m)}$.", steps, str(value))
+    cofactors = _cross(m[1], m[2])
+    return dict(m=matrix(m), cofactors=", ".join(map(str, cofactors)), answer=_dot(m[0], cofactors))
 
 
-@cell("matrices", SUBJECT, 5)
-def matrix_power(dice: Dice) -> MathDraft:
+@cell("matrices", 5)
+def matrix_power(dice: Dice) -> Values:
     m, n = _matrix(dice, 3), dice.integer(3, 5)
     powers = [m]
     while len(powers) < n:
         powers.append(_times(powers[-1], m))
-    steps = "The powers are " + ", ".join(f"${matrix(p)}$" for p in powers) + "."
-    return MathDraft(f"Compute ${matrix(m)}^{n}$.", steps, matrix(powers[-1]))
+    return dict(m=matrix(m), n=n, powers=", ".join(f"${matrix(p)}$" for p in powers), answer=matrix(powers[-1]))
 
 
 # Trigonometry -----------------------------------------------------------------------------------------
@@ -176,7 +160,7 @@ RATIONAL = [(f, d) for f, d in ALL if _exact(f, d)[1] == 1]
 IRRATIONAL = [(f, d) for f, d in ALL if _exact(f, d)[1] != 1]
 
 
-def _combination(factors: list[int], values: list[tuple[str, int]]) -> MathDraft:
+def _combination(factors: list[int], values: list[tuple[str, int]]) -> Values:
     """``a sin x + b cos y + ...`` at special angles, with its exact value."""
     shown = join(rf"{a}\{f} {d}^\circ" for a, (f, d) in zip(factors, values, strict=True))
     total: dict[int, Fraction] = {}
@@ -186,16 +170,16 @@ def _combination(factors: list[int], values: list[tuple[str, int]]) -> MathDraft
         known.append(rf"$\{f} {d}^\circ={surd(factor, radicand)}$")
         total[radicand] = total.get(radicand, Fraction(0)) + a * factor
     answer = join(surd(total[radicand], radicand) for radicand in sorted(total))
-    return MathDraft(f"Compute ${shown}$. Give an exact value.", ", ".join(known) + ".", answer)
+    return dict(sum=shown, known=", ".join(known), answer=answer)
 
 
-@cell("trigonometry", SUBJECT, 1)
-def rational_values(dice: Dice) -> MathDraft:
+@cell("trigonometry", 1)
+def rational_values(dice: Dice) -> Values:
     return _combination([dice.integer(2, 25), dice.nonzero(-25, 25)], [dice.choice(RATIONAL), dice.choice(RATIONAL)])
 
 
-@cell("trigonometry", SUBJECT, 2)
-def radical_values(dice: Dice) -> MathDraft:
+@cell("trigonometry", 2)
+def radical_values(dice: Dice) -> Values:
     return _combination([dice.integer(2, 12), dice.nonzero(-12, 12)], [dice.choice(IRRATIONAL), dice.choice(ALL)])
 
 
@@ -216,40 +200,27 @@ def _given(dice: Dice) -> tuple[str, Fraction, Fraction, str]:
     return function, sine, cosine, rf"$\{function} x={frac(value)}$ and ${QUADRANTS[quadrant][2]}$"
 
 
-@cell("trigonometry", SUBJECT, 3)
-def other_function(dice: Dice) -> MathDraft:
+@cell("trigonometry", 3)
+def other_function(dice: Dice) -> Values:
     function, sine, cosine, condition = _given(dice)
     values = {"sin": sine, "cos": cosine, "tan": sine / cosine}
     wanted = dice.choice([name for name in values if name != function])
-    steps = rf"From $\sin^2 x+\cos^2 x=1$ and the quadrant, $\sin x={frac(sine)}$ and $\cos x={frac(cosine)}$."
-    return MathDraft(rf"Suppose {condition}. Find $\{wanted} x$.", steps, frac(values[wanted]))
+    return dict(condition=condition, wanted=wanted, sine=sine, cosine=cosine, answer=values[wanted])
 
 
-@cell("trigonometry", SUBJECT, 4)
-def addition_formula(dice: Dice) -> MathDraft:
+@cell("trigonometry", 4)
+def addition_formula(dice: Dice) -> Values:
     (s, c), (t, d) = _angle(dice, 1), _angle(dice, 1)
     function, sign = dice.choice(["sin", "cos"]), dice.choice([1, -1])
     value = s * d + sign * c * t if function == "sin" else c * d - sign * s * t
-    steps = (
-        rf"Here $\cos x={frac(c)}$ and $\sin y={frac(t)}$. "
-        rf"The addition formula gives ${frac(value)}$."
-    )
-    between = "+" if sign == 1 else "-"
-    text = (
-        rf"The angles $x$ and $y$ are acute, $\sin x={frac(s)}$ and $\cos y={frac(d)}$. "
-        rf"Find $\{function}(x{between}y)$."
-    )
-    return MathDraft(text, steps, frac(value))
+    return dict(s=s, c=c, t=t, d=d, function=function, between="+" if sign == 1 else "-", answer=value)
 
 
-@cell("trigonometry", SUBJECT, 5)
-def double_angle(dice: Dice) -> MathDraft:
+@cell("trigonometry", 5)
+def double_angle(dice: Dice) -> Values:
     _, sine, cosine, condition = _given(dice)
     double = {"sin": 2 * sine * cosine, "cos": cosine**2 - sine**2}
     double["tan"] = double["sin"] / double["cos"]
     wanted = dice.choice(list(double))
-    steps = (
-        rf"By the quadrant, $\sin x={frac(sine)}$ and $\cos x={frac(cosine)}$, "
-        rf"so $\sin 2x={frac(double['sin'])}$ and $\cos 2x={frac(double['cos'])}$."
-    )
-    return MathDraft(rf"Suppose {condition}. Find $\{wanted} 2x$.", steps, frac(double[wanted]))
+    known: Values = dict(sine=sine, cosine=cosine, double_sine=double["sin"], double_cosine=double["cos"])
+    return dict(condition=condition, wanted=wanted, answer=double[wanted], **known)

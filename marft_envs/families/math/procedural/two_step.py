@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from marft_envs.families.math.procedural.base import MathDraft, cell
+from marft_envs.families.math.procedural.base import Values, cell
 from marft_envs.problems.dice import Dice
 
 ALL = [
@@ -15,10 +15,9 @@ ALL = [
 ]
 
 
-@cell("two_step", "Prealgebra", level=0, keys=len(ALL))
-def two_step(dice: Dice) -> MathDraft:
-    """The problem whose index is the key. No spaces inside the mathematics: the model reads characters."""
+@cell("two_step", level=0, keys=len(ALL))
+def two_step(dice: Dice) -> Values:
+    """The problem whose index is the key."""
     a, sign, b, c = ALL[dice.key]
     inner = a + b if sign == "+" else a - b
-    steps = f"{a}{sign}{b}={inner}, {inner}*{c}={inner * c}."
-    return MathDraft(rf"Compute $({a}{sign}{b})\cdot {c}$.", steps, str(inner * c))
+    return dict(a=a, sign=sign, b=b, c=c, inner=inner, answer=inner * c)
