@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, get_args
 
+from marft_envs.families import tables
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import ProblemWriter
 from marft_envs.problems.generators import split_of as split_of_text
+from marft_envs.problems.words import filled
 
-__all__ = ["CELLS", "Dice", "Draft", "ProblemWriter", "cell", "function", "split_of", "write"]
+__all__ = ["CELLS", "Built", "Dice", "Draft", "ProblemWriter", "cell", "function", "split_of", "write"]
 
 
 @lru_cache(maxsize=8192)
@@ -130,7 +132,23 @@ def write(
     )
 
 
-Build = Callable[[Dice, int], Draft]
+Built = tuple[Mapping[str, Any], Callable[..., Any], Sequence[Any]]
+"""What a generator makes: values for its words in ``programs.toml``, and reference and inputs of a :class:`Draft`."""
+Build = Callable[[Dice, int], Built]
+
+_WORDS: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "programs")
+
+
+def _draft(name: str, build: Build, dice: Dice, level: int) -> Draft:
+    """The draft of a generator: its words with the values that it has made; a value ``kind`` names words of its own."""
+    made, reference, inputs = build(dice, level)
+    table = _WORDS[name]
+    words = {**table, **table.get(str(level), {}), **table.get(made.get("kind", ""), {})}
+    task, body, wrong = (words.pop(part) for part in ("task", "body", "wrong"))
+    values = {part: filled(text, made) for part, text in words.items() if isinstance(text, str)} | dict(made)
+    edits = [(filled(old, values), filled(new, values)) for old, new in wrong]
+    told = filled(task, values), values["params"], values["returns"], filled(body, values)
+    return Draft(*told, reference, inputs, [edit for edit in edits if edit[0]])
 
 
 CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
@@ -143,7 +161,7 @@ def cell(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:
     def add(build: Build) -> Build:
         for level in levels:
             for mode in get_args(Mode):
-                CELLS[name, mode, level] = ProblemWriter(build)
+                CELLS[name, mode, level] = ProblemWriter(partial(_draft, name, build))
         return build
 
     return add

@@ -5,34 +5,14 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations
 
-from marft_envs.families.code.procedural.base import Dice, Draft, cell
+from marft_envs.families.code.procedural.base import Built, Dice, cell
 
 
 @cell("coins", (3, 4))
-def coins(dice: Dice, level: int) -> Draft:
+def coins(dice: Dice, level: int) -> Built:
     """Fewest coins, or the number of ways, for an amount."""
     values = tuple(sorted(dice.sample(range(2, 15), 3 if level == 3 else dice.integer(3, 4))))
     kind, cap, m = dice.below(2), dice.integer(2, 4), dice.choice((97, 1000, 1009))
-    names = ", ".join(map(str, values))
-    limit = f" Each value may be used at most {cap} times." if level == 4 else ""
-    goal, kept, first, more, answer = (
-        (
-            "Give the fewest coins that make exactly n (n >= 0), or -1 if no coins do.",
-            "best", "0", "min(new.get(t, n + 1), k + i)", "best.get(n, -1)",
-        ),
-        (
-            "In how many ways can n (n >= 0) be made exactly, if order does not matter? "
-            f"Give the remainder of the number divided by {m}.",
-            "ways", "1", "new.get(t, 0) + k", f"ways.get(n, 0) % {m}",
-        ),
-    )[kind]  # fmt: skip
-    task = f"Coins have the values {names}. {goal}{limit}"
-    times = f"range(min({cap}, (n - s) // c) + 1)" if level == 4 else "range((n - s) // c + 1)"
-    body = (
-        f"{kept} = {{0: {first}}}\nfor c in {values}:\n    new = {{}}\n    for s, k in {kept}.items():\n"
-        f"        for i in {times}:\n            t = s + i * c\n            new[t] = {more}\n    {kept} = new\n"
-        f"return {answer}"
-    )
 
     def reference(n: int) -> int:
         @cache
@@ -50,29 +30,16 @@ def coins(dice: Dice, level: int) -> Draft:
     a, b = values[0], values[-1]
     top = sum(values) * cap
     numbers = (17, 24, 0, 1, a, b, 2 * a, a + b, a * (cap + 1), b * cap, b * (cap + 1), top, top + 1, 41, 58)
-    wrong = [(f"({', '.join(map(str, values))})", f"{values[1:]}"),
-             (f"({', '.join(map(str, values))})", f"{values[:-1]}"),
-             ("(n, -1)", "(n, 0)") if kind == 0 else ("{0: 1}", "{0: 2}"),
-             ("k + i", "k + 1") if kind == 0 else ("(n, 0)", "(n - 1, 0)")]  # fmt: skip
-    return Draft(task, "n:int", "int", body, reference, numbers, wrong)
+    names = ", ".join(map(str, values))
+    parts = dict(values=values, without_first=values[1:], without_last=values[:-1])
+    return dict(parts, kind="ways" if kind else "fewest", names=names, cap=cap, m=m), reference, numbers
 
 
 @cell("number_line", (4,))
-def number_line(dice: Dice, level: int) -> Draft:
+def number_line(dice: Dice, level: int) -> Built:
     """Fewest moves from one number to another."""
     up, down, factor = dice.integer(2, 9), dice.integer(1, 7), dice.integer(2, 3)
     high, bad = dice.integer(40, 90), dice.integer(5, 11)
-    task = (
-        f"From a number v one move leads to v + {up}, to v - {down} or to {factor} * v, but never below 0, above "
-        f"{high}, or to a positive number divisible by {bad}. Give the fewest moves from a to b (both from 0 to "
-        f"{high}), or -1 if there is no way."
-    )
-    body = (
-        "seen, layer, moves = {a}, [a], 0\nwhile layer:\n    if b in layer:\n        return moves\n    new = []\n"
-        f"    for v in layer:\n        for w in (v + {up}, v - {down}, {factor} * v):\n"
-        f"            if 0 <= w <= {high} and (w == 0 or w % {bad} != 0) and w not in seen:\n"
-        "                seen.add(w)\n                new.append(w)\n    layer, moves = new, moves + 1\nreturn -1"
-    )
 
     def reference(a: int, b: int) -> int:
         far, known = {a: 0}, 0
@@ -86,9 +53,8 @@ def number_line(dice: Dice, level: int) -> Draft:
 
     inputs = [(3, 17), (1, 26), (4, 4), (0, up), (high, 0), (2, bad), (down, 0), (1, factor), (7, 8), (0, 1), (5, high),
               (13, 3), (1, high - 1), (2, 31), (high - 1, high)]  # fmt: skip
-    wrong = [(f"v + {up}", f"v + {up + 1}"), (f"v - {down}", f"v - {down + 1}"),
-             ("moves = {a}, [a], 0", "moves = {a}, [a], 1"), ("return -1", "return 0")]  # fmt: skip
-    return Draft(task, "a:int b:int", "int", body, reference, inputs, wrong)
+    values = dict(up=up, up_more=up + 1, down=down, down_more=down + 1, factor=factor, high=high, bad=bad)
+    return values, reference, inputs
 
 
 def _grids(dice: Dice, low: int, high: int) -> list[list[list[int]]]:
@@ -112,11 +78,8 @@ def _moves(dice: Dice, level: int) -> tuple[list[tuple[int, int]], str]:
     return [(1, 0), (0, 1), step], f"one down, one to the right or {words}"
 
 
-_EACH = "for r in range(len(g)):\n    for c in range(len(g[0])):\n        v = g[r][c]\n"
-
-
 @cell("grid_ways", (3, 4))
-def grid_ways(dice: Dice, level: int) -> Draft:
+def grid_ways(dice: Dice, level: int) -> Built:
     """Number of ways through a grid with closed cells."""
     t, m = dice.integer(2, 8), dice.choice((89, 97, 100, 101, 997, 1000, 1009))
     moves, how = _moves(dice, level)
@@ -125,15 +88,6 @@ def grid_ways(dice: Dice, level: int) -> Draft:
         (f"of {t} or {t - 2}", f"v in ({t}, {t - 2})", lambda v: abs(v - t + 1) == 1),
         (f"from {t - 1} to {t + 1}", f"{t - 1} <= v <= {t + 1}", lambda v: abs(v - t) < 2),
     ])  # fmt: skip
-    task = (
-        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}; cells with a number "
-        f"{closed} are closed (the first and last too). Give the number of ways as its remainder divided by {m}."
-    )
-    body = (
-        f"ways = [[0] * len(row) for row in g]\n{_EACH}        if {shut}:\n            continue\n"
-        f"        before = [ways[r - a][c - b] for a, b in {moves} if r >= a and c >= b]\n"
-        f"        ways[r][c] = 1 if r == c == 0 else sum(before)\nreturn ways[-1][-1] % {m}"
-    )
 
     def reference(g: list[list[int]]) -> int:
         @cache
@@ -150,25 +104,14 @@ def grid_ways(dice: Dice, level: int) -> Draft:
     wide = [[free, free, free, t, free, free], [free, t, free, free, free, t], [free] * 6]
     corner = [[free, free, free], [free, t, free], [free, free, free]]
     inputs = [corner, wide, [[free] * 4] * 4, [[t] * 3] * 3, [[free] * 7] * 6, *_grids(dice, 0, t + 2)]
-    wrong = [("ways[r][c] = 1 if", "ways[r][c] = 2 if"), ("(1, 0), ", ""), ("continue", "pass")]
-    return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
+    return dict(moves=moves, how=how, closed=closed, shut=shut, m=m), reference, inputs
 
 
 @cell("grid_cost", (3, 4))
-def grid_cost(dice: Dice, level: int) -> Draft:
+def grid_cost(dice: Dice, level: int) -> Built:
     """The cheapest way through a grid."""
     price, tax, q = dice.integer(1, 9), dice.integer(1, 9), dice.integer(2, 5)
     moves, how = _moves(dice, level)
-    task = (
-        f"From the top left cell of the grid g one walks to the bottom right one, each time {how}. Every cell on the "
-        f"way (the first too) costs its number, and {tax} more if that is divisible by {q}; every move costs {price}. "
-        "Give the least cost."
-    )
-    body = (
-        f"cost = [[0] * len(row) for row in g]\n{_EACH}        if v % {q} == 0:\n            v += {tax}\n"
-        f"        before = [cost[r - a][c - b] + {price} for a, b in {moves} if r >= a and c >= b]\n"
-        "        cost[r][c] = v + min(before, default=0)\nreturn cost[-1][-1]"
-    )
 
     def reference(g: list[list[int]]) -> int:
         @cache
@@ -183,35 +126,22 @@ def grid_cost(dice: Dice, level: int) -> Draft:
         return int(least(0, 0))
 
     inputs = [*_grids(dice, 0, 12), [[0] * 5] * 4, [[1, 9, 9], [1, 9, 9], [1, 1, 1]], [[1] * 6] * 3]
-    wrong = [(f"+ {price} for", f"+ {price + 1} for"), (f"v += {tax}", "pass"), ("v + min", "v - min"),
-             ("(0, 1)", "(1, 1)")]  # fmt: skip
-    return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
+    return dict(moves=moves, how=how, price=price, more=price + 1, tax=tax, q=q), reference, inputs
 
 
 @cell("regions", (4,))
-def regions(dice: Dice, level: int) -> Draft:
+def regions(dice: Dice, level: int) -> Built:
     """Regions of neighbouring cells of a grid."""
-    t, eight, kind, least = dice.integer(2, 7), dice.below(2) == 1, dice.below(4), dice.integer(2, 4)
+    t, eight = dice.integer(2, 7), dice.below(2) == 1
+    kind, least = ("number", "largest", "large", "squares")[dice.below(4)], dice.integer(2, 4)
     odd = dice.below(2) == 1
-    test = f"g[r][c] >= {t}" if odd else f"g[r][c] < {t}"
-    word = f"with a number of {t} or more" if odd else f"with a number below {t}"
-    goal, code = [
-        ("Give the number of regions.", "len(sizes)"),
-        ("Give the number of cells of the largest region, 0 if there is none.", "max(sizes, default=0)"),
-        (f"Give the number of regions of at least {least} cells.", f"sum(1 for n in sizes if n >= {least})"),
-        ("Give the sum of the squares of the regions' numbers of cells.", "sum(n * n for n in sizes)"),
-    ][kind]
-    sides = "sides or corners" if eight else "sides"
-    task = (
-        f"In the grid g the cells {word} form regions: cells that touch at their {sides} belong to the same one. {goal}"
+    which, test, edge = (
+        (f"with a number of {t} or more", f"g[r][c] >= {t}", f"g[r][c] > {t}")
+        if odd
+        else (f"with a number below {t}", f"g[r][c] < {t}", f"g[r][c] <= {t}")
     )
-    near = "abs(p - r) <= 1 and abs(q - c) <= 1" if eight else "abs(p - r) + abs(q - c) == 1"
-    body = (
-        f"todo = {{(r, c) for r in range(len(g)) for c in range(len(g[0])) if {test}}}\nsizes = []\nwhile todo:\n"
-        "    stack, size = [todo.pop()], 0\n    while stack:\n        r, c = stack.pop()\n        size += 1\n"
-        f"        for p, q in [(p, q) for p, q in todo if {near}]:\n            todo.remove((p, q))\n"
-        f"            stack.append((p, q))\n    sizes.append(size)\nreturn {code}"
-    )
+    near, other = "abs(p - r) + abs(q - c) == 1", "abs(p - r) <= 1 and abs(q - c) <= 1"
+    sides, near, other = ("sides or corners", other, near) if eight else ("sides", near, other)
 
     def reference(g: list[list[int]]) -> int:
         inside = [(r, c) for r, row in enumerate(g) for c, v in enumerate(row) if (v >= t) == odd]
@@ -225,22 +155,20 @@ def regions(dice: Dice, level: int) -> Draft:
             if label == before:
                 break
         sizes = [list(label.values()).count(name) for name in set(label.values())]
-        return (len(sizes), max(sizes, default=0), sum(n >= least for n in sizes), sum(n**2 for n in sizes))[kind]
+        found = {"number": len(sizes), "largest": max(sizes, default=0), "large": sum(n >= least for n in sizes)}
+        return found.get(kind, sum(n**2 for n in sizes))
 
     yes, no = (t, t - 1) if odd else (t - 1, t)
     shape = [[yes if mark == "#" else no for mark in row] for row in ("##.#", "#..#", "..#.", "##..")]
     line = [[yes, yes, no, yes], [no, no, no, yes], [yes, yes, yes, no]]
     diagonal = [[yes if r == c else no for c in range(4)] for r in range(4)]
     inputs = [shape, line, [[yes] * 4] * 3, [[yes, no], [no, yes]], diagonal, [[no] * 4], *_grids(dice, 0, 9)]
-    other = "abs(p - r) + abs(q - c) == 1" if eight else "abs(p - r) <= 1 and abs(q - c) <= 1"
-    wrong = [(near, other), (test, test.replace(">= ", "> ") if odd else test.replace("< ", "<= ")),
-             (f"return {code}", f"return {code} + 1"),
-             ("size += 1", "size = 2") if kind in (1, 3) else ("sizes = []", f"sizes = [{least}]")]  # fmt: skip
-    return Draft(task, "g:grid", "int", body, reference, inputs, wrong)
+    values = dict(kind=kind, which=which, test=test, edge=edge, sides=sides, near=near, other=other, least=least)
+    return values, reference, inputs
 
 
 @cell("longest", (3, 4))
-def longest(dice: Dice, level: int) -> Draft:
+def longest(dice: Dice, level: int) -> Built:
     """The longest run or subsequence with a condition on neighbours."""
     d, m = dice.integer(1, 9), dice.integer(3, 9)
     r = dice.below(m)
@@ -254,23 +182,7 @@ def longest(dice: Dice, level: int) -> Draft:
         (f"different by at least {d}", f"abs(v - u) >= {d}", f"abs(v - u) > {d}", lambda u, v: abs(u - v) > d - 1),
     ]  # fmt: skip
     words, code, near, holds = dice.choice(choices)
-    what = (
-        "neighbouring numbers"
-        if level == 3
-        else "numbers picked from it, in their order and not necessarily neighbours,"
-    )
     one = dice.below(2) == 1
-    start, grow, pick = ("1", "1", "largest number of") if one else ("v", "v", "greatest sum of")
-    back = "range(i)" if level == 4 else "range(max(i - 1, 0), i)"
-    task = (
-        f"In the list xs find the {pick} {what} of which each is {words} compared with the one picked before it; "
-        "0 for an empty list."
-    )
-    body = (
-        f"best = []\nfor i, v in enumerate(xs):\n    top = {start}\n    for j in {back}:\n        u = xs[j]\n"
-        f"        if {code}:\n"
-        f"            top = max(top, best[j] + {grow})\n    best.append(top)\nreturn max(best, default=0)"
-    )
 
     def reference(xs: list[int]) -> int:
         @cache
@@ -288,34 +200,14 @@ def longest(dice: Dice, level: int) -> Draft:
     lists = [some(7), some(8), [], [4], ladder, ladder[::-1], [r, m, r, m, r, m], [10] * 4, some(12), some(14),
              [1, 1 + d, 2, 2 + d, 3, 3 + d], [9, 9 + d, 9, 9 + d, 30, 1, 30], [20, 20 - d + 1, 20, 20 + d - 1, 20],
              [-4, -9, -1]]  # fmt: skip
-    wrong = [(code, near), (f"+ {grow})", f"+ {grow} + 1)"), (f"if {code}:", "if True:"),
-             (f"top = {start}", f"top = {start} + 1")]  # fmt: skip
-    return Draft(task, "xs:ints", "int", body, reference, lists, wrong)
+    return dict(kind="number" if one else "sum", words=words, code=code, near=near), reference, lists
 
 
 @cell("knapsack", (4,))
-def knapsack(dice: Dice, level: int) -> Draft:
+def knapsack(dice: Dice, level: int) -> Built:
     """The best choice of things under a limit."""
     most, bonus, kind = dice.integer(2, 4), dice.integer(1, 9), dice.below(2)
     base = dice.integer(0, 3)
-    rule = (
-        f"at most {most} of them"
-        if kind == 0
-        else f"as many as one likes, but the {most}th and every further one packed weighs {bonus} more"
-    )
-    task = (
-        f"Each thing in the list xs has a weight and a worth. Choose things, {rule}, whose weights (each increased by "
-        f"{base} for wrapping) add up to at most n; the total worth, plus {bonus} if exactly {most} things are chosen, "
-        "shall be greatest. Give it; choosing nothing is worth 0."
-    )
-    heavy = "" if kind == 0 else f" + ({bonus} if k + 1 >= {most} else 0)"
-    limit = f"k < {most} and " if kind == 0 else ""
-    body = (
-        f"best = {{(0, 0): 0}}\nfor a, b in xs:\n    new = dict(best)\n    for (k, w), v in best.items():\n"
-        f"        t = w + a + {base}{heavy}\n        if {limit}t <= n:\n"
-        f"            new[k + 1, t] = max(new.get((k + 1, t), v + b), v + b)\n    best = new\n"
-        f"return max(v + ({bonus} if k == {most} else 0) for (k, w), v in best.items())"
-    )
 
     def reference(xs: list[list[int]], n: int) -> int:
         best = 0
@@ -334,10 +226,5 @@ def knapsack(dice: Dice, level: int) -> Draft:
               (light, most * (1 + base)), (some(6), 30), (some(7), 25),
               ([[3, 5], [3, 5], [3, 5], [3, 5], [3, 5]], 3 * (3 + base)), (some(6), 0), (light, 3 + 3 * base),
               (light, most * (1 + base) + bonus), (some(7), 60)]  # fmt: skip
-    wrong = [
-        ("t <= n", "t < n"),
-        (f"== {most} else", f"== {most + 9} else"),
-        (f"a + {base}", f"a + {base + 1}"),
-        ("v + b)", "v + b + 1)"),
-    ]
-    return Draft(task, "xs:pairs n:int", "int", body, reference, inputs, wrong)
+    sizes = dict(most=most, many=most + 9, bonus=bonus, base=base, more=base + 1)
+    return dict(sizes, kind="heavy" if kind else "few"), reference, inputs

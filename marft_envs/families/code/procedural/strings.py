@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from marft_envs.families import tables
-from marft_envs.families.code.procedural.base import Dice, Draft, cell
+from marft_envs.families.code.procedural.base import Built, Dice, cell
 
 _VOCABULARY: list[str] = tables.read(__package__, "procedural")["vocabulary"]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -27,59 +27,32 @@ def _texts(dice: Dice, letters: str = "") -> list[str]:
 
 
 @cell("shift", (1, 2, 3))
-def shift(dice: Dice, level: int) -> Draft:
+def shift(dice: Dice, level: int) -> Built:
     """A cipher that moves letters along the alphabet."""
     k, left = dice.integer(1, 25), dice.below(2) == 1
-    task = (
-        f"Move every small letter of the string s {k} places {'back' if left else 'on'} in the alphabet ("
-        f"{'before a comes z' if left else 'after z comes a'}); leave all other characters."
-    )
-    sign, step = ("-" if left else "+"), (-k if left else k)
-    test, moved = "'a' <= c <= 'z'", f"chr((ord(c) - 97 {sign} {k}) % 26 + 97)"
-    fixed = ""
-    if level == 2:
-        fixed = "".join(sorted(dice.sample(_LETTERS, 3)))
-        task = task[:-1] + f"; leave the letters {', '.join(fixed)} too."
-        test = f"'a' <= c <= 'z' and c not in '{fixed}'"
+    way, around, sign, flipped = ("back", "before a comes z", "-", "+") if left else ("on", "after z comes a", "+", "-")
+    fixed = "".join(sorted(dice.sample(_LETTERS, 3))) if level == 2 else ""
     n = dice.integer(2, 4)
-    if level == 3:
-        task = (
-            task[:-1] + f". Characters at an index divisible by {n} (the first has index 0) stay as they are as well."
-        )
-        test = f"i % {n} != 0 and 'a' <= c <= 'z'"
-    body = f"out = ''\nfor i, c in enumerate(s):\n    if {test}:\n        c = {moved}\n    out += c\nreturn out"
+    step = -k if left else k
     table = {a: _LETTERS[(i + step) % 26] for i, a in enumerate(_LETTERS) if a not in fixed}
 
     def reference(s: str) -> str:
         return "".join(table.get(c, c) if level < 3 or i % n else c for i, c in enumerate(s))
 
-    wrong = [("% 26 + 97", "% 25 + 97"), (f"{sign} {k})", f"{'+' if left else '-'} {k + (k == 13)})"),
-             *([("<= 'z'", "< 'z'")] if level != 2 else [])]  # fmt: skip
-    if level == 2:
-        wrong.append((f" and c not in '{fixed}'", ""))
-    if level == 3:
-        wrong.append((f"i % {n} != 0", f"i % {n} == 0"))
-    return Draft(task, "s:str", "str", body, reference, [*_texts(dice, fixed or "xyzab"), "zzzzzzz", "the fox is lazy"],
-                 wrong)  # fmt: skip
+    values = dict(k=k, way=way, round=around, sign=sign, flipped=flipped, other=k + (k == 13))
+    values |= dict(letters=", ".join(fixed), fixed=fixed, n=n)
+    return values, reference, [*_texts(dice, fixed or "xyzab"), "zzzzzzz", "the fox is lazy"]
 
 
 @cell("count_letters", (1, 2))
-def count_letters(dice: Dice, level: int) -> Draft:
+def count_letters(dice: Dice, level: int) -> Built:
     """Counts characters of a string."""
     letters = "".join(sorted(dice.sample("abcdeilmnorstuwy", dice.integer(2, 4))))
     k = dice.integer(2, 5)
+    values = dict(letters=letters, fewer=letters[1:], listed=", ".join(letters), k=k, more=k + 1)
     if level == 1:
-        task = f"Count the characters of the string s that are one of {', '.join(letters)}, small or capital."
-        body = f"total = 0\nfor c in s.lower():\n    if c in '{letters}':\n        total += 1\nreturn total"
         both = letters + letters.upper()
-        return Draft(task, "s:str", "int", body, lambda s: sum(map(s.count, both)), _texts(dice, letters),
-                     [("s.lower()", "s"), ("total = 0", "total = 1"),
-                     (f"'{letters}'", f"'{letters[1:]}'")])  # fmt: skip
-    task = (
-        f"Give the sum over the letters {', '.join(letters)} of how often each occurs in the string s (small letters "
-        f"only), where occurrences beyond {k} of the same letter do not count."
-    )
-    body = f"total = 0\nfor c in '{letters}':\n    total += min(s.count(c), {k})\nreturn total"
+        return values, lambda s: sum(map(s.count, both)), _texts(dice, letters)
 
     def reference(s: str) -> int:
         counts = [0] * len(letters)
@@ -88,13 +61,11 @@ def count_letters(dice: Dice, level: int) -> Draft:
                 counts[letters.index(c)] += 1
         return sum(counts)
 
-    inputs = [*_texts(dice, letters), letters * (k + 1), letters[0] * (k + 2), letters[0] * k]
-    return Draft(task, "s:str", "int", body, reference, inputs, [(f", {k})", f", {k + 1})"), ("min(", "max("),
-                 (f"'{letters}'", f"'{letters[1:]}'")])  # fmt: skip
+    return values, reference, [*_texts(dice, letters), letters * (k + 1), letters[0] * (k + 2), letters[0] * k]
 
 
 @cell("edit_words", (1, 2, 3))
-def edit_words(dice: Dice, level: int) -> Draft:
+def edit_words(dice: Dice, level: int) -> Built:
     """Changes the words that meet a condition."""
     k, letter, other = dice.integer(3, 6), dice.choice("aeinorst"), dice.choice("xyz")
     conditions = [
@@ -115,62 +86,25 @@ def edit_words(dice: Dice, level: int) -> Draft:
     how, code, edit = dice.choice(edits)
     words = ["stones", "orient", "tin", "ears", "sonata", "iris", "x" * k, "a" * (k + 1), "o" * (k - 1)]
     lists = [*_word_lists(dice), words, ["tent", "noon", "arena", "iii", "session", "ratio", "error", "e"]]
+    values = dict(when=when, test=test, near=near, how=how, edit=code)
     if level == 1:
         then, code2, edit2 = dice.choice([e for e in edits if e[0] != how])
-        task = f"List the words of ws in the same order, every word first {how}, and the result then {then}."
-        return Draft(task, "ws:words", "words",
-                     f"out = []\nfor w in ws:\n    w = {code}\n    out.append({code2})\nreturn out",
-                     lambda ws: [edit2(edit(w)) for w in ws], lists, [("append(", "append('-' + "),
-                     ("in ws:", "in ws[1:]:"), ("in ws:", "in ws[::-1]:")])  # fmt: skip
+        return dict(values, then=then, edit2=code2), lambda ws: [edit2(edit(w)) for w in ws], lists
     if level == 2:
-        task = f"List the words of ws in the same order; a word that {when} is given {how}."
-        body = f"out = []\nfor w in ws:\n    if {test}:\n        w = {code}\n    out.append(w)\nreturn out"
-        return Draft(task, "ws:words", "words", body, lambda ws: [edit(w) if holds(w) else w for w in ws], lists,
-                     [(f"w = {code}", f"w = '-' + {code}"), ("in ws:", "in ws[1:]:"),
-                     ("in ws:", "in ws[::-1]:")])  # fmt: skip
+        return values, lambda ws: [edit(w) if holds(w) else w for w in ws], lists
     sep = dice.choice("-+/.")
-    task = (
-        f"Take the words of ws from the last to the first, leave out each that {when}, give the others {how}, joined "
-        f"by {sep}; if none is left, give the word none."
-    )
-    body = (
-        f"out = []\nfor w in reversed(ws):\n    if {test}:\n        continue\n    out.append({code})\n"
-        f"return '{sep}'.join(out) or 'none'"
-    )
-    return Draft(task, "ws:words", "str", body,
-                 lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none", lists, [(test, near),
-                 (" or 'none'", ""), ("reversed(ws)", "ws")])  # fmt: skip
+    return dict(values, sep=sep), lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none", lists
 
 
 @cell("run_lengths", (2, 3))
-def run_lengths(dice: Dice, level: int) -> Draft:
+def run_lengths(dice: Dice, level: int) -> Built:
     """Compresses runs of equal characters."""
-    k, sep, before = (
-        dice.integer(3, 6),
-        dice.choice(("", "-", ".", ":", "*", "=", "_", "/", "+", "x", "~", "^")),
-        dice.below(2) == 1,
-    )
+    k, sep = dice.integer(3, 6), dice.choice(("", "-", ".", ":", "*", "=", "_", "/", "+", "x", "~", "^"))
+    before = dice.below(2) == 1
     cap = k + dice.integer(1, 4)
-    shape = (
-        f"the number of repetitions, {sep}, the character"
-        if before
-        else f"the character, {sep}, the number of repetitions"
-    )
-    shape = shape.replace(", ,", ",")
-    task = (
-        f"Shorten the string s: replace every run of {k} or more equal characters by {shape} (without spaces); leave "
-        "shorter runs."
-    )
+    parts = ["the number of repetitions", *([sep] if sep else []), "the character"]
+    shape = ", ".join(parts if before else parts[::-1])
     code = f"str(n) + '{sep}' + c" if before else f"c + '{sep}' + str(n)"
-    if level == 3:
-        task = task.replace("replace every", f"split every run of more than {cap} characters into runs of {cap} and " \
-               "a rest, "
-                                             "then replace every")  # fmt: skip
-    limit = f" and n < {cap}" if level == 3 else ""
-    body = (
-        f"out, i = '', 0\nwhile i < len(s):\n    c, n = s[i], 1\n    while i + n < len(s) and s[i + n] == c{limit}:\n"
-        f"        n += 1\n    out += {code} if n >= {k} else c * n\n    i += n\nreturn out"
-    )
 
     def reference(s: str) -> str:
         out = []
@@ -188,90 +122,53 @@ def run_lengths(dice: Dice, level: int) -> Draft:
     texts = [runs([1, k, 3, 2, 6]), runs([k + 1, 1, 4, k - 1]), "", "z", "z" * k, "z" * (k - 1),
              runs([cap, cap + 1, 1, k]), "abcabc", runs([12, 2, 3, 4, 5]), runs([k - 1, k, k + 1]), "aabbaabb",
              runs([2 * cap + k, 1, cap + k - 1])]  # fmt: skip
-    wrong = [(f"n >= {k}", f"n > {k}"), ("c * n", "c"), ("i + n < len(s)", "i + n < len(s) - 1")]
-    if level == 3:
-        wrong.append((limit, f" and n < {cap + 1}"))
-    return Draft(task, "s:str", "str", body, reference, texts, wrong)
+    return dict(k=k, cap=cap, more=cap + 1, shape=shape, code=code), reference, texts
 
 
 _MARKS = ("()", "[]", "<>", "{}", "ud", "+-", "/\\", "LR", "io", "ab", "xy", "AB")
 
 
 @cell("brackets", (2, 3))
-def brackets(dice: Dice, level: int) -> Draft:
+def brackets(dice: Dice, level: int) -> Built:
     """Openings and closings in a string."""
-    marks = dice.choice(_MARKS)
-    a, z = marks[0], marks[1]
+    a, z = list(dice.choice(_MARKS))
     d, start, k = dice.integer(1, 3), dice.integer(0, 4), dice.integer(2, 5)
-    kind = dice.below(3)
-    intro = f"Read the string s with a depth that starts at {start}: {a} raises it by {d}, {z} lowers it by 1"
-    rule = "" if level == 2 else f"; it never falls below 0 and never rises above {start + k * d}"
-    goal, code = [
-        ("Give the largest depth reached (the starting depth counts).", "top"),
-        (f"Give how many characters leave the depth at {start + 1} or more after them.", "high"),
-        ("Give the final depth.", "depth"),
-    ][kind]
-    task = f"{intro}; other characters do nothing{rule}. {goal}"
-    clamp = "" if level == 2 else f"    depth = max(0, min(depth, {start + k * d}))\n"
-    za, zz = repr(a), repr(z)
-    body = (
-        f"depth = top = {start}\nhigh = 0\nfor c in s:\n    if c == {za}:\n        depth += {d}\n    elif c == {zz}:\n"
-        f"        depth -= 1\n{clamp}    top = max(top, depth)\n    high += depth >= {start + 1}\nreturn {code}"
-    )
+    kind, most = ("top", "high", "final")[dice.below(3)], start + k * d
 
     def reference(s: str) -> int:
         depths = [start]
         for c in s:
             new = depths[-1] + {a: d, z: -1}.get(c, 0)
-            depths.append(new if level == 2 else sorted((0, new, start + k * d))[1])
-        return (max(depths), len([v for v in depths[1:] if v > start]), depths[-1])[kind]
+            depths.append(new if level == 2 else sorted((0, new, most))[1])
+        return {"top": max(depths), "high": len([v for v in depths[1:] if v > start]), "final": depths[-1]}[kind]
 
     parts = [a + a + z, z, a, "..", a * 3, z * 2, a + z]
     texts = ["".join(dice.sample(parts, 4)) + a, "".join(dice.sample(parts, 5)), "", a, z, a * 9, z * 9, "..",
              a * 9 + z * 30, z * 6 + a * 3, (a + z) * 4 + a, a + "." + a + ".", z * 9 + a * 12 + z * 2]  # fmt: skip
-    first = ("high = 0", "high = 1") if kind == 1 else (f"top = {start}", f"top = {start + 1}")
-    wrong = [first, ("depth -= 1", "depth -= 2" if kind == 2 else "depth += 1"),
-             (f"return {code}", f"return {code} + 1")]  # fmt: skip
-    if level == 3:
-        wrong.append((f"min(depth, {start + k * d})", "depth"))
-    return Draft(task, "s:str", "int", body, reference, texts, wrong)
+    values = dict(kind=kind, a=a, z=z, quoted_a=repr(a), quoted_z=repr(z), d=d, start=start, next=start + 1, most=most)
+    return values, reference, texts
 
 
 @cell("weave", (1, 2))
-def weave(dice: Dice, level: int) -> Draft:
+def weave(dice: Dice, level: int) -> Built:
     """Parts of a string put together."""
     i, k, j, step = dice.integer(0, 3), dice.integer(2, 5), dice.integer(1, 4), dice.integer(2, 3)
     mark = dice.choice("-_*.#")
-    every = f"every {k}th" if k > 3 else {2: "every second", 3: "every third"}[k]
-    task = f"From the string s take {every} character, beginning with the one at index {i} (the first has index 0)"
-    if level == 1:
-        task += f", then write {mark}, then the first {j} character{'s' * (j > 1)} of s."
-        body = f"return s[{i}::{k}] + '{mark}' + s[:{j}]"
 
-        def reference(s: str) -> str:
-            return "".join(c for at, c in enumerate(s) if at >= i and (at - i) % k == 0) + mark + "".join(list(s)[:j])
+    def simple(s: str) -> str:
+        return "".join(c for at, c in enumerate(s) if at >= i and (at - i) % k == 0) + mark + "".join(list(s)[:j])
 
-        wrong = [(f"s[{i}::", f"s[{i + 1}::"), (f"::{k}]", f"::{k + 1}]"), (f"s[:{j}]", f"s[{j}:]")]
-    else:
-        task += (
-            f"; write these backwards, then {mark}, then the rest of the characters of s in order, of these only every "
-            f"{ {2: 'second', 3: 'third'}[step] } one, beginning with the first."
-        )
-        body = (
-            f"rest = [c for at, c in enumerate(s) if at < {i} or (at - {i}) % {k} != 0]\n"
-            f"return s[{i}::{k}][::-1] + '{mark}' + ''.join(rest[::{step}])"
-        )
+    def reference(s: str) -> str:
+        taken, left = "", ""
+        for at, c in enumerate(s):
+            if at in range(i, len(s), k):
+                taken = c + taken
+            else:
+                left += c
+        return taken + mark + "".join(c for at, c in enumerate(left) if at % step == 0)
 
-        def reference(s: str) -> str:
-            taken, left = "", ""
-            for at, c in enumerate(s):
-                if at in range(i, len(s), k):
-                    taken = c + taken
-                else:
-                    left += c
-            return taken + mark + "".join(c for at, c in enumerate(left) if at % step == 0)
-
-        wrong = [(f"s[{i}::", f"s[{i + 1}::"), ("[::-1]", ""), (f"rest[::{step}]", "rest")]
+    kth, nth = (f"{n}th" if n > 3 else {2: "second", 3: "third"}[n] for n in (k, step))
+    values = dict(i=i, next=i + 1, k=k, more=k + 1, j=j, step=step, mark=mark, kth=kth, nth=nth, plural="s" * (j > 1))
     texts = ["keyboard", "mountain pass", "", "q", "ab", _LETTERS, "abcabcabc", "0123456789", "xyzzy",
              *_texts(dice)[:2]]  # fmt: skip
-    return Draft(task, "s:str", "str", body, reference, texts, wrong)
+    return values, simple if level == 1 else reference, texts
