@@ -67,8 +67,18 @@ class ValueHeads(Protocol):
     def parameters(self, policy: str) -> Sequence[Tensor]:
         """Returns the trainable tensors of one head."""
 
-    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Level) -> Mapping[Transition, Tensor]:
-        """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token."""
+    def featurise(
+        self,
+        transitions: Sequence[Transition],
+        *,
+        view: Any,
+        level: Level,
+        reference: dict[Transition, Tensor] | None = None,
+    ) -> Mapping[Transition, Tensor]:
+        """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token.
+
+        ``reference`` gets the reference's log-probs of turns, where the same pass gives them.
+        """
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Predicts values: [N, d] -> [N] fp32."""

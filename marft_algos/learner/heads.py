@@ -50,9 +50,9 @@ class NormalisedCritics:
         """Trainable tensors of one head."""
         return self._critics.parameters(policy)
 
-    def featurise(self, transitions: Sequence[Transition], *, view: Any, level: Any) -> Mapping[Transition, Tensor]:
+    def featurise(self, transitions: Sequence[Transition], **kwargs: Any) -> Mapping[Transition, Tensor]:
         """Returns features of turns."""
-        return self._critics.featurise(transitions, view=view, level=level)
+        return self._critics.featurise(transitions, **kwargs)
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """[N, d] -> [N] fp32, in the rewards' units."""
@@ -103,6 +103,8 @@ class Heads:
     def read(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any, level: Any) -> None:
         """Fills ``values`` of turns at their decision points, and ``features``, of those that this rank has read.
 
+        Where a reference is wanted, and the pass that reads the features gives its log-probs, it fills these too.
+
         Args:
             turns: Of policies that have a head; each with a prompt; episode by episode.
             estimates: Of the update.
@@ -114,15 +116,20 @@ class Heads:
         for t in turns:  # an episode's in one lane: what an agent reads in it extends what it has read
             episode += t.index <= last or episode < 0
             last, self._lane[t] = t.index, self._lanes.of(episode)
-        values: dict[int, FloatArray] = {}
+        found: dict[int, tuple[FloatArray, FloatArray | None]] = {}
+        reference: dict[Transition, Tensor] | None = {} if self._config.needs_reference else None
         for lane in self._lanes.mine:
             mine = [t for t in turns if self._lane[t] == lane]
             # Without a turn, too: where a base is sharded, all ranks run the same passes over it.
-            estimates.features |= self._critics.featurise(mine, view=view, level=level)
+            estimates.features |= self._critics.featurise(mine, view=view, level=level, reference=reference)
             for policy in self.policies:
                 rows = [t for t in mine if t.policy == policy]
-                values |= zip((places[t] for t in rows), self._values(policy, rows, estimates), strict=True)
-        estimates.values |= zip(turns, self._lanes.merged(values), strict=True)
+                values = zip(self._values(policy, rows, estimates), _on_host(rows, reference or {}), strict=True)
+                found |= zip((places[t] for t in rows), values, strict=True)
+        for t, (value, logprobs) in zip(turns, self._lanes.merged(found), strict=True):
+            estimates.values[t] = value
+            if logprobs is not None:
+                estimates.reference_logprobs[t] = logprobs
 
     def fit(
         self, policy: str, trajectories: Sequence[Trajectory], estimates: Estimates, iteration: int
@@ -194,6 +201,13 @@ class Heads:
         for (i, _), loss in sorted(found):
             sums[i] += loss
         return sums
+
+
+def _on_host(rows: Sequence[Transition], found: Mapping[Transition, Tensor]) -> list[FloatArray | None]:
+    """Returns what was found of each turn, in one transfer."""
+    parts = [found[t] for t in rows if t in found]
+    read = iter(torch.cat(parts).cpu().split(list(map(len, parts))) if parts else ())
+    return [next(read).numpy() if t in found else None for t in rows]
 
 
 class ValueNorm:

@@ -106,7 +106,6 @@ class Learner:
         """Of the last update."""
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
-        self._needs_reference = self.config.needs_reference
         self.lanes = lanes or Lanes()
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
@@ -153,14 +152,15 @@ class Learner:
             for turns in rows.values():
                 stale = [t for t in turns if t.reply.version != self.policies.version]
                 estimates.current_logprobs |= zip(stale, self.rescore(stale) if stale else [], strict=True)
-        if self._needs_reference:
+        self.algorithm.values(trajectories, self.heads, estimates)
+        if self.config.needs_reference:
             for turns in rows.values():
-                estimates.reference_logprobs |= zip(turns, self.rescore(turns, reference=True), strict=True)
+                rest = [t for t in turns if t not in estimates.reference_logprobs]
+                estimates.reference_logprobs |= zip(rest, self.rescore(rest, reference=True), strict=True)
         if self.config.kl_reward_coef:
             learnt = [t for turns in rows.values() for t in turns]
             metrics["kl_reward"] = add_kl_penalty(learnt, estimates, self.config.kl_reward_coef)
         metrics |= self.algorithm.rule.prepare(trajectories)
-        self.algorithm.values(trajectories, self.heads, estimates)
         metrics |= self.algorithm.credit(trajectories, estimates)
         if iteration >= self.config.value_warmup:
             for block in self.algorithm.order(rows, estimates, iteration - self.config.value_warmup):

@@ -50,7 +50,12 @@ class Critics:
         return list(self._get(policy).parameters())
 
     def featurise(
-        self, transitions: Sequence[Transition], *, view: Literal["own", "team"], level: Literal["action", "token"]
+        self,
+        transitions: Sequence[Transition],
+        *,
+        view: Literal["own", "team"],
+        level: Literal["action", "token"],
+        reference: dict[Transition, Tensor] | None = None,
     ) -> dict[Transition, Tensor]:
         """Returns the features of each turn: what V is read from, before the action (the token) is known.
 
@@ -62,6 +67,8 @@ class Critics:
             transitions: turns of any policies.
             view: ``own`` reads the agent's own prompt; ``team`` reads ``team_view``, rendered as a user message.
             level: of the values.
+            reference: gets log-probs [L] of turns under the weights that their policies started from, where the same
+                pass gives them: the base's, of a turn's own prompt. None: they are not wanted.
         """
         # Policies on one base share the pass: the features are the base's, without any adapter.
         features: dict[Transition, Tensor] = {}
@@ -70,21 +77,38 @@ class Critics:
             teams.setdefault(id(self._policies.base(policy)), []).append(policy)
         for names in teams.values():
             turns = [t for t in transitions if t.policy in names and t.request.prompt_ids]
-            policy = names[0]
+            policy, context = names[0], self._policies.renderer.chat(names[0]).context
+            scored = [reference is not None and view == "own" and self._scores(t, context) for t in turns]
             if view == "own":
                 prompts: Sequence[Sequence[int]] = [t.request.prompt_ids for t in turns]
             else:
                 chats = [[{"role": "user", "content": t.team_view}] for t in turns]
                 prompts = self._policies.renderer.render_many(policy, chats)
             counts = [
-                len(t.reply.action_ids) if level == "token" and t.trainable and t.reply.action_ids else 1 for t in turns
+                len(t.reply.action_ids) if (level == "token" or s) and t.trainable and t.reply.action_ids else 1
+                for t, s in zip(turns, scored, strict=True)
             ]
             rows = [[*p, *t.reply.action_ids[: n - 1]] for p, t, n in zip(prompts, turns, counts, strict=True)]
-            context = self._policies.renderer.chat(policy).context
             rows = [row[-context:] for row in rows]  # prompts were cut to it, a team's view was not: its end is read
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
-            features |= zip(turns, self._policies.features(policy, rows, spans), strict=True)
+
+            def take(
+                i: int, states: Tensor, turns: Sequence[Transition] = turns, scored: Sequence[bool] = scored
+            ) -> Tensor:
+                if reference is None or not scored[i]:
+                    return states
+                t = turns[i]
+                reference[t] = self._policies.score_features(t.policy, states, t.reply.action_ids, t.temperature)
+                return states if level == "token" else states[:1].clone()
+
+            features |= zip(turns, self._policies.features(policy, rows, spans, take), strict=True)
         return features
+
+    def _scores(self, t: Transition, context: int) -> bool:
+        """Returns whether the base gives a turn's reference, and reads all that predicts its tokens."""
+        actions, policies = t.reply.action_ids, self._policies
+        learns = t.trainable and bool(actions) and policies.trainable(t.policy) and policies.starts_as_base(t.policy)
+        return learns and len(t.request.prompt_ids) + len(actions) - 1 <= context
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Returns V of each feature row, float32: [N, d] -> [N]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -272,7 +272,28 @@ class PolicySet:
             return _scores(model, hidden, input_ids, wanted, temperature, entropy_grad=False)[0]
 
     @torch.no_grad()
-    def features(self, policy: str, sequences: Sequence[Sequence[int]], positions: Sequence[range]) -> list[Tensor]:
+    def score_features(self, policy: str, states: Tensor, ids: Sequence[int], temperature: float) -> Tensor:
+        """[n, d] hidden states of the base -> [n] float32: log-probabilities of the tokens that they predict.
+
+        These are ``reference_logprobs``, of policies that ``starts_as_base``.
+        """
+        model, targets = self.base(policy).model, torch.tensor(ids, device=states.device)
+        with self._forward[id(model)].autocast():
+            temperatures = torch.full_like(targets, temperature, dtype=torch.float32)
+            return score(head_of(model), states, targets, temperatures, softcap=softcap_of(model))[0]
+
+    def starts_as_base(self, policy: str) -> bool:
+        """Returns whether the weights that ``reference_logprobs`` scores under are the base model's."""
+        return policy not in self._starts
+
+    @torch.no_grad()
+    def features(
+        self,
+        policy: str,
+        sequences: Sequence[Sequence[int]],
+        positions: Sequence[range],
+        take: Callable[[int, Tensor], Tensor] = lambda _, states: states,
+    ) -> list[Tensor]:
         """Returns final hidden states of the frozen base model, without head, adapter or gradient.
 
         Where ranks hold shares of it, all of them call this together, some perhaps without a row.
@@ -281,9 +302,10 @@ class PolicySet:
             policy: whose base model.
             sequences: token ids of each row.
             positions: of each row, the positions whose states are wanted.
+            take: what to keep of a row's states, by its number; all of them.
 
         Returns:
-            One tensor [len(positions[i]), d] a row.
+            One tensor [len(positions[i]), d] a row, or what was taken of it.
         """
         base = self._get(policy).base
         forward = self._forward[id(base.model)]
@@ -302,7 +324,7 @@ class PolicySet:
             with forward.autocast():
                 flat = forward.hidden_states(ids.to(base.device), wanted.to(base.device))
             for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
-                features[i] = states
+                features[i] = take(i, states)
         if (shares := self._sharded.get(id(base.model))) is not None:
             one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
             for _ in range(shares.missing(len(cut))):

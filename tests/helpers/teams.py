@@ -177,7 +177,9 @@ class Heads:
     def parameters(self, policy: str) -> list[Tensor]:
         return [self.weights[policy]]
 
-    def featurise(self, transitions: Sequence[Transition], *, view: str, level: str) -> Mapping[Transition, Tensor]:
+    def featurise(
+        self, transitions: Sequence[Transition], *, view: str, level: str, reference: Any = None
+    ) -> Mapping[Transition, Tensor]:
         found = {}
         for t in transitions:
             self.seen.append((view, t.index))
