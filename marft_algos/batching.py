@@ -93,6 +93,11 @@ class Batch:
     """Size of the minibatch that this batch is a piece of."""
 
     @property
+    def scored(self) -> tuple[str, Tensor, Tensor, Tensor]:
+        """What log-probabilities are computed of: policy, ids, which are actions, temperatures."""
+        return self.policy, self.input_ids, self.action_mask, self.temperature
+
+    @property
     def mask(self) -> Tensor:
         """[B, T-1] bool: where a [B, T-1] field is about a sampled token."""
         return self.action_mask[:, 1:]

@@ -20,7 +20,7 @@ from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.panel import CHUNK, Chunk, Played, chunk_size, lost
+from marft_algos.rollout.panel import Chunk, Played, chunk_of, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
@@ -78,10 +78,8 @@ class RayRollouts:
     def __init__(self, parts: Parts, lanes: Lanes) -> None:
         self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
         config = parts.config
-        self.chunk = config.chunk or CHUNK
-        if not config.chunk and (config.worker_vllm or parts.policies.device.type == "cuda"):
-            workers = config.workers or config.max_workers or lanes.count
-            self.chunk = chunk_size(config.episodes_per_iteration, workers, config.engine_batch)
+        on_gpus = config.worker_vllm or parts.policies.device.type == "cuda"
+        self.chunk = chunk_of(config, config.workers or config.max_workers or lanes.count, on_gpus)
         self.lost: Path | None = None
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineBase, EngineError, Notes, too_long, uniforms
 from marft_algos.engines.sampler import Sampler
 from marft_algos.memory import MIN_PREFIX, Budget, common
@@ -14,9 +15,6 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
-
-KEPT_GB = 4.0
-"""Of keys and values of earlier rounds: a team of 64 episodes on a model of 3B needs as much for 1,700 tokens each."""
 
 
 class Contexts:
@@ -104,7 +102,11 @@ class NativeEngine(EngineBase):
     """
 
     def __init__(
-        self, policies: PolicySet, max_batch: int = 256, decode_graph: bool = True, kept_gb: float = KEPT_GB
+        self,
+        policies: PolicySet,
+        max_batch: int = TrainConfig.engine_batch,
+        decode_graph: bool = TrainConfig.decode_graph,
+        kept_gb: float = TrainConfig.kept_gb,
     ) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")

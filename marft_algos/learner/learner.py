@@ -188,8 +188,7 @@ class Learner:
         def score(piece: Sequence[Transition]) -> list[np.ndarray]:
             batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device)
             with torch.no_grad():
-                scored = batch.policy, batch.input_ids, batch.action_mask, batch.temperature
-                policies = self.policies
+                policies, scored = self.policies, batch.scored
                 logprobs = policies.reference_logprobs(*scored) if reference else policies.logprobs(*scored)[0]
             return unpack(logprobs, batch)
 
@@ -290,13 +289,7 @@ class Learner:
     def _backward(self, piece: Sequence[Transition], size: Totals, first: bool) -> Added:
         """Adds a piece's gradient; returns its shares of the minibatch's numbers."""
         batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
-        logprobs, entropy = self.policies.logprobs(
-            batch.policy,
-            batch.input_ids,
-            batch.action_mask,
-            batch.temperature,
-            entropy_grad=bool(self.config.entropy_coef),
-        )
+        logprobs, entropy = self.policies.logprobs(*batch.scored, entropy_grad=bool(self.config.entropy_coef))
         weighted, added = logprobs, dict[str, float | Tensor]()
         if self.config.tis_cap is not None and not self.algorithm.imitates:  # nobody sampled demonstrations
             weight = truncated_weights(batch.old_logprobs, batch.sampler_logprobs, self.config.tis_cap)

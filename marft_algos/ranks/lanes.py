@@ -37,7 +37,7 @@ class Lanes:
 
     def __init__(self, group: RankGroup | None = None, count: int = 1, sharded: bool = False) -> None:
         self.group: RankGroup = group or Alone()
-        self.count, self.sharded = count or usual(group), sharded
+        self.count, self.sharded = count or usual(self.group.size), sharded
         check(self.count, self.group.size)
 
     @property
@@ -164,10 +164,9 @@ def check(count: int, ranks: int) -> None:
         )
 
 
-def usual(group: RankGroup | None = None) -> int:
+def usual(ranks: int) -> int:
     """Returns how many lanes a run has that says nothing: one on one rank, else 8, or as many as there are ranks."""
-    size = 1 if group is None else group.size
-    return 1 if size == 1 else max(USUAL, size)
+    return 1 if ranks == 1 else max(USUAL, ranks)
 
 
 class _Tree:

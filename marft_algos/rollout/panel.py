@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from marft_algos import seeds
+from marft_algos.config.settings import TrainConfig
 from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.engines.base import EngineError
@@ -70,6 +71,13 @@ class ProblemSplit:
 
 CHUNK = 8
 """Episodes of a chunk where a panel is shared out on CPUs, if the settings do not say; on GPUs at least so many."""
+
+
+def chunk_of(config: TrainConfig, players: int, on_gpus: bool) -> int:
+    """Returns the episodes of a chunk where so many players share a panel."""
+    if config.chunk or not on_gpus:
+        return config.chunk or CHUNK
+    return chunk_size(config.episodes_per_iteration, players, config.engine_batch)
 
 
 def chunk_size(episodes: int, players: int, most: int) -> int:

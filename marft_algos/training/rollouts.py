@@ -18,7 +18,7 @@ from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import CHUNK, Chunk, Played, chunk_size, settle, whole
+from marft_algos.rollout.panel import Chunk, Played, chunk_of, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.training import evaluate, setup
 from marft_algos.training.parts import Parts
@@ -131,9 +131,8 @@ class LocalRollouts:
     def __init__(self, parts: Parts, lanes: Lanes) -> None:
         config, self.apart = parts.config, False
         self.lost: Path | None = None
-        self.chunk = config.chunk or (CHUNK if lanes.count > 1 else 0)
-        if self.chunk and not config.chunk and parts.policies.device.type == "cuda":
-            self.chunk = chunk_size(config.episodes_per_iteration, lanes.count, config.engine_batch)
+        on_gpus = parts.policies.device.type == "cuda"
+        self.chunk = chunk_of(config, lanes.count, on_gpus) if lanes.count > 1 else config.chunk
         self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
         self._name, self._stats = f"rank {lanes.group.rank} on {socket.gethostname()}", RolloutStats()

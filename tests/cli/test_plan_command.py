@@ -50,6 +50,25 @@ def test_without_options_the_embedded_model_is_planned(capsys: pytest.CaptureFix
     assert "embedded" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--gpus", "1"], "a chunk of 128 episodes (all of an iteration); rows in flight on a GPU: 128"),
+        (["--gpus", "2", "--ranks", "2", "--workers", "0"], "a chunk of 16 episodes (128 over 8 lanes, at least 8, at"),
+        (
+            ["--gpus", "4", "--ranks", "2"],
+            "(128 over 2 workers, at least 8, at most --engine-batch 256); rows in flight",
+        ),
+        (["--gpus", "1", "--chunk", "32"], "a chunk of 32 episodes (--chunk); rows in flight on a GPU: 32"),
+    ],
+)
+def test_a_plan_says_what_is_decoded_at_once(
+    options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "--episodes-per-iteration", "128", *options]) == 0
+    assert expected in capsys.readouterr().out
+
+
 def test_what_does_not_fit_is_printed_and_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--preset", "default", "--models", "7B", "--memory", "6", "--gpus", "1"]) == 1
     printed = capsys.readouterr()
