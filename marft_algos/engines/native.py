@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 import torch
+from torch import Tensor
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineBase, EngineError, Notes, too_long, uniforms
-from marft_algos.engines.sampler import Sampler
+from marft_algos.engines.sampler import Sampler, TokenStep, bucket
 from marft_algos.memory import MIN_PREFIX, Budget, common
-from marft_algos.models.forward.decode import FusedCache, KeptContext, Known
+from marft_algos.models.forward import ForwardPass, KVCache
+from marft_algos.models.forward.decode import ALIGNED, FusedCache, KeptContext, Known
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+
+MOST_CAPTURED = 8
+"""Shapes of batches whose graphs are kept, those that were used last."""
 
 
 class Contexts:
@@ -70,8 +77,8 @@ class Contexts:
         return (self._kept[key], n) if n >= MIN_PREFIX else None
 
     def keep(self, requests: Sequence[GenerationRequest], contexts: Sequence[KeptContext]) -> None:
-        """Keeps what was read and written for these requests, in the place of what was before."""
-        for request, context in zip(requests, contexts, strict=True):
+        """Keeps what was read and written for these requests, if anything, in the place of what was before."""
+        for request, context in zip(requests, contexts, strict=bool(contexts)):
             if request.chain is not None:
                 self._kept.pop((request.policy, request.chain), None)
                 self._kept[request.policy, request.chain] = context
@@ -84,6 +91,73 @@ class Contexts:
     def _bytes(self) -> int:
         blocks = {id(context.blocks): context.blocks for context in self._kept.values()}
         return sum(block.untyped_storage().nbytes() for batch in blocks.values() for block in batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What batches of one shape are decoded with."""
+
+    cache: KVCache
+    sampler: Sampler
+    steps: list[TokenStep] = field(default_factory=list)
+    """The step, with its graphs, from the first one on."""
+
+
+class CapturedSteps:
+    """Batches whose steps were captured in CUDA graphs: by policies, rows and capacity, rounded up, and sampling.
+
+    Graphs read the memory that they were captured with. Adapters are copied there for every batch, so that new weights,
+    and policies that others were swapped for, need no new graph. All batches over a model keep keys and values in the
+    same memory; where a larger one comes, or the model's own weights have moved, its graphs are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[Hashable, ...], Batch] = {}
+        self._memory: dict[int, tuple[int, list[int], list[Tensor]]] = {}
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Gives the memory back where it is short, or anything else has failed."""
+        if error is not None:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._kept.clear()
+        self._memory.clear()
+
+    def batch(
+        self,
+        forward: ForwardPass,
+        policies: Sequence[Weights],
+        rows: int,
+        tokens: int,
+        params: SamplingParams,
+        keeps: bool,
+    ) -> Batch:
+        """Returns what to decode so many rows of so many tokens with, empty."""
+        chat, model, source = policies[0].base.chat, policies[0].model, policies[0].source
+        tokens = min(tokens + -tokens % max(ALIGNED, (1 << tokens.bit_length()) // 16), chat.context)
+        places = [parameter.data_ptr() for parameter in source.parameters()]
+        size, before, memory = self._memory.get(id(forward), (0, places, []))
+        if rows * tokens > size or places != before:
+            self._kept = {key: batch for key, batch in self._kept.items() if key[0] != id(forward)}
+            size, memory = rows * tokens, []
+        self._memory[id(forward)] = size, places, memory
+        key = id(forward), tuple(map(id, policies)), rows, tokens, params, tuple(chat.end_ids)
+        if key in self._kept:
+            batch = self._kept.pop(key)
+            cast(FusedCache, batch.cache).renew(policies, keeps)
+        else:
+            cache = forward.cache(policies, rows, tokens, fixed=True, keeps=keeps, memory=memory)
+            batch = Batch(cache, Sampler(model, params, chat.end_ids))
+        if source is not model or not policies[0].tensors:  # of a whole model that is trained, graphs would hold a copy
+            self._kept[key] = batch
+        if len(self._kept) > MOST_CAPTURED:
+            del self._kept[next(iter(self._kept))]
+        return batch
 
 
 class NativeEngine(EngineBase):
@@ -111,6 +185,7 @@ class NativeEngine(EngineBase):
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
         self._notes = Notes()
+        self._captured = CapturedSteps()
         self._contexts = Contexts(kept_gb if "prefix" in fused_passes() else 0.0, self._notes)
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
@@ -146,15 +221,16 @@ class NativeEngine(EngineBase):
         for rows in groups.values():
             rows.sort(key=lambda i: len(requests[i].prompt_ids))
             for size in self._batch.sizes(len(rows)):
-                with self._batch, self._contexts:
+                with self._batch, self._contexts, self._captured:
                     for start in range(0, len(rows), size):
                         batch = sorted(rows[start : start + size], key=lambda i: requests[i].policy)
                         generations |= zip(batch, self._decode([requests[i] for i in batch], params), strict=True)
         return [generations[i] for i in range(len(requests))]
 
     def sleep(self) -> None:
-        """Keeps of sharded base models this rank's share only, and nothing of what was read."""
+        """Keeps of sharded base models this rank's share only, and nothing of what was read or captured."""
         self._contexts.clear()
+        self._captured.clear()
         self._policies.release()
 
     def wake(self) -> None:
@@ -171,21 +247,21 @@ class NativeEngine(EngineBase):
         chat, forward = policies[0].base.chat, self._policies.forward_pass(requests[0].policy)
         capacity = max(len(request.prompt_ids) for request in requests) + params.max_new_tokens
         graph = self._decode_graph and policies[0].base.device.type == "cuda" and forward.joint
-        seeds = [request.seed for request in requests]
+        rows = bucket(len(requests), self._batch.size) if graph else len(requests)
+        seeds = [request.seed for request in requests] + [0] * (rows - len(requests))
         streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
+        keeps = self._contexts.wanted(requests)
         known = [self._contexts.find(request, self._policies.weights(request.policy)) for request in requests]
         with forward.autocast():
-            cache = forward.cache(policies, len(requests), capacity, fixed=graph)
-            if isinstance(cache, FusedCache):
-                cache.keeps = self._contexts.wanted(requests)
-                hidden = cache.prefill(list(prompts.values()), known)
+            if graph:
+                batch = self._captured.batch(forward, policies, rows, capacity, params, keeps)
             else:
-                hidden = cache.prefill(list(prompts.values()))
-            sampler = Sampler(policies[0].model, params, chat.end_ids)
-            ids, logprobs = sampler.run(cache, hidden, streams, graph)
-        if isinstance(cache, FusedCache) and cache.keeps:
-            texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
-            self._contexts.keep(requests, cache.contexts(texts_read))
+                cache = forward.cache(policies, rows, capacity, keeps=keeps)
+                batch = Batch(cache, Sampler(policies[0].model, params, chat.end_ids))
+            hidden = batch.cache.prefill(list(prompts.values()), known)
+            ids, logprobs = batch.sampler.run(batch.cache, hidden, streams, graph, batch.steps)
+        texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
+        self._contexts.keep(requests, batch.cache.contexts(texts_read))
         texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text, found in zip(ids, logprobs, texts, known, strict=True):

@@ -11,6 +11,8 @@ not depend on what else is in the batch (up to float rounding: padding moves log
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from transformers import PreTrainedModel
 from marft_algos.engines.base import EngineError
 from marft_algos.memory import out_of_memory
 from marft_algos.models.forward import KVCache
+from marft_algos.models.forward.decode import kept_rows
 from marft_algos.models.scoring import head_of, logits, softcap_of
 from marft_algos.types import FloatArray, SamplingParams
 
@@ -30,6 +33,9 @@ that it has asked for, and a few tokens behind the end of the last row cost less
 COMPACT_BELOW, CAPTURED_COMPACT_BELOW = 0.75, 0.5
 """Share of rows still alive at which finished rows are dropped from the batch, and that where steps are captured: less,
 since other shapes are captured anew."""
+
+_graphs = WeakSet[Any]()
+"""Graphs that are alive: they use the same memory, for of what a step allocates nothing outlasts it."""
 
 
 def sample_inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
@@ -56,48 +62,68 @@ def sample_inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
     return (block * BLOCK + torch.searchsorted(within, rest, right=True))[:, 0]
 
 
+def bucket(rows: int, most: int) -> int:
+    """Returns for how many rows a step is captured: a power of two or three quarters of one, at most ``most``."""
+    power = 1 << (rows - 1).bit_length()
+    return max(rows, min(most, power * 3 // 4 if power * 3 // 4 >= rows else power))
+
+
 class Sampler:
-    """Samples the replies of one batch, token by token."""
+    """Samples the replies of a batch, token by token."""
 
     def __init__(self, model: PreTrainedModel, params: SamplingParams, end_ids: Sequence[int]) -> None:
         self._head, self._softcap = head_of(model), softcap_of(model)
         self._params, self.end_ids = params, end_ids
 
     def run(
-        self, cache: KVCache, hidden: Tensor, uniforms: Tensor, graph: bool = False
+        self,
+        cache: KVCache,
+        hidden: Tensor,
+        uniforms: Tensor,
+        graph: bool = False,
+        kept: list[TokenStep] | None = None,
     ) -> tuple[list[list[int]], list[FloatArray]]:
         """Returns ids and log-probabilities of every row.
 
         Args:
             cache: of the prompts.
             hidden: states [b, d] at the last prompt tokens.
-            uniforms: [b, steps], of each row's stream.
+            uniforms: [rows of the cache, steps], of each row's stream.
             graph: capture a step, and repeat it; the cache must be a fixed one.
+            kept: holds the step of an earlier batch with this cache, whose graphs are used again; gets it of the first.
         """
         total, steps = uniforms.shape
-        step = TokenStep(self, cache, hidden, uniforms)
+        if kept:
+            step = kept[0]
+            step.start(hidden, uniforms)
+        else:
+            step = TokenStep(self, cache, hidden, uniforms)
+            if kept is not None:
+                kept.append(step)
         ids, logprobs = torch.zeros_like(step.ids), torch.zeros_like(step.logprobs)
         rows = torch.arange(total, device=hidden.device)
         every, compact_below = CHECK_EVERY[hidden.device.type], CAPTURED_COMPACT_BELOW if graph else COMPACT_BELOW
-        repeat: Callable[[], None] | None = None
         for done in range(1, steps):
             if done % every == 0:
-                left = [i for i, goes_on in enumerate(step.alive.tolist()) if goes_on]
+                alive = step.alive.tolist()
+                left = [i for i, goes_on in enumerate(alive) if goes_on]
                 if not left:
                     break
-                if len(left) <= compact_below * len(rows):
-                    keep = torch.tensor(left, device=hidden.device)
+                size = bucket(len(left), len(rows)) if graph else len(left)
+                if size < len(rows) and len(left) <= compact_below * len(rows):
+                    ended = [i for i, goes_on in enumerate(alive) if not goes_on]
+                    keep = torch.tensor([*left, *ended[: size - len(left)]], device=hidden.device)
                     ids[rows], logprobs[rows] = step.ids, step.logprobs
                     step.compact(keep)
-                    rows, repeat = rows[keep], None
-            if repeat is not None:
-                repeat()
+                    rows = rows[keep]
+            if graph and len(rows) in step.graphs:
+                step.graphs[len(rows)]()
             elif graph and done < steps - 1:
-                repeat = capture(step)
+                step.graphs[len(rows)] = capture(step)
             else:
                 step()
         ids[rows], logprobs[rows] = step.ids, step.logprobs
-        return self.replies(ids, logprobs)
+        return self.replies(ids[: len(hidden)], logprobs[: len(hidden)])
 
     def replies(self, ids: Tensor, logprobs: Tensor) -> tuple[list[list[int]], list[FloatArray]]:
         """Returns what was sampled of every row [b, steps] up to its end, on the host."""
@@ -116,23 +142,39 @@ class Sampler:
 
 
 class TokenStep:
-    """Runs the model on the last token of each row, and samples the next; all that it reads and writes are tensors.
+    """Runs the model on the last token of each row, and samples the next.
+
+    All that it reads and writes are tensors, which stay where they are when rows are dropped, and from batch to batch.
 
     Args:
         sampler: of the batch.
         cache: of the prompts.
         hidden: states [b, d] at the last prompt tokens, behind which the first token is sampled at once.
-        uniforms: [b, steps], of each row's stream.
+        uniforms: [rows of the cache, steps], of each row's stream; rows without a state hold nothing.
     """
 
     def __init__(self, sampler: Sampler, cache: KVCache, hidden: Tensor, uniforms: Tensor) -> None:
-        self._sampler, self._cache, self._uniforms = sampler, cache, uniforms
+        self._sampler, self._cache = sampler, cache
+        self.graphs: dict[int, Callable[[], None]] = {}
+        """What repeats the step with so many rows."""
         self._step = torch.zeros(1, dtype=torch.long, device=hidden.device)
-        self._token = torch.zeros(len(uniforms), dtype=torch.long, device=hidden.device)
-        self.ids = torch.zeros(uniforms.shape, dtype=torch.long, device=hidden.device)
-        self.logprobs = torch.zeros(uniforms.shape, device=hidden.device)
-        self.alive = torch.ones(len(uniforms), dtype=torch.bool, device=hidden.device)
-        self._sample(hidden)
+        self._whole = (
+            uniforms.clone(),
+            torch.zeros(len(uniforms), dtype=torch.long, device=hidden.device),
+            torch.zeros(uniforms.shape, dtype=torch.long, device=hidden.device),
+            torch.zeros(uniforms.shape, device=hidden.device),
+            torch.zeros(len(uniforms), dtype=torch.bool, device=hidden.device),
+        )
+        self.start(hidden, uniforms)
+
+    def start(self, hidden: Tensor, uniforms: Tensor) -> None:
+        """Begins the replies of a batch, of the same shape as the one before."""
+        self._uniforms, self._token, self.ids, self.logprobs, self.alive = self._whole
+        for part in (self._step, self.ids, self.logprobs):
+            part.zero_()
+        self._uniforms.copy_(uniforms)
+        self.alive.copy_(torch.arange(len(uniforms), device=hidden.device) < len(hidden))
+        self._sample(nn.functional.pad(hidden, (0, 0, 0, len(uniforms) - len(hidden))))
 
     def __call__(self) -> None:
         """Writes the next token of every row, and moves on."""
@@ -151,8 +193,9 @@ class TokenStep:
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""
         self._cache.compact(rows)
-        self._token, self._uniforms, self.alive = self._token[rows], self._uniforms[rows], self.alive[rows]
-        self.ids, self.logprobs = self.ids[rows], self.logprobs[rows]
+        self._token, self._uniforms = kept_rows(self._token, rows), kept_rows(self._uniforms, rows)
+        self.alive, self.ids = kept_rows(self.alive, rows), kept_rows(self.ids, rows)
+        self.logprobs = kept_rows(self.logprobs, rows)
 
 
 def capture(step: Callable[[], None]) -> Callable[[], None]:
@@ -165,11 +208,12 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
         EngineError: it cannot be captured.
     """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    pool = next((other.pool() for other in _graphs), None)
     stream.wait_stream(torch.cuda.current_stream())
     try:
         with torch.cuda.stream(stream):
             step()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 step()
     except RuntimeError as error:
         cause: BaseException = error
@@ -182,4 +226,5 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
             f"A step of decoding could not be captured in a CUDA graph: {why}. Decode without: type --no-decode-graph."
         ) from error
     torch.cuda.current_stream().wait_stream(stream)
+    _graphs.add(graph)
     return graph.replay

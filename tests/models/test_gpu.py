@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from helpers.pretend_gpu import Waits, counting, pretend_gpu
 from helpers.sampling import AGENTS, disturb, requests
 from helpers.tiny import save_tiny
 from marft_algos import batching
-from marft_algos.engines import EngineError, NativeEngine, sampler
+from marft_algos.engines import EngineError, NativeEngine, native, sampler
 from marft_algos.engines.sampler import Sampler
 from marft_algos.models.forward import plain
 from marft_algos.models.forward.text import TextPass
@@ -131,6 +132,96 @@ def test_rows_that_end_are_dropped_and_other_shapes_captured(qwen: Path, monkeyp
     assert len({len(reply.action_ids) for reply in sampled}) > 2
     looks = waits.by_line["engines/sampler.py:run tolist"]
     assert 1 + sum(graph.replays for graph in graphs) + len(graphs) in range(8 * looks, 8 * looks + 8)
+
+
+class Captured:
+    """An engine on the GPU, its requests, and how often it has captured a step."""
+
+    def __init__(self, model: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.policies = PolicySet.build(str(model), AGENTS, device="cuda", dtype="fp32")
+        for i, policy in enumerate(self.policies.policies):
+            self.policies.base(policy).chat.end_ids = ()
+            disturb(self.policies, policy, seed=i)
+        self.engine, self.count = NativeEngine(self.policies, **settings), 0
+        self.requests = requests(self.policies)
+        capture = sampler.capture
+
+        def counted(step: Any) -> Any:
+            self.count += 1
+            return capture(step)
+
+        monkeypatch.setattr(sampler, "capture", counted)
+
+    def sample(self, n: int = 12, tokens: int = 10) -> list[Generation]:
+        return self.engine.generate(self.requests[:n], SamplingParams(tokens))
+
+    def expected(self, n: int = 12, tokens: int = 10) -> list[Generation]:
+        """As an engine without graphs samples."""
+        return NativeEngine(self.policies, decode_graph=False).generate(self.requests[:n], SamplingParams(tokens))
+
+
+def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even under other weights, or of a few rows fewer, which are rounded up; nor do replies differ."""
+    with gpu():
+        bench = Captured(qwen, monkeypatch)
+        equal(bench.sample(), first := bench.expected())
+        assert bench.count == 1
+        for policy in bench.policies.policies:
+            disturb(bench.policies, policy, seed=7, size=0.3)
+        equal(bench.sample(), second := bench.expected())
+        assert [a.action_ids for a in first] != [a.action_ids for a in second]
+        equal(bench.sample(11), bench.expected(11))
+        assert bench.count == 1
+        equal(bench.sample(5), bench.expected(5))
+        equal(bench.sample(6), bench.expected(6))
+        assert bench.count == 2
+        equal(bench.sample(12, tokens=11), bench.expected(12, tokens=11))  # other sampling
+        assert bench.count == 3
+        equal(bench.sample(), bench.expected())
+
+
+def test_graphs_are_forgotten_with_the_memory_that_they_read(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu():
+        bench = Captured(qwen, monkeypatch)
+        bench.sample(5)
+        bench.sample(12)  # needs more memory for keys and values
+        assert bench.count == 2
+        equal(bench.sample(5), bench.expected(5))
+        assert bench.count == 3
+        bench.engine.sleep()
+        equal(bench.sample(5), bench.expected(5))
+        assert bench.count == 4
+        weight = bench.policies.base("actor").model.get_input_embeddings().weight
+        weight.data = weight.data + 0.1
+        equal(bench.sample(5), bench.expected(5))
+        assert bench.count == 5
+
+
+def test_the_shapes_used_last_are_kept(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "MOST_CAPTURED", 2)
+    with gpu():
+        bench = Captured(qwen, monkeypatch)
+        for n in (12, 5, 12, 3, 12):
+            bench.sample(n)
+        assert bench.count == 3
+        bench.sample(5)
+        assert bench.count == 4
+
+
+def test_a_batch_is_written_over_and_what_is_kept_of_it_is_not(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu():
+        bench = Captured(qwen, monkeypatch)
+        first = [replace(r, chain=i) for i, r in enumerate(bench.requests)]
+        replies = bench.engine.generate(first, SamplingParams(10))
+        later = [
+            replace(r, prompt_ids=[*r.prompt_ids, *reply.action_ids, 5, 6])
+            for r, reply in zip(first, replies, strict=True)
+        ]
+        expected = NativeEngine(bench.policies, kept_gb=0.0, decode_graph=False).generate(later, SamplingParams(10))
+        for rows in (slice(0, 6), slice(6, 12)):
+            found = bench.engine.generate(later[rows], SamplingParams(10))
+            assert all(reply.kept for reply in found)
+            equal(found, expected[rows])
 
 
 def test_a_captured_step_is_the_step_uncaptured(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from marft_algos.models.forward import plain
-from marft_algos.models.forward.decode import FusedCache, FusedDecoder
+from marft_algos.models.forward.decode import FusedCache, FusedDecoder, KeptContext, Known
 from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.forward.text import TextPass
 from marft_algos.models.sharded import ShardedBase
@@ -29,8 +29,8 @@ _USES = {"forward": "scored and trained", "decode": "decoded"}
 class KVCache(Protocol):
     """Keys and values of the rows of a batch, and the weights they are computed with."""
 
-    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
-        """Runs the prompts of each policy, first of all tokens; what they start with runs once.
+    def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
+        """Runs the prompts of each policy, first of all tokens; what they start with, or is known of them, runs once.
 
         Returns:
             The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
@@ -41,6 +41,9 @@ class KVCache(Protocol):
 
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""
+
+    def contexts(self, texts: Sequence[list[int]]) -> list[KeptContext]:
+        """Returns what was read and written, row by row, of a cache that keeps it; else nothing."""
 
 
 class ForwardPass:
@@ -139,7 +142,15 @@ class ForwardPass:
         """Whether rows of several policies decode in one batch; without that, a cache is of one policy."""
         return self._decoder is not None
 
-    def cache(self, policies: Sequence[Weights], rows: int, capacity: int, fixed: bool = False) -> KVCache:
+    def cache(
+        self,
+        policies: Sequence[Weights],
+        rows: int,
+        capacity: int,
+        fixed: bool = False,
+        keeps: bool = False,
+        memory: list[Tensor] | None = None,
+    ) -> KVCache:
         """Returns an empty cache at the policies' present weights.
 
         Args:
@@ -147,8 +158,10 @@ class ForwardPass:
             rows: in the batch.
             capacity: tokens of a row.
             fixed: let steps be of fixed shape, where they are of our own pass.
+            keeps: let it give ``contexts``, there too.
+            memory: for keys and values, there too, see ``FusedDecoder.blocks``.
         """
         if self._decoder is not None:
-            return FusedCache(self._decoder, policies, rows, capacity, fixed)
+            return FusedCache(self._decoder, policies, rows, capacity, fixed, keeps, memory)
         (weights,) = policies
         return plain.PlainCache(weights.trunk(), self._model, capacity)

@@ -9,6 +9,7 @@ stay beside the weights, and each row takes part in its own policy's only.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,19 @@ class Block:
     gate_up: AdaptedLinear
     down: AdaptedLinear
 
+    def weights(self) -> list[Tensor]:
+        """Returns the tensors that a step reads, in a fixed order."""
+        norms = [norm.scale for norm in (*self.norms, *(self.head_norms or ()))]
+        linears = (self.qkv, self.out, self.gate_up, self.down)
+        parts = [part for one in linears for part in (one.weight, one.bias, one.down, one.up)]
+        return [*norms, *(part for part in parts if part is not None)]
+
+
+def kept_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Moves these rows to the front, in the same memory, and returns them."""
+    x[: len(rows)] = x[rows]
+    return x[: len(rows)]
+
 
 @dataclass(slots=True)
 class KeptContext:
@@ -99,17 +113,24 @@ class FusedDecoder(TextPass):
         states = [cache.prefill([[ids[0, :length].tolist()]])]
         return torch.cat([*states, *(cache.decode(ids[:, i]) for i in range(length, ids.shape[1]))])
 
-    def blocks(self, policies: Sequence[Sequence[Adapted]], rows: int, capacity: int) -> list[Block]:
-        """Returns the blocks with all policies' adapters, and memory for keys and values (zeros)."""
+    def blocks(
+        self, policies: Sequence[Sequence[Adapted]], rows: int, capacity: int, memory: list[Tensor] | None = None
+    ) -> list[Block]:
+        """Returns the blocks with all policies' adapters, and places for keys and values.
+
+        They are zeros, or lie in ``memory``, one tensor a block, which is filled where it is empty.
+        """
         shape = (rows, 2 * self.kv_heads, capacity, self.head_dim)
-        blocks = []
+        blocks, memory = list[Block](), [] if memory is None else memory
         for linears, block, *adapted in zip(self.linears, self.module.layers, *policies, strict=True):
             attention, head_norms = block.self_attn, None
             if hasattr(attention, "q_norm"):
                 head_norms = self.norm(attention.q_norm), self.norm(attention.k_norm)
             norms = self.norm(block.input_layernorm), self.norm(block.post_attention_layernorm)
-            kv = torch.zeros(shape, dtype=self.dtype, device=self.device)
-            blocks.append(Block(norms, head_norms, kv, *map(self._joined, linears, *adapted)))
+            if fresh := len(memory) == len(blocks):
+                memory.append(torch.zeros(math.prod(shape), dtype=self.dtype, device=self.device))
+            kv = memory[len(blocks)][: math.prod(shape)].view(shape)
+            blocks.append(Block(norms, head_norms, kv if fresh else kv.zero_(), *map(self._joined, linears, *adapted)))
         return blocks
 
     def norm(self, module: torch.nn.Module) -> Norm:
@@ -132,7 +153,8 @@ class FusedCache:
 
     A fixed one is attended to in its whole capacity, under a mask, and its places are tensors that ``decode`` moves on
     itself. So a step has no shape and no branch that depends on how far it has got: it can be captured in a CUDA graph
-    (``marft_algos.engines.sampler``), or compiled without breaks.
+    (``marft_algos.engines.sampler``), or compiled without breaks. All that it reads and writes stays where it is when
+    rows are dropped, and when it is renewed for another batch.
 
     Args:
         decoder: the model.
@@ -140,35 +162,64 @@ class FusedCache:
         rows: in the batch.
         capacity: tokens of a row to allocate memory for.
         fixed: let steps be of fixed shape.
+        keeps: ``contexts`` will be asked for.
+        memory: for keys and values, see ``FusedDecoder.blocks``.
     """
 
     @torch.no_grad()
     def __init__(
-        self, decoder: FusedDecoder, policies: Sequence[Weights], rows: int, capacity: int, fixed: bool = False
+        self,
+        decoder: FusedDecoder,
+        policies: Sequence[Weights],
+        rows: int,
+        capacity: int,
+        fixed: bool = False,
+        keeps: bool = False,
+        memory: list[Tensor] | None = None,
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
-        self._decoder, self._fixed = decoder, fixed
+        self._decoder, self._fixed, self._keeps = decoder, fixed, keeps
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies or (None,)))
-        self._blocks = decoder.blocks(self._adapted, rows, capacity)
+        self._blocks = decoder.blocks(self._adapted, rows, capacity, memory)
         self._last_norm = decoder.norm(decoder.module.norm)
         self._angles = decoder.angles(capacity)
-        self._policy_of_row: Tensor | None = None
+        kv = self._blocks[0].kv
+        self._policy_of_row = kv.new_zeros(rows, len(policies)) if len(policies) > 1 else None
         """[b, P], 1 at each row's policy; None where all rows have the same."""
-        self._mask: Tensor | None = self._blocks[0].kv.new_zeros(rows, 1, 1, capacity)
+        self._position = torch.zeros(rows, 1, dtype=torch.long, device=decoder.device)
+        self._column = torch.zeros(1, dtype=torch.long, device=decoder.device)
+        self._mask: Tensor | None = kv.new_zeros(rows, 1, 1, capacity)
         """[b, 1, 1, capacity], -inf at pads, of a fixed one also at what is not decoded yet, else 0; None where nothing
         is masked."""
-        self.keeps = False
-        """Whether ``contexts`` will be asked for."""
+        self._whole = [block.kv for block in self._blocks], self._position, self._policy_of_row, self._mask
         self._numbers: list[int] = []
         """Of the rows that are left."""
         self._dropped: dict[int, tuple[list[Tensor], int]] = {}
+
+    @torch.no_grad()
+    def renew(self, policies: Sequence[Weights], keeps: bool = False) -> None:
+        """Makes a fixed one ready for a batch of as many policies on the same model, at their present weights."""
+        decoder, self._keeps, self._dropped = self._decoder, keeps, {}
+        decoder.read_norms()
+        self._adapted = list(map(decoder.adapted, policies))
+        for block, now in zip(self._blocks, decoder.blocks(self._adapted, 0, 0), strict=True):
+            for old, new in zip(block.weights(), now.weights(), strict=True):
+                if old.data_ptr() != new.data_ptr():  # else it is the model's own
+                    old.copy_(new)
+        self._last_norm.scale.copy_(decoder.norm(decoder.module.norm).scale)
+        memory, self._position, self._policy_of_row, self._mask = self._whole
+        for block, kv in zip(self._blocks, memory, strict=True):
+            block.kv = kv.zero_()
+        for part in self._whole[1:]:
+            if part is not None:
+                part.zero_()
 
     def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
         """Runs the prompts of each policy, first of all tokens; what several of them start with runs once.
 
         Args:
-            prompts: of each policy; rows are in their order.
+            prompts: of each policy; rows are in their order, and more rows than prompts hold nothing.
             known: of each row what need not be run.
 
         Returns:
@@ -177,10 +228,10 @@ class FusedCache:
         texts, decoder = [row for rows in prompts for row in rows], self._decoder
         self._end = max(map(len, texts))
         lengths = torch.tensor(list(map(len, texts)), device=decoder.device)
-        self._firsts, self._numbers = [self._end - len(text) for text in texts], list(range(len(texts)))
+        self._firsts, self._numbers = [self._end - len(text) for text in texts], list(range(len(self._position)))
         pads = torch.arange(self._end, device=decoder.device) < (self._end - lengths)[:, None]
         assert self._mask is not None
-        self._mask[:, 0, 0, : self._end].masked_fill_(pads, -torch.inf)
+        self._mask[: len(texts), 0, 0, : self._end].masked_fill_(pads, -torch.inf)
         numbers, states = list[int](), list[Tensor]()
         for policy, adapted in enumerate(self._adapted):
             first = sum(map(len, prompts[:policy]))
@@ -192,12 +243,12 @@ class FusedCache:
                 if part:
                     numbers += part
                     states.append(read(part, [texts[i] for i in part], adapted, known))
-        if len(prompts) > 1:
+        if self._policy_of_row is not None:
             policies = [number for number, rows in enumerate(prompts) for _ in rows]
             one_hot = F.one_hot(torch.tensor(policies, device=decoder.device), len(prompts))
-            self._policy_of_row = one_hot.to(decoder.dtype)
-        self._position = lengths[:, None] - 1
-        self._column = torch.tensor([self._end - 1], device=decoder.device)
+            self._policy_of_row[: len(texts)] = one_hot.to(decoder.dtype)
+        self._position[: len(texts)] = lengths[:, None] - 1
+        self._column.fill_(self._end - 1)
         if self._fixed:
             self._mask[..., self._end :] = -torch.inf
         elif not any(self._firsts):
@@ -289,16 +340,16 @@ class FusedCache:
         return self._last_norm(x)
 
     def compact(self, rows: Tensor) -> None:
-        """Drops all rows but these; a graph of a step is of no use afterwards."""
+        """Drops all rows but these; a graph of a step is of no use to fewer rows."""
         n, end = len(rows), None if self._fixed else self._end
-        if self.keeps:
+        if self._keeps:
             self._keep(rows)
         for block in self._blocks:
             block.kv[:n, :, :end] = block.kv[rows, :, :end]
             block.kv = block.kv[:n]
-        self._position = self._position[rows]
-        self._mask = None if self._mask is None else self._mask[rows]
-        self._policy_of_row = None if self._policy_of_row is None else self._policy_of_row[rows]
+        self._position = kept_rows(self._position, rows)
+        self._mask = None if self._mask is None else kept_rows(self._mask, rows)
+        self._policy_of_row = None if self._policy_of_row is None else kept_rows(self._policy_of_row, rows)
 
     def _keep(self, rows: Tensor) -> None:
         """Copies keys and values of the rows that are dropped."""
@@ -314,7 +365,15 @@ class FusedCache:
 
         Args:
             texts: of each row, prompt and reply; of the last token there are no keys.
+
+        Returns:
+            One of each row; none where nobody would ask for them.
         """
+        if not self._keeps:
+            return []
         blocks = [block.kv for block in self._blocks]
+        if self._fixed:  # it is written over by the next batch
+            end = max(first + len(text) for first, text in zip(self._firsts, texts, strict=True))
+            blocks = [kv[:, :, :end].clone() for kv in blocks]
         places = self._dropped | {number: (blocks, k) for k, number in enumerate(self._numbers)}
         return [KeptContext(text[:-1], *places[i], self._firsts[i]) for i, text in enumerate(texts)]

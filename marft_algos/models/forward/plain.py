@@ -61,8 +61,10 @@ class PlainCache:
         if all(type(layer) is DynamicLayer for layer in self._cache.layers):
             self._cache.layers = [_AllocatedLayer(capacity) for _ in self._cache.layers]
 
-    def prefill(self, prompts: Sequence[Sequence[list[int]]]) -> Tensor:
+    def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Any] = ()) -> Tensor:
         """Runs the prompts of one policy: what they all start with once, the rest padded on the left.
+
+        Nothing is known of them: ``contexts`` gives nothing.
 
         Returns:
             The final hidden states [b, d] at the prompts' last tokens.
@@ -90,6 +92,10 @@ class PlainCache:
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(self._mask), 1)], dim=1)
         self._position = self._position + 1
         return self._run(token[:, None], self._position)
+
+    def contexts(self, texts: Sequence[list[int]]) -> list[Any]:
+        """Returns nothing that could be read on from."""
+        return []
 
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""
