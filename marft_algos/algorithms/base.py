@@ -68,16 +68,11 @@ class ValueHeads(Protocol):
         """Returns the trainable tensors of one head."""
 
     def featurise(
-        self,
-        transitions: Sequence[Transition],
-        *,
-        view: Any,
-        level: Level,
-        reference: dict[Transition, Tensor] | None = None,
+        self, transitions: Sequence[Transition], *, view: Any, level: Level, reference: Any = None
     ) -> Mapping[Transition, Tensor]:
         """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token.
 
-        ``reference`` gets the reference's log-probs of turns, where the same pass gives them.
+        A dictionary ``reference`` gets the reference's log-probs of turns, where the same pass gives them.
         """
 
     def values(self, policy: str, features: Tensor) -> Tensor:

@@ -123,6 +123,7 @@ def _memory(planner: MemoryPlanner, plan: MemoryPlan, memory: float) -> str:
     """Describes what fits, and who goes where."""
     from marft_algos.training.estimate import GB
     from marft_algos.training.fit import changes
+    from marft_algos.training.plan import decoded_at_once
 
     layout = plan.layout
     lines = ["", f"memory of a rank, the base {_kept(plan.shard, layout.ranks)}:"]
@@ -142,7 +143,9 @@ def _memory(planner: MemoryPlanner, plan: MemoryPlan, memory: float) -> str:
         fits = plan.worker.peak <= planner.room
         lines += ["", f"memory of a worker's GPU, {memory:g} GB: {'fits' if fits else 'does not fit'}"]
         lines += [plan.worker.table()] if fits else []
-    lines += ["", f"what is decoded at once: {_chunk(plan)}"] if planner.plays(layout) or layout.workers else []
+    lines += (
+        ["", f"what is decoded at once: {decoded_at_once(plan)}"] if planner.plays(layout) or layout.workers else []
+    )
     play = "they learn and play" if not layout.workers else "ranks learn, workers play"
     lines += ["", f"where ({play}):", layout.table()]
     if layout.workers and not planner.staleness:
@@ -150,21 +153,6 @@ def _memory(planner: MemoryPlanner, plan: MemoryPlan, memory: float) -> str:
     if plan.excess(planner.room) <= 0:
         lines += ["", f"choose: ranks = {layout.ranks}, workers = {layout.workers}, shard = {plan.shard}"]
     return "\n".join(lines)
-
-
-def _chunk(plan: MemoryPlan) -> str:
-    """Describes a chunk, and the rows that a GPU decodes together."""
-    from marft_algos.ranks.lanes import usual
-    from marft_algos.rollout.panel import CHUNK, chunk_of
-
-    config, layout, episodes = plan.config, plan.layout, plan.config.episodes_per_iteration
-    players = layout.workers or config.lanes or usual(layout.ranks)
-    chunk = config.chunk if players == 1 and not layout.workers else chunk_of(config, players, on_gpus=True)
-    players_named = f"{players} {'worker' if layout.workers else 'lane'}{'s' * (players > 1)}"
-    share = f"{episodes} over {players_named}, at least {CHUNK}, at most --engine-batch {config.engine_batch}"
-    chosen = "--chunk" if config.chunk else share if chunk else "all of an iteration"
-    rows = min(chunk or episodes, episodes, config.num_envs or episodes, config.engine_batch)
-    return f"a chunk of {chunk or episodes} episodes ({chosen}); rows in flight on a GPU: {rows}"
 
 
 def _kept(shard: str, ranks: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -20,6 +20,8 @@ from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 
+Captured = tuple[KVCache, Sampler, list[TokenStep]]
+"""What batches of one shape are decoded with, and from the first one on their step, with its graphs."""
 MOST_CAPTURED = 8
 """Shapes of batches whose graphs are kept, those that were used last."""
 
@@ -37,14 +39,6 @@ class Contexts:
         self._kept: dict[tuple[str, Hashable], KeptContext] = {}
         self._weights: dict[str, list[tuple[int, int]]] = {}
         self._gone: set[tuple[str, Hashable]] = set()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Gives the memory back where it is short, or anything else has failed."""
-        if error is not None:
-            self.clear()
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -93,16 +87,6 @@ class Contexts:
         return sum(block.untyped_storage().nbytes() for batch in blocks.values() for block in batch)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What batches of one shape are decoded with."""
-
-    cache: KVCache
-    sampler: Sampler
-    steps: list[TokenStep] = field(default_factory=list)
-    """The step, with its graphs, from the first one on."""
-
-
 class CapturedSteps:
     """Batches whose steps were captured in CUDA graphs: by policies, rows and capacity, rounded up, and sampling.
 
@@ -112,16 +96,8 @@ class CapturedSteps:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[Hashable, ...], Batch] = {}
+        self._kept: dict[tuple[Hashable, ...], Captured] = {}
         self._memory: dict[int, tuple[int, list[int], list[Tensor]]] = {}
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Gives the memory back where it is short, or anything else has failed."""
-        if error is not None:
-            self.clear()
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -135,8 +111,7 @@ class CapturedSteps:
         rows: int,
         tokens: int,
         params: SamplingParams,
-        keeps: bool,
-    ) -> Batch:
+    ) -> Captured:
         """Returns what to decode so many rows of so many tokens with, empty."""
         chat, model, source = policies[0].base.chat, policies[0].model, policies[0].source
         tokens = min(tokens + -tokens % max(ALIGNED, (1 << tokens.bit_length()) // 16), chat.context)
@@ -149,10 +124,10 @@ class CapturedSteps:
         key = id(forward), tuple(map(id, policies)), rows, tokens, params, tuple(chat.end_ids)
         if key in self._kept:
             batch = self._kept.pop(key)
-            cast(FusedCache, batch.cache).renew(policies, keeps)
+            cast(FusedCache, batch[0]).renew(policies)
         else:
-            cache = forward.cache(policies, rows, tokens, fixed=True, keeps=keeps, memory=memory)
-            batch = Batch(cache, Sampler(model, params, chat.end_ids))
+            cache = forward.cache(policies, rows, tokens, fixed=True, memory=memory)
+            batch = cache, Sampler(model, params, chat.end_ids), []
         if source is not model or not policies[0].tensors:  # of a whole model that is trained, graphs would hold a copy
             self._kept[key] = batch
         if len(self._kept) > MOST_CAPTURED:
@@ -221,7 +196,7 @@ class NativeEngine(EngineBase):
         for rows in groups.values():
             rows.sort(key=lambda i: len(requests[i].prompt_ids))
             for size in self._batch.sizes(len(rows)):
-                with self._batch, self._contexts, self._captured:
+                with self._batch, self._forgetting():
                     for start in range(0, len(rows), size):
                         batch = sorted(rows[start : start + size], key=lambda i: requests[i].policy)
                         generations |= zip(batch, self._decode([requests[i] for i in batch], params), strict=True)
@@ -229,9 +204,21 @@ class NativeEngine(EngineBase):
 
     def sleep(self) -> None:
         """Keeps of sharded base models this rank's share only, and nothing of what was read or captured."""
+        self._forget()
+        self._policies.release()
+
+    def _forget(self) -> None:
         self._contexts.clear()
         self._captured.clear()
-        self._policies.release()
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Gives the memory back where it is short, or anything else has failed."""
+        try:
+            yield
+        except BaseException:
+            self._forget()
+            raise
 
     def wake(self) -> None:
         """Gathers them again."""
@@ -250,18 +237,18 @@ class NativeEngine(EngineBase):
         rows = bucket(len(requests), self._batch.size) if graph else len(requests)
         seeds = [request.seed for request in requests] + [0] * (rows - len(requests))
         streams = torch.from_numpy(uniforms(seeds, params.max_new_tokens)).to(policies[0].base.device)
-        keeps = self._contexts.wanted(requests)
         known = [self._contexts.find(request, self._policies.weights(request.policy)) for request in requests]
         with forward.autocast():
             if graph:
-                batch = self._captured.batch(forward, policies, rows, capacity, params, keeps)
+                cache, sampler, steps = self._captured.batch(forward, policies, rows, capacity, params)
             else:
-                cache = forward.cache(policies, rows, capacity, keeps=keeps)
-                batch = Batch(cache, Sampler(policies[0].model, params, chat.end_ids))
-            hidden = batch.cache.prefill(list(prompts.values()), known)
-            ids, logprobs = batch.sampler.run(batch.cache, hidden, streams, graph, batch.steps)
+                cache, steps = forward.cache(policies, rows, capacity), []
+                sampler = Sampler(policies[0].model, params, chat.end_ids)
+            cache.keeps = self._contexts.wanted(requests)
+            hidden = cache.prefill(list(prompts.values()), known)
+            ids, logprobs = sampler.run(cache, hidden, streams, graph, steps)
         texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
-        self._contexts.keep(requests, batch.cache.contexts(texts_read))
+        self._contexts.keep(requests, cache.contexts(texts_read))
         texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text, found in zip(ids, logprobs, texts, known, strict=True):

@@ -75,9 +75,8 @@ CHUNK = 8
 
 def chunk_of(config: TrainConfig, players: int, on_gpus: bool) -> int:
     """Returns the episodes of a chunk where so many players share a panel."""
-    if config.chunk or not on_gpus:
-        return config.chunk or CHUNK
-    return chunk_size(config.episodes_per_iteration, players, config.engine_batch)
+    size = chunk_size(config.episodes_per_iteration, players, config.engine_batch)
+    return config.chunk or (size if on_gpus else CHUNK)
 
 
 def chunk_size(episodes: int, players: int, most: int) -> int:

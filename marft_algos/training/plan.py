@@ -18,6 +18,7 @@ import torch
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks import lanes
+from marft_algos.rollout.panel import CHUNK, chunk_of
 from marft_algos.training.estimate import (
     BASE,
     CUDA_CONTEXT,
@@ -240,6 +241,18 @@ class MemoryPlanner:
         """Returns whether ranks decode: nobody else does, and not all policies are played by servers."""
         native = any(self.spec.endpoints[policy].kind == "native" for policy in self.spec.local)
         return native and not layout.workers
+
+
+def decoded_at_once(plan: MemoryPlan) -> str:
+    """Describes a chunk, and the rows that a GPU decodes together."""
+    config, layout, episodes = plan.config, plan.layout, plan.config.episodes_per_iteration
+    players = layout.workers or config.lanes or lanes.usual(layout.ranks)
+    chunk = config.chunk if players == 1 and not layout.workers else chunk_of(config, players, on_gpus=True)
+    players_named = f"{players} {'worker' if layout.workers else 'lane'}{'s' * (players > 1)}"
+    share = f"{episodes} over {players_named}, at least {CHUNK}, at most --engine-batch {config.engine_batch}"
+    chosen = "--chunk" if config.chunk else share if chunk else "all of an iteration"
+    rows = min(chunk or episodes, episodes, config.num_envs or episodes, config.engine_batch)
+    return f"a chunk of {chunk or episodes} episodes ({chosen}); rows in flight on a GPU: {rows}"
 
 
 def share_of_base(shapes: Collection[Shape], ranks: int) -> list[MemoryItem]:

@@ -29,6 +29,9 @@ _USES = {"forward": "scored and trained", "decode": "decoded"}
 class KVCache(Protocol):
     """Keys and values of the rows of a batch, and the weights they are computed with."""
 
+    keeps: bool
+    """Whether ``contexts`` will be asked for."""
+
     def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
         """Runs the prompts of each policy, first of all tokens; what they start with, or is known of them, runs once.
 
@@ -43,7 +46,7 @@ class KVCache(Protocol):
         """Drops all rows but these."""
 
     def contexts(self, texts: Sequence[list[int]]) -> list[KeptContext]:
-        """Returns what was read and written, row by row, of a cache that keeps it; else nothing."""
+        """Returns what was read and written, row by row, where ``keeps``; else nothing."""
 
 
 class ForwardPass:
@@ -148,7 +151,6 @@ class ForwardPass:
         rows: int,
         capacity: int,
         fixed: bool = False,
-        keeps: bool = False,
         memory: list[Tensor] | None = None,
     ) -> KVCache:
         """Returns an empty cache at the policies' present weights.
@@ -158,10 +160,9 @@ class ForwardPass:
             rows: in the batch.
             capacity: tokens of a row.
             fixed: let steps be of fixed shape, where they are of our own pass.
-            keeps: let it give ``contexts``, there too.
             memory: for keys and values, there too, see ``FusedDecoder.blocks``.
         """
         if self._decoder is not None:
-            return FusedCache(self._decoder, policies, rows, capacity, fixed, keeps, memory)
+            return FusedCache(self._decoder, policies, rows, capacity, fixed, memory)
         (weights,) = policies
         return plain.PlainCache(weights.trunk(), self._model, capacity)

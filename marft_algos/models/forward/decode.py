@@ -162,7 +162,6 @@ class FusedCache:
         rows: in the batch.
         capacity: tokens of a row to allocate memory for.
         fixed: let steps be of fixed shape.
-        keeps: ``contexts`` will be asked for.
         memory: for keys and values, see ``FusedDecoder.blocks``.
     """
 
@@ -174,11 +173,10 @@ class FusedCache:
         rows: int,
         capacity: int,
         fixed: bool = False,
-        keeps: bool = False,
         memory: list[Tensor] | None = None,
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
-        self._decoder, self._fixed, self._keeps = decoder, fixed, keeps
+        self._decoder, self._fixed, self.keeps = decoder, fixed, False
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies or (None,)))
         self._blocks = decoder.blocks(self._adapted, rows, capacity, memory)
@@ -198,9 +196,9 @@ class FusedCache:
         self._dropped: dict[int, tuple[list[Tensor], int]] = {}
 
     @torch.no_grad()
-    def renew(self, policies: Sequence[Weights], keeps: bool = False) -> None:
+    def renew(self, policies: Sequence[Weights]) -> None:
         """Makes a fixed one ready for a batch of as many policies on the same model, at their present weights."""
-        decoder, self._keeps, self._dropped = self._decoder, keeps, {}
+        decoder, self._dropped = self._decoder, {}
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies))
         for block, now in zip(self._blocks, decoder.blocks(self._adapted, 0, 0), strict=True):
@@ -342,7 +340,7 @@ class FusedCache:
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these; a graph of a step is of no use to fewer rows."""
         n, end = len(rows), None if self._fixed else self._end
-        if self._keeps:
+        if self.keeps:
             self._keep(rows)
         for block in self._blocks:
             block.kv[:n, :, :end] = block.kv[rows, :, :end]
@@ -369,7 +367,7 @@ class FusedCache:
         Returns:
             One of each row; none where nobody would ask for them.
         """
-        if not self._keeps:
+        if not self.keeps:
             return []
         blocks = [block.kv for block in self._blocks]
         if self._fixed:  # it is written over by the next batch

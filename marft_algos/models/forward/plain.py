@@ -55,7 +55,7 @@ class PlainCache:
     """
 
     def __init__(self, trunk: Trunk, model: PreTrainedModel, capacity: int) -> None:
-        self._trunk, self._model = trunk, model
+        self._trunk, self._model, self.keeps = trunk, model, False
         self._cache = DynamicCache(config=model.config)
         self._windowed = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         if all(type(layer) is DynamicLayer for layer in self._cache.layers):
