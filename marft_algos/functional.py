@@ -186,37 +186,6 @@ def _corrected(
     return goals, returns
 
 
-def gae(
-    rewards: Sequence[float],
-    values: Sequence[float],
-    mask: Sequence[bool],
-    gamma: float,
-    lam: float,
-    bootstrap: float = 0.0,
-) -> tuple[Array, Array]:
-    """Plain GAE over one sequence of steps (arXiv 1506.02438); steps outside ``mask`` do not exist.
-
-    Args:
-        rewards: [T], paid after each step.
-        values: [T], V before each step; what stands at masked steps has no influence.
-        mask: [T], True where the step counts.
-        gamma: Discount per counted step.
-        lam: λ.
-        bootstrap: V after the last counted step.
-
-    Returns:
-        Advantages and returns [T]; 0 outside ``mask``.
-    """
-    advantages, returns = np.zeros(len(values)), np.zeros(len(values))
-    next_value, next_advantage = float(bootstrap), 0.0
-    for t in reversed(np.flatnonzero(np.asarray(mask, dtype=bool))):
-        delta = rewards[t] + gamma * next_value - values[t]
-        advantages[t] = delta + gamma * lam * next_advantage
-        returns[t] = advantages[t] + values[t]
-        next_value, next_advantage = float(values[t]), float(advantages[t])
-    return advantages, returns
-
-
 def whiten(x: Reals, mask: NDArray[np.bool_] | None = None, weights: Reals | None = None, floor: float = 0.0) -> Array:
     """(x − b)/max(σ, floor) with the statistics of the entries in ``mask``; 0 elsewhere. σ < 1e-8: centred only.
 
@@ -371,6 +340,24 @@ def clip_binds(ratio: Tensor, advantages: Tensor, low: float, high: float, dual:
     """Returns True where a clipped branch is chosen, i.e. where the sample gives no gradient."""
     worse = (ratio < 1.0 - low) if dual is None else (ratio < 1.0 - low) | (ratio > dual)
     return ((ratio > 1.0 + high) & (advantages > 0)) | (worse & (advantages < 0))
+
+
+def cispo(ratio: Tensor, advantages: Tensor, high: float) -> Tensor:
+    """Returns CISPO's −sg(min(ρ, 1 + ε_h))·A·log ρ, elementwise: REINFORCE with a capped importance weight.
+
+    Every sample gives a gradient, which is that of log π, as log ρ differs from it by a constant. There is no lower
+    bound, as in the paper's experiments (MiniMax-M1, arXiv 2506.13585, eq. 4).
+    """
+    return -ratio.detach().clamp(max=1.0 + high) * advantages * ratio.log()
+
+
+def sapo(ratio: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """Returns SAPO's −(4/τ)·σ(τ(ρ − 1))·A, elementwise, τ by the sign of A (arXiv 2511.20347).
+
+    The gradient is that of ρA times 4σ(1 − σ): 1 at ρ = 1, and falling to 0 on both sides.
+    """
+    tau = torch.where(advantages > 0, tau_pos, tau_neg)
+    return -4.0 / tau * torch.sigmoid(tau * (ratio - 1.0)) * advantages
 
 
 def huber(error: Tensor, delta: float | None) -> Tensor:

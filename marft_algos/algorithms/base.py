@@ -244,23 +244,27 @@ class Algorithm:
         scale: float = 1.0,
         mean: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """Returns PPO's clipped surrogate and its numbers, for algorithms with the settings of ``ClipConfig``.
+        """Returns the surrogate that ``ClipConfig`` names, PPO's clipped one by default, and its numbers.
 
         Args:
             ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
             advantages: In a shape that multiplies it.
             batch: The packed turns.
-            scale: Factor on both ε.
+            scale: Factor on every ε.
             mean: How one number per ratio becomes a loss; by default ``reduce``.
 
         Returns:
-            A scalar; the share of samples on which the clip binds, and the largest ratio.
+            A scalar; the share of samples whose gradient or weight is cut, and the largest ratio.
         """
         low = self.config.clip * scale
         high = low if self.config.clip_high is None else self.config.clip_high * scale
-        dual = getattr(self.config, "dual_clip", None)  # older algorithms of one's own have the other two
+        dual = getattr(self.config, "dual_clip", None)  # older algorithms of one's own have ε alone
         terms = F.clipped_surrogate(ratio, advantages, low, high, dual)
         bound = F.clip_binds(ratio.detach(), advantages, low, high, dual)
+        if (kind := getattr(self.config, "surrogate", "clip")) == "cispo":
+            terms, bound = F.cispo(ratio, advantages, high), ratio.detach() > 1.0 + high
+        elif kind == "sapo":
+            terms, bound = F.sapo(ratio, advantages, self.config.tau_pos, self.config.tau_neg), torch.zeros_like(bound)
         loss = self.reduce(terms, batch) if mean is None else mean(terms)
         return loss, {"clip_share": batch.mean(bound.float()), "ratio_max": ratio.detach().max()}
 

@@ -123,7 +123,7 @@ class GroupConfig(UpdateConfig):
 
 @dataclass(frozen=True)
 class ClipConfig(UpdateConfig):
-    """Settings of algorithms with PPO's clipped surrogate (``Algorithm.clipped``)."""
+    """Settings of algorithms with PPO's clipped surrogate, or another of ratios (``Algorithm.clipped``)."""
 
     clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
     """ε of the clipped surrogate: PPO's. Samples beyond 1 ± ε that moved the right way give no gradient."""
@@ -133,3 +133,20 @@ class ClipConfig(UpdateConfig):
     """c of the dual clip (arXiv 1912.09729): a sample with A < 0 whose ratio is above it gives no gradient
     either. Without it such a sample's weight has no bound, which matters where ratios grow large: stale turns, many
     passes. 3 is the source's, and that of released trainers. none: off, as in PPO."""
+    surrogate: Literal["clip", "cispo", "sapo"] = "clip"
+    """What becomes of ratios far from 1: PPO's ``clip`` takes their gradient away. ``cispo`` (arXiv 2506.13585) cuts
+    only their weight, at 1 + ``clip_high``, so every token is learnt from. ``sapo`` (arXiv 2511.20347) fades their
+    gradient out; ``clip`` and ``clip_high`` then have no effect."""
+    tau_pos: Annotated[float, POSITIVE] = 1.0
+    """τ of SAPO's gate where A > 0: how fast it closes. The paper's."""
+    tau_neg: Annotated[float, POSITIVE] = 1.05
+    """The same where A ≤ 0. The paper's: such gradients spread over all other tokens, and close sooner."""
+
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for a bound that the surrogate has in itself."""
+        super().__post_init__()
+        if self.dual_clip is not None and self.surrogate != "clip":
+            raise ConfigError(
+                f"dual_clip bounds what PPO's clip leaves open, and surrogate='{self.surrogate}' bounds every sample. "
+                "Leave out dual_clip, or set surrogate='clip'."
+            )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.references import gae
 from helpers.runs import train
 from helpers.teams import Heads, Tabular, episode, put, random_team
 from marft_algos import functional as F
@@ -197,7 +198,7 @@ def test_agent_chains_are_gae_over_each_agents_own_turns(name: str, seed: int) -
             t.turn.reward + sum(d.layers[i].team_reward + d.layers[i].agent_rewards[agent] for i in range(t.layer, end))
             for t, end in zip(own, ends, strict=True)
         ]
-        expected, returns = F.gae(paid, [float(found.values[t][0]) for t in own], [True] * len(own), 0.9, 0.8)
+        expected, returns = gae(paid, [float(found.values[t][0]) for t in own], [True] * len(own), 0.9, 0.8)
         assert [float(found.advantages[t][0]) for t in own] == pytest.approx(expected.tolist(), abs=1e-5)
         assert [float(found.returns[t][0]) for t in own] == pytest.approx(returns.tolist(), abs=1e-5)
 
@@ -321,7 +322,7 @@ def test_HAPPO_gives_a_round_one_joint_advantage(level: str, seed: int) -> None:
     for i, layer in reversed(list(enumerate(d.layers))):
         paid[rounds[i]] += layer.team_reward + sum(d.transitions[k].turn.reward for k in layer.turns)
         values[rounds[i]] = float(np.mean([found.values[d.transitions[k]][0] for k in layer.turns]))
-    expected, returns = F.gae(paid, values, [True] * len(paid), 0.9, 0.7)
+    expected, returns = gae(paid, values, [True] * len(paid), 0.9, 0.7)
     for t in d.transitions:
         assert found.advantages[t] == pytest.approx(expected[t.round], abs=1e-5)
         assert found.returns[t] == pytest.approx(returns[t.round], abs=1e-5)
@@ -576,7 +577,7 @@ def test_VAPO_targets_are_monte_carlo_and_advantages_use_the_policys_lambda() ->
         for t in d.transitions:
             n, paid = len(t.reply.action_ids), sum(layer.team_reward for layer in d.layers[t.layer :])
             lambdas.append(max(0.95, 1 - 1 / (2.0 * n)))
-            expected, _ = F.gae([0.0] * (n - 1) + [paid], list(found.values[t]), [True] * n, 1.0, lambdas[-1])
+            expected, _ = gae([0.0] * (n - 1) + [paid], list(found.values[t]), [True] * n, 1.0, lambdas[-1])
             assert found.returns[t] == pytest.approx(paid, abs=1e-5)
             assert found.advantages[t] == pytest.approx(expected, abs=1e-5)
     assert logged["lambda"] == pytest.approx(np.mean(lambdas)) and max(lambdas) > 0.98 > min(lambdas)
@@ -688,7 +689,7 @@ def test_gae_agrees_with_stable_baselines3() -> None:
         zero = np.zeros((1, 1))
         buffer.add(zero, zero, np.array([r]), np.zeros(1), torch.tensor([v]), torch.zeros(1))
     buffer.compute_returns_and_advantage(torch.tensor([tail]), np.zeros(1))
-    advantages, returns = F.gae(rewards, values, [True] * n, 0.97, 0.9, tail)
+    advantages, returns = gae(rewards, values, [True] * n, 0.97, 0.9, tail)
     assert buffer.advantages[:, 0] == pytest.approx(advantages, abs=1e-5)
     assert buffer.returns[:, 0] == pytest.approx(returns, abs=1e-5)
     chained, _ = F.chain(
@@ -713,7 +714,7 @@ def test_gae_and_the_clipped_surrogate_agree_with_torchrl() -> None:
     after = torch.cat([column["v"][1:], torch.tensor([[tail]], dtype=torch.float64)])
     end = torch.zeros(n, 1, dtype=torch.bool)
     theirs, targets = functional.generalized_advantage_estimate(0.97, 0.9, column["v"], after, column["r"], end, end)
-    advantages, returns = F.gae(rewards, values, [True] * n, 0.97, 0.9, tail)
+    advantages, returns = gae(rewards, values, [True] * n, 0.97, 0.9, tail)
     assert theirs[:, 0].numpy() == pytest.approx(advantages, abs=1e-5)
     assert targets[:, 0].numpy() == pytest.approx(returns, abs=1e-5)
 

@@ -6,6 +6,7 @@ import ast
 import inspect
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -440,6 +441,53 @@ def test_token_means_of_clipped_losses_against_loops(name: str, dual: float | No
             for x, y, a in zip(new, old, advantages, strict=True)
         ]
     assert float(made.surrogate(logprobs, batch)[0].detach()) == pytest.approx(np.mean(losses), abs=1e-5)
+
+
+WITH_RATIO = sorted(n for n in algorithm.names() if "surrogate" in {f.name for f in fields(algorithm.get(n).Config)})
+
+
+def test_every_algorithm_with_a_clip_has_the_other_surrogates_and_no_other_has() -> None:
+    critics = {"a2po", "happo", "ippo", "mappo", "marft", "mat", "vapo"}
+    assert critics | {"at_grpo", "dapo", "dr_grpo", "dr_mas", "grpo", "gspo", "marshal", "reinforce_pp"} == set(
+        WITH_RATIO
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [(name, "token") for name in WITH_RATIO]
+    + [(n, "action") for n in ("marft", "ippo", "mappo", "mat", "a2po", "happo")],
+)
+def test_surrogates_have_one_gradient_at_ratio_1_and_bounded_ones_far_from_it(name: str, level: str) -> None:
+    cls, data, gradients = algorithm.get(name), turns_of_a(), dict[tuple[str, float], torch.Tensor]()
+    table = {"level": level} if "level" in {f.name for f in fields(cls.Config)} else {}
+    for kind in ("clip", "cispo", "sapo"):
+        made: Any = cls(cls.Config(surrogate=kind, **table))  # type: ignore[call-arg]
+        estimates = Estimates()
+        rng = np.random.default_rng(0)
+        for t in (t for d in data for t in (*d.transitions, *d.candidates)):
+            size = len(t.reply.action_ids) if made.level == "token" else 1
+            estimates.advantages[t] = rng.normal(size=size).astype(np.float32)
+            estimates.values[t] = estimates.returns[t] = np.zeros(size, np.float32)
+        made.weights = dict.fromkeys(estimates.advantages, 0.0)
+        for moved in (0.0, 3.0):
+            batch, logprobs = batch_of(data, made, estimates, moved)
+            loss, stats = made.surrogate(logprobs, batch)
+            (gradients[kind, moved],) = torch.autograd.grad(loss, logprobs)
+            assert 0.0 <= float(stats["clip_share"]) <= 1.0 and torch.isfinite(gradients[kind, moved]).all()
+    assert gradients["clip", 0.0].abs().sum() > 0
+    for kind in ("cispo", "sapo"):
+        torch.testing.assert_close(gradients[kind, 0.0], gradients["clip", 0.0])
+    assert (gradients["cispo", 3.0][batch.mask] != 0).all(), "every token is learnt from"
+    most = gradients["clip", 0.0].abs()
+    assert (gradients["cispo", 3.0].abs() <= 1.28 * most + 1e-6).all()
+    assert (gradients["sapo", 3.0].abs() <= 2.0 * most + 1e-6).all()
+
+
+@pytest.mark.parametrize("kind", ["cispo", "sapo"])
+def test_dual_clip_beside_a_surrogate_that_bounds_every_sample_is_refused(kind: Any) -> None:
+    with pytest.raises(ConfigError, match=f"surrogate='{kind}'.*Leave out dual_clip, or set surrogate='clip'"):
+        GRPOConfig(dual_clip=3.0, surrogate=kind)
 
 
 def test_gspos_ratio_is_marfts_token_normalised_action_ratio() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.references import gae
 from marft_algos import functional as F
 from marft_algos.learner.heads import ValueNorm, explained_variance
 
@@ -79,9 +80,9 @@ def test_weights_that_are_all_zero_leave_the_mean() -> None:
 
 def test_values_at_masked_positions_change_nothing() -> None:
     rewards, mask = [0.0, 0.0, 0.0, 1.0], [True, True, False, True]
-    plain, _ = F.gae([0.0, 0.0, 1.0], [0.5, 0.4, 0.3], [True] * 3, 0.9, 0.8)
+    plain, _ = gae([0.0, 0.0, 1.0], [0.5, 0.4, 0.3], [True] * 3, 0.9, 0.8)
     for junk in (0.0, 9.0, math.nan):
-        advantages, returns = F.gae(rewards, [0.5, 0.4, junk, 0.3], mask, 0.9, 0.8)
+        advantages, returns = gae(rewards, [0.5, 0.4, junk, 0.3], mask, 0.9, 0.8)
         assert advantages[[0, 1, 3]].tolist() == pytest.approx(plain.tolist())
         assert advantages[2] == returns[2] == 0.0
 
@@ -92,7 +93,7 @@ def test_gae_is_the_discounted_sum_of_temporal_differences() -> None:
     following = np.append(values[1:], tail)
     delta = rewards + gamma * following - values
     expected = [sum((gamma * lam) ** (u - t) * delta[u] for u in range(t, 6)) for t in range(6)]
-    advantages, returns = F.gae(rewards, values, [True] * 6, gamma, lam, tail)
+    advantages, returns = gae(rewards, values, [True] * 6, gamma, lam, tail)
     assert advantages == pytest.approx(expected)
     assert returns == pytest.approx(np.array(expected) + values)
 
@@ -175,6 +176,26 @@ def test_dual_clip_bounds_the_loss_of_a_sample_that_was_bad_and_became_likely(du
         out.backward()
         assert bool(F.clip_binds(r.detach(), a, 0.2, 0.28, dual)) == (r.grad.item() == 0.0 and advantage != 0.0)  # type: ignore[union-attr]
         assert F.clipped_surrogate(r, a, 0.2, 0.28).item() == pytest.approx(-plain), "off: PPO's"
+
+
+def test_cispo_weighs_the_gradient_of_log_pi_by_the_ratio_up_to_its_cap() -> None:
+    for delta, advantage in itertools.product((-3.0, -0.2, 0.0, 0.2, 0.5, 3.0), (-2.0, 0.0, 0.5)):
+        new = torch.tensor(delta - 1.0, requires_grad=True)
+        F.cispo(F.ratio(new, torch.tensor(-1.0)), torch.tensor(advantage), 0.28).backward()
+        assert new.grad.item() == pytest.approx(-min(math.exp(delta), 1.28) * advantage)  # type: ignore[union-attr]
+
+
+def test_sapo_fades_gradients_out_on_both_sides_and_sooner_where_the_advantage_is_negative() -> None:
+    for delta, advantage in itertools.product((-3.0, -0.2, 0.0, 0.2, 0.5, 3.0), (-2.0, 0.0, 0.5)):
+        new, tau = torch.tensor(delta - 1.0, requires_grad=True), 2.0 if advantage > 0 else 3.0
+        rho = math.exp(delta)
+        gate = 1.0 / (1.0 + math.exp(-tau * (rho - 1.0)))
+        loss = F.sapo(F.ratio(new, torch.tensor(-1.0)), torch.tensor(advantage), 2.0, 3.0)
+        loss.backward()
+        assert loss.item() == pytest.approx(-4.0 / tau * gate * advantage)
+        weight = 4.0 * gate * (1.0 - gate) * rho
+        assert new.grad.item() == pytest.approx(-weight * advantage, abs=1e-6)  # type: ignore[union-attr]
+        assert weight <= 2.0 and (delta < 3.0 or weight < 1e-8)
 
 
 def test_value_loss_takes_the_worse_of_plain_and_clipped() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.references import gae
 from helpers.teams import Heads, Tabular, episode, put, random_team, say
 from marft_algos import functional as F
 from marft_algos.algorithms import base as algorithms
@@ -94,7 +95,7 @@ def test_on_policy_it_is_gae() -> None:
         bootstraps=[0.5] * n,
         truncated=[(np.ones(1), np.ones(1))] * n,
     )
-    expected, targets = F.gae(rewards.tolist(), values.tolist(), [True] * n, 0.9, 0.8, 0.5)
+    expected, targets = gae(rewards.tolist(), values.tolist(), [True] * n, 0.9, 0.8, 0.5)
     assert np.concatenate(advantages) == pytest.approx(expected) and np.concatenate(returns) == pytest.approx(targets)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from helpers.references import gae
 from helpers.teams import episode, random_team
 from marft_algos import credit
-from marft_algos.functional import Discounts, chain, gae
+from marft_algos.functional import Discounts, chain
 from marft_algos.types import Estimates, Trajectory
 
 SEEDS = range(25)

@@ -52,7 +52,13 @@ _LATER = {
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
     "lr_warmup": 0,  # of runs that do not begin with trained weights: `settled`
-    **{name: getattr(PPOConfig, name) for name in ("vtrace", "rho_bar", "c_bar", "baseline", "dual_clip", "std_floor")},
+    **{
+        name: getattr(PPOConfig, name)
+        for name in (
+            *("vtrace", "rho_bar", "c_bar", "baseline", "dual_clip", "std_floor"),
+            *("surrogate", "tau_pos", "tau_neg"),
+        )
+    },
 }
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
