@@ -8,7 +8,7 @@ run draws what the unbroken one would have drawn. Streams are told apart by the 
     permuted rewards       seed, 3, iteration                  minibatches           seed, CRC of the policy's id, place
     who plays the pool     seed, 4, iteration, episode         drawn coalitions      seed, 5, iteration + 1, episode
     users' tasks           seed, 6, iteration + 2, refill      … while evaluating    0, 7, 1
-    demonstrations         seed, 8, pass + 1
+    demonstrations         seed, 8, pass + 1                   learnable starts      seed, 9, iteration + 1, refill
 
 Zeros at the end of words count for nothing in numpy. So the order of policies starts from the numbers of another stream
 in iterations 1, 3 and 4 (that stream's iteration 0), and in iteration 0 of seeds 0 and 2: published runs hang on both.
@@ -70,6 +70,11 @@ def tasks_at_evaluation(chunk: int = 0) -> Words:
 def demonstrations(seed: int, through: int) -> Words:
     """The order in which recorded demonstrations are learnt from, for the ``through``-th pass through them."""
     return (seed, 8, through + 1)
+
+
+def curriculum(seed: int, iteration: int, refill: int = 0) -> Words:
+    """Which of several starts is played, where the run's past decides how likely each is."""
+    return (seed, 9, iteration + 1, refill)
 
 
 def order(seed: int, iteration: int) -> Words:

@@ -9,14 +9,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import marft_envs
-from marft_algos.config import elsewhere, endpoints, presets, trust, values
+from marft_algos.config import elsewhere, endpoints, trust, values
 from marft_algos.models import DATE
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, checked, defaults, given, hints
 from marft_envs.errors import ConfigError
@@ -138,6 +136,9 @@ class TrainConfig(Settings):
     staleness: Annotated[int, NOT_NEGATIVE] = 0
     """Updates that may lie between the weights that play an episode and those that learn from it: so many iterations
     are played ahead (docs/concepts/staleness.md). 0: none; 1 costs little of the learning, more than 2 too much."""
+    curriculum: Literal["uniform", "learnability"] = "uniform"
+    """How training starts are drawn: all alike, or by p(1 − p), p their kind's success rate in the run so far, so that
+    those that always fail, or never do, are rare (docs/training.md)."""
     num_envs: Annotated[int | None, COUNT] = None
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
@@ -376,19 +377,6 @@ def settings_of(algo: str) -> type[UpdateConfig]:
     from marft_algos.algorithms import base as algorithms
 
     return algorithms.get(algo).Config
-
-
-def choices() -> dict[str, list[str]]:
-    """Lists the values that a setting of few may have: environments, algorithms, presets, and words."""
-    from marft_algos.algorithms import base as algorithms
-
-    listed = {
-        "env": [spec.id for spec in marft_envs.list_envs()],
-        "algo": algorithms.names(),
-        "preset": list(presets.PRESETS),
-    }
-    literals = {name: hint for name, hint in hints(TrainConfig).items() if typing.get_origin(hint) is Literal}
-    return listed | {name: [str(word) for word in typing.get_args(hint)] for name, hint in literals.items()}
 
 
 def _carried(base: Draft, kind: type[UpdateConfig]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -26,8 +26,10 @@ from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
+from marft_algos.rollout.curriculum import Evidence
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import (
+    Panel,
     Played,
     Variety,
     check,
@@ -57,6 +59,8 @@ class Collected:
     """Return and the like of the first panel, which no choice has touched, and counts of everything sampled."""
     judged: Sequence[Judged] = ()
     """What replays say about some turns."""
+    evidence: Evidence = field(default_factory=dict)
+    """Of the curriculum, these episodes included."""
 
     @property
     def tokens(self) -> int:
@@ -103,6 +107,9 @@ class RolloutQueue:
     def __init__(self, parts: Parts, config: TrainConfig, backend: RolloutBackend, group: RankGroup) -> None:
         self._algorithm, self._problems, self._demonstrations = parts.algorithm, parts.problems, parts.demonstrations
         self._config, self._backend, self._group = config, backend, group
+        self._curriculum = parts.curriculum
+        self.evidence: Evidence = {}
+        """Of the curriculum, after the iterations that were learnt from."""
         self._variety = Variety(self._algorithm.group_size)
         self._queue = deque[Waiting]()
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")  # where others play than learn
@@ -123,14 +130,15 @@ class RolloutQueue:
         """
         while self._lacks(progress):
             iteration, backend = progress.iteration + len(self._queue), self._backend
+            collect = partial(self._collect, iteration, self._queue[-1].played if self._queue else None)
             played = Future[Collected]()  # of ranks other than the first: what that one's others play is told to all
             if self._demonstrations is not None:
                 played.set_result(self._demonstrated(self._demonstrations, iteration, version))
             elif not backend.apart:
-                played.set_result(self._collect(iteration, on_progress))
+                played.set_result(collect(on_progress))
             elif self._group.rank == 0:
                 shown = _unseen if self._config.staleness else on_progress
-                played = self._elsewhere.submit(self._collect, iteration, shown, backend.pin())
+                played = self._elsewhere.submit(collect, shown, backend.pin())
             self._queue.append(Waiting(iteration, version, played))
 
     def take(self) -> Collected:
@@ -166,11 +174,14 @@ class RolloutQueue:
         check(played, self._config, "an evaluation")
         return settle(played)
 
-    def _collect(self, iteration: int, on_progress: OnProgress, weights: Any = None) -> Collected:
+    def _collect(
+        self, iteration: int, before: Future[Collected] | None, on_progress: OnProgress, weights: Any = None
+    ) -> Collected:
         """Plays the iteration's groups; those that the algorithm does not want are replaced by fresh ones.
 
         Args:
             iteration: Problems and samples depend on it.
+            before: The iteration before it, if that has not been learnt from.
             on_progress: Is told how far it is.
             weights: What is played with, see ``RolloutBackend.pin``.
 
@@ -179,6 +190,7 @@ class RolloutQueue:
             TaskError: The task's code does not work.
         """
         config, algorithm = self._config, self._algorithm
+        evidence = self.evidence if before is None else before.result().evidence
         judge = config.credit_diagnostics if due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size
@@ -187,7 +199,7 @@ class RolloutQueue:
         kept: list[Trajectory] = []
         parts: list[Played] = []
         for refill in range(1 + algorithm.refills):
-            panel = self._problems.train(config.seed, iteration, lacking, refill).repeated(size)
+            panel = self._panel(evidence, iteration, lacking, refill).repeated(size)
             chunks = cut(
                 panel,
                 self._backend.chunk,
@@ -208,7 +220,21 @@ class RolloutQueue:
             lacking -= len({t.group for t in wanted})
             if not lacking:
                 break
-        return self._counted(played, kept, parts, iteration)
+        collected = self._counted(played, kept, parts, iteration)
+        if self._curriculum is None:
+            return collected
+        collected.metrics["curriculum/rate"] = self._curriculum.rate(evidence, played)
+        return replace(collected, evidence=self._curriculum.after(evidence, played))
+
+    def _panel(self, evidence: Evidence, iteration: int, n: int, refill: int) -> Panel:
+        """Draws n starts; where ranks play, the first one does for all."""
+        config = self._config
+        if self._curriculum is None:
+            return self._problems.train(config.seed, iteration, n, refill)
+        if not self._backend.apart:
+            seeds.start_global(seeds.tasks(config.seed, iteration, refill))
+        draw = partial(self._curriculum.draw, evidence, config.seed, iteration, n, refill)
+        return draw() if self._backend.apart else lead(self._group, draw)
 
     def _counted(
         self, played: Sequence[Trajectory], kept: Sequence[Trajectory], parts: Sequence[Played], iteration: int
@@ -263,6 +289,7 @@ class RolloutQueue:
                     "trajectories": plain.pack(collected.trajectories),
                     "metrics": plain.pack(collected.metrics),
                     "judged": plain.pack(collected.judged),
+                    "evidence": dict(collected.evidence),
                 }
             )
         return rows
@@ -278,7 +305,12 @@ class RolloutQueue:
                 Waiting(
                     row["iteration"],
                     row["version"],
-                    _done(Collected(*(plain.unpack(row[name]) for name in ("trajectories", "metrics", "judged")))),
+                    _done(
+                        Collected(
+                            *(plain.unpack(row[name]) for name in ("trajectories", "metrics", "judged")),
+                            row.get("evidence", {}),
+                        )
+                    ),
                 )
                 for row in state
             ]

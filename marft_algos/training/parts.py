@@ -16,6 +16,7 @@ from marft_algos.lazy import torch
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup
+from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.rollout.selfplay import Pool
@@ -50,6 +51,8 @@ class Parts:
     """What an algorithm learns from that does not learn from its own policies."""
     pool: Pool | None = None
     """Past states of the policies that are played against."""
+    curriculum: Curriculum | None = None
+    """What draws training starts; None: ``problems``, all alike."""
 
     @property
     def config(self) -> TrainConfig:
@@ -95,6 +98,7 @@ def build(
         ExitStack() as undo,
     ):
         problems = setup.problems(config, first, held_out)
+        curriculum = setup.curriculum(config, make_env, first, problems)
         spec = resolve(config, first)
         algorithm = make_algorithm(spec, setup.sampling(config))
         hosting.reach(spec)
@@ -113,7 +117,8 @@ def build(
         pool = Pool(config, policies) if config.pool else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
-    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, pool)
+    env_makers = make_env, make_eval_env
+    return Parts(spec, *env_makers, problems, algorithm, policies, made, tuple(loggers), shown, pool, curriculum)
 
 
 def _engine(

@@ -21,6 +21,7 @@ from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.ranks.group import RankGroup
+from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, ProblemSplit, TaskError
 from marft_algos.rollout.preferences import Preferences
@@ -125,6 +126,27 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
     return ProblemSplit(eval_panel(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
+
+
+def curriculum(config: TrainConfig, make_env: EnvFactory, env: FlexEnv, problems: ProblemSplit) -> Curriculum | None:
+    """Returns what draws training starts by how learnable they are, if the settings say so.
+
+    Raises:
+        ConfigError: Nobody plays them, or the task does not say which starts are alike.
+    """
+    if config.curriculum == "uniform":
+        return None
+    if algorithms.get(config.algo).imitates:
+        raise ConfigError(
+            f"{config.algo} learns from demonstrations, of which none fails. Leave out --curriculum learnability."
+        )
+    kind_of = optional(env.unwrapped.task, "kind_of")
+    if kind_of is None:
+        raise ConfigError(
+            f"The task of {config.env} does not say which of its starts are alike, so none has a success rate. Leave "
+            "out --curriculum learnability, or give the task a method kind_of(task_id), see docs/custom-tasks.md."
+        )
+    return Curriculum(problems, make_env, kind_of)
 
 
 def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:

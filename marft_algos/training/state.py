@@ -74,6 +74,7 @@ class RunState:
         if self._critics is not None:
             self._critics.load_state_dict(state["critics"])
         self._queue.load_state_dict(state.get("ahead", []), progress)
+        self._queue.evidence = state.get("curriculum", {})
         self._policies.version = progress.version
         return progress
 
@@ -86,6 +87,7 @@ class RunState:
         state: dict[str, Any] = {
             "learner": self._learner.state_dict(),
             "critics": self._critics.state_dict() if self._critics is not None else {},
+            "curriculum": dict(self._queue.evidence),
         }
         if self._group.size > 1:
             check_state(self._group, [self._policies.state_dict(), state], str(run.root))

@@ -64,6 +64,7 @@ def supervised(config: TrainConfig) -> TrainConfig:
         "processed_budget": None,
         "latency_budget": None,
         "permute_rewards": False,
+        "curriculum": "uniform",
         "credit_diagnostics": 0,
     }
     when: dict[str, Any] = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}

@@ -298,6 +298,9 @@ class TaskDefaults:
     eval_panel: Callable[[int | None], list[str]] | None = None
     """``eval_panel(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
     None: evaluation draws problems by seeds."""
+    kind_of: Callable[[str], str] | None = None
+    """``kind_of(task_id)``: what a start has in common with others of which one success rate is worth knowing: its cell
+    where problems are made and seldom come twice, else itself. A curriculum draws by it. Pure. None: no curriculum."""
     expert: Callable[[str], str] | None = None
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
     episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:

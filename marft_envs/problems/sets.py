@@ -149,6 +149,8 @@ class Drawn(Generic[P]):
     problems: Problems[P]
     """Where problems come from."""
     task_id = ""
+    numbered: str | tuple[str, ...] = "procedural/"
+    """How the ids of problems begin that are made, so many that they differ from others of their kind by a number."""
     _problem: P | None = None
 
     @property
@@ -164,6 +166,10 @@ class Drawn(Generic[P]):
         self._problem = problem = self.problems.get(task_id) if task_id is not None else self.problems.draw(rng)
         self.task_id = problem.id
         return problem
+
+    def kind_of(self, task_id: str) -> str:
+        """Returns the id without the number of a problem that is made; of others the id."""
+        return task_id.rpartition("/")[0] if task_id.startswith(self.numbered) else task_id
 
     def eval_panel(self, n: int | None = None) -> list[str]:
         """Returns n task ids without replacement, in the set's order spread evenly (all when n is None)."""

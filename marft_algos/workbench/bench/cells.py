@@ -44,7 +44,7 @@ _LATER = {
     for name in (
         *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype", "date"),
         *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
-        *("processed_budget", "latency_budget"),
+        *("processed_budget", "latency_budget", "curriculum"),
         *("rollouts", "workers", "max_workers", "worker_gpus", "worker_vllm", "worker_timeout", "worker_start"),
         "retries",
     )

@@ -83,6 +83,10 @@ class Steps:
         self.task_id, self.begin, self._said = str(task_id), int(found[1]), []
         self.plus, self.hidden = tuple(map(int, found[2])), tuple(mark == "1" for mark in found[3])
 
+    def kind_of(self, task_id: str) -> str:
+        """Returns the id: digit, operations, and which are hidden."""
+        return task_id
+
     def observe(self, agent: str) -> str:
         """Shows the agent its operation, or a question mark, and what only it sees of the other's next one."""
         step = len(self._said)
