@@ -37,6 +37,8 @@ class REINFORCEPPConfig(ClipConfig):
     """β, the weight of the KL in the reward: .001 to .01 in the paper and its code."""
     gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to its successors."""
+    std_floor: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Least σ that whitening divides by (docs/training.md). 0: σ as it is, as in the paper."""
     chain: Literal["team", "agent"] = "team"
     """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
     credit: str | dict[str, Any] = "broadcast"
@@ -72,7 +74,7 @@ class REINFORCEPP(Algorithm):
         if not parts:
             return {}
         flat = np.concatenate(parts)
-        whitened = np.split(F.whiten(flat), np.cumsum([len(p) for p in parts])[:-1])
+        whitened = np.split(F.whiten(flat, floor=self.config.std_floor), np.cumsum([len(p) for p in parts])[:-1])
         for t, part in zip(trained, whitened, strict=True):
             estimates.advantages[t] = part.astype(np.float32)
         return {"return_std": float(flat.std())}

@@ -30,7 +30,7 @@ from marft_algos.algorithms.magrpo import MAGRPO, MAGRPOConfig
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.algorithms.marshal import MARSHAL, MARSHALConfig
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
-from marft_algos.algorithms.reinforce_pp import REINFORCEPP
+from marft_algos.algorithms.reinforce_pp import REINFORCEPP, REINFORCEPPConfig
 from marft_algos.algorithms.rft import RFT
 from marft_algos.algorithms.rloo import RLOO
 from marft_algos.algorithms.spiral import SPIRAL, SPIRALConfig
@@ -303,6 +303,13 @@ def test_reinforce_pp_sums_the_kl_to_go_and_whitens_the_whole_batch() -> None:
     REINFORCEPP().credit(data, estimates)
     found = np.concatenate([estimates.advantages[d.transitions[0]] for d in data])
     assert found == pytest.approx((np.array(raw) - np.mean(raw)) / np.std(raw), abs=1e-5)
+
+
+def test_reinforce_pps_floor_of_sigma_holds_rare_errors_small() -> None:
+    data = [episode([["a"]], number=i, rewards=[float(i > 0)], tokens=[1]) for i in range(100)]
+    found = [advantages_of(data, credited(REINFORCEPP(REINFORCEPPConfig(std_floor=f)), data)) for f in (0.0, 0.05, 0.2)]
+    assert found[0] == found[1] and found[0][0] == pytest.approx(-math.sqrt(99))
+    assert found[2] == pytest.approx(np.array([-0.99, *[0.01] * 99]) / 0.2, abs=1e-6)
 
 
 def test_a_frozen_agents_turns_are_outside_reinforce_pps_statistics() -> None:
