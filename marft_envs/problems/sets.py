@@ -38,6 +38,8 @@ class Levelled(Identified, Protocol):
 
 _SETS_KEPT = 16
 """Sets of a catalogue that are kept for the next environment that asks for them."""
+NUMBERED = "procedural/", "depot/"
+"""How the ids of problems begin that are made, so many that they differ from others of their kind by a number."""
 P = TypeVar("P", bound=Identified)
 P_co = TypeVar("P_co", bound=Identified, covariant=True)
 L = TypeVar("L", bound=Levelled)
@@ -149,8 +151,6 @@ class Drawn(Generic[P]):
     problems: Problems[P]
     """Where problems come from."""
     task_id = ""
-    numbered: str | tuple[str, ...] = "procedural/"
-    """How the ids of problems begin that are made, so many that they differ from others of their kind by a number."""
     _problem: P | None = None
 
     @property
@@ -169,7 +169,7 @@ class Drawn(Generic[P]):
 
     def kind_of(self, task_id: str) -> str:
         """Returns the id without the number of a problem that is made; of others the id."""
-        return task_id.rpartition("/")[0] if task_id.startswith(self.numbered) else task_id
+        return task_id.rpartition("/")[0] if task_id.startswith(NUMBERED) else task_id
 
     def eval_panel(self, n: int | None = None) -> list[str]:
         """Returns n task ids without replacement, in the set's order spread evenly (all when n is None)."""

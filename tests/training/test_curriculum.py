@@ -141,7 +141,7 @@ def test_problems_that_are_made_have_the_kind_of_their_cell() -> None:
     kind, _, number = task.task_id.rpartition("/")
     assert number.isdecimal() and task.kind_of(task.task_id) == kind
     assert task.kind_of("gsm8k/train/17") == "gsm8k/train/17"
-    assert marft_envs.ToolTask.numbered == "depot/"
+    assert task.kind_of("depot/5/165") == "depot/5"
 
 
 @pytest.mark.parametrize("algo", ["rft", "grpo"])

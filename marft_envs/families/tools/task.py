@@ -58,8 +58,6 @@ class ToolTask(Drawn[ToolProblem]):
         ConfigError: If a setting or the domain cannot work.
     """
 
-    numbered = "depot/"
-
     def __init__(
         self,
         domain: ToolDomain,
