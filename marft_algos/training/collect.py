@@ -308,7 +308,7 @@ class RolloutQueue:
                     _done(
                         Collected(
                             *(plain.unpack(row[name]) for name in ("trajectories", "metrics", "judged")),
-                            row.get("evidence", {}),
+                            evidence=row.get("evidence", {}),
                         )
                     ),
                 )
