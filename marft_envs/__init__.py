@@ -28,6 +28,7 @@ from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.routing import Orchestrator, Router, Scheduled, Spawn
 from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.teams import Team
+from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
 from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
@@ -41,7 +42,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",
     "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
-    "Orchestrator", "Outcome", "Router", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask", "Turn",
+    "Orchestrator", "Outcome", "Router", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask", "Tree", "Turn",
     "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register",
     "spec",
 ]  # fmt: skip
@@ -94,6 +95,7 @@ for _team, _summary in {
     "memory": "one agent reads page by page and keeps a note",
     "chain": "readers, each of a part, who hand on a note",
     "map": "readers side by side, then one who joins their notes",
+    "tree": "readers side by side, then joiners layer by layer, a few notes each",
     "boss": "a boss's words spawn readers and name their pages; later it answers",
 }.items():
     register(f"docs-{_team}-v0", "marft_envs.families.docs:make", {"team_name": _team}, _summary)

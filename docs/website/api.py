@@ -17,7 +17,7 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
         ),
         "Who hears whom": (
             "DependencyFunction", "View", "Chain", "Layered", "Independent", "StaticDAG", "Router", "Scheduled",
-            "Orchestrator", "Spawn", "InvalidRouting", "as_dependency",
+            "Tree", "Orchestrator", "Spawn", "InvalidRouting", "as_dependency",
         ),
         "Records": ("Episode", "Turn", "TurnRecord"),
         "Errors": ("MarftError", "ConfigError", "DataError", "DependencyError", "MissingExtraError"),

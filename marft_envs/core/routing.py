@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.core.dependency import DependencyFunction, InvalidRouting, Layered, View, as_dependency
+from marft_envs.core.tree import joiners_of, joins
 from marft_envs.core.types import Turn
 from marft_envs.errors import ConfigError, DependencyError
 
@@ -156,49 +157,65 @@ class Spawn(DependencyFunction):
     """The boss's text says how many workers there are and what each is to do: the roster grows, as an action.
 
     The boss acts; then as many workers as its words have assignments act side by side, each seeing the boss's words
-    alone; then the joiner acts, who sees all of them. The team lists as many workers as there can be. Those that are
-    not spawned never act. What a worker is shown of the boss's words is the task's business (``show``), and so is what
-    it works on. Where words cannot be followed (``parse`` finds no assignment, or more than there are workers), that is
-    counted, and ``on_invalid`` decides: ``fallback`` spawns ``default`` workers, or all where too many were named.
+    alone; then the joiner acts, who sees all of them, or several join them as a :class:`Tree` does. The team lists as
+    many workers as there can be. Those that are not spawned never act. What a worker is shown of the boss's words is
+    the task's business (``show``), and so is what it works on. Where words cannot be followed (``parse`` finds no
+    assignment, or more than there are workers), that is counted, and ``on_invalid`` decides: ``fallback`` spawns
+    ``default`` workers, or all where too many were named.
 
     Args:
         boss: Acts first.
         workers: Who can be spawned, in this order; default everybody but boss and joiner.
-        joiner: Acts last; default the boss, once more.
+        joiner: Acts last; default the boss, once more. With ``arity`` also several, the last of whom is the root.
         parse: ``text -> an assignment a worker``; None says that the text has none.
         default: How many workers act where the words name none.
+        arity: A joiner hears so many at most, and nothing else; the spawned workers are the leaves of the tree. None:
+            one joiner sees all that was said.
 
     Raises:
-        ConfigError: ``default`` is below 1.
+        ConfigError: ``default`` is below 1 or ``arity`` below 2, or there are several joiners without it.
     """
 
     def __init__(
         self,
         boss: str,
         workers: Sequence[str] | None = None,
-        joiner: str | None = None,
+        joiner: str | Sequence[str] | None = None,
         parse: Callable[[str], Sequence[str] | None] = parse_assignments,
         default: int = 1,
+        arity: int | None = None,
     ) -> None:
         if default < 1:
             raise ConfigError(f"Spawn(default=…) must be at least 1; got {default}.")
-        self.boss, self.workers, self.joiner = boss, workers, joiner or boss
-        self.parse, self.default = parse, default
+        self.joiners = (joiner,) if isinstance(joiner, str) else tuple(joiner or (boss,))
+        if arity is not None:
+            joiners_of(1, arity)
+        elif len(self.joiners) > 1:
+            raise ConfigError(f"Spawn has {len(self.joiners)} joiners. Say with arity=… how many notes each one hears.")
+        self.boss, self.workers, self.joiner = boss, workers, self.joiners[-1]
+        self.parse, self.default, self.arity = parse, default, arity
 
     def bind(self, agents: Sequence[str]) -> None:
         """Checks the names of the boss, the workers and the joiner."""
         super().bind(agents)
-        others = tuple(name for name in agents if name not in (self.boss, self.joiner))
+        others = tuple(name for name in agents if name not in (self.boss, *self.joiners))
         self._workers = tuple(self.workers) if self.workers is not None else others
-        self._known([self.boss, self.joiner, *self._workers])
-        if not self._workers or {self.boss, self.joiner} & set(self._workers):
+        self._known([self.boss, *self.joiners, *self._workers])
+        if not self._workers or {self.boss, *self.joiners} & set(self._workers):
             raise DependencyError(f"Spawn needs workers beside '{self.boss}' and '{self.joiner}'; got {self._workers}.")
+        if self.arity is not None:
+            joins(self._workers, self.joiners, self.arity)
 
     @property
     def possible_edges(self) -> frozenset[tuple[str, str]]:
-        """Returns the edges from the boss to every worker, and from all of them to the joiner."""
-        edges = {(self.boss, name) for name in self._workers} | {(name, self.joiner) for name in self._workers}
-        return frozenset(edges | ({(self.boss, self.joiner)} if self.joiner != self.boss else set()))
+        """Returns the edges from the boss to every worker, and from all of them to the joiners."""
+        edges = {(self.boss, name) for name in self._workers}
+        edges |= {(name, joiner) for name in self._workers for joiner in self.joiners}
+        if self.arity is not None:
+            edges |= {(one, other) for i, other in enumerate(self.joiners) for one in self.joiners[:i]}
+        elif self.joiner != self.boss:
+            edges |= {(self.boss, self.joiner)}
+        return frozenset(edges)
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns the boss, then the workers that its words spawn, then the joiner."""
@@ -207,7 +224,19 @@ class Spawn(DependencyFunction):
             return [Turn(self.boss, here)] if self.boss not in view.dead else []
         if view.layer == 1:
             return self._spawned(view, here)
+        if self.arity is not None:
+            return self._joined(view)
         return [Turn(self.joiner, here)] if view.layer == 2 and self.joiner not in view.dead else []
+
+    def _joined(self, view: View) -> list[Turn]:
+        spawned = [turn.agent for turn in view.this_round if turn.agent in self._workers]
+        above = joins(spawned, self.joiners, self.arity or 2) if spawned else []
+        layer = []
+        for name, heard in above[view.layer - 2] if view.layer - 2 < len(above) else []:
+            seen = [view.latest(agent, this_round=True) for agent in (*heard, *([name] if name == self.boss else []))]
+            if name not in view.dead:
+                layer.append(Turn(name, tuple(sorted(index for index in seen if index is not None))))
+        return layer
 
     def _spawned(self, view: View, here: tuple[int, ...]) -> list[Turn]:
         able = [name for name in self._workers if name not in view.dead]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,12 @@ def plain_answer(document: Document) -> str:
     if document.kind == "total":
         amounts = [int(entry.rstrip(".").split()[-1]) for entry in text]
         return str(sum(-n if " draws " in entry else n for n, entry in zip(amounts, text, strict=True)))
-    if document.kind == "count":
+    if document.kind in ("count", "ever"):
         words = document.question.rstrip("?.").split()
-        wanted = [words[-1]] if document.level == 0 else [f"A {words[2]} box is sent to {words[-1]}."]
-        return str(sum(entry in wanted for entry in text))
+        wanted = words[-1] if document.level == 0 else f"A {words[2]} box is sent to {words[-1]}."
+        return str(text.count(wanted)) if document.kind == "count" else ("yes" if wanted in text else "no")
+    if document.kind == "largest":
+        return max((entry.rstrip(".").split()[-1] for entry in text), key=int)
     if document.kind == "lookup":
         marks = (">",) if document.level == 0 else ("The boss of ", " is ")
         links = [
@@ -88,7 +91,7 @@ def test_a_window_holds_a_document_of_length_one_and_none_of_length_two(level: i
 
 def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
     train, test = (Made(None, [1, 2], 0, split) for split in ("train", "test"))
-    assert len(test) == 8 * 600 and {test[i].kind for i in range(0, 8 * 600, 600)} == set(KINDS)
+    assert len(test) == 12 * 600 and {test[i].kind for i in range(0, 12 * 600, 600)} == set(KINDS)
     assert [test[i].id for i in range(40)] == [Made(None, [1, 2], 0, "test")[i].id for i in range(40)]
     assert {part(test[i]) for i in range(40)} == {"test"} and {part(train[i]) for i in range(40)} == {"train"}
     rng = np.random.default_rng(0)
@@ -218,6 +221,58 @@ def test_the_window_cuts_for_everybody_alike_and_the_cut_is_recorded() -> None:
     assert len(told(flooded, "reducer_0").replace("\n\n[mapper]\n", "")) == WINDOW[0]
 
 
+@pytest.mark.parametrize("arity", [2, 3, 4])
+@pytest.mark.parametrize("readers", [1, 2, 3, 4, 5, 7, 16])
+def test_joiners_of_a_tree_hear_two_notes_and_the_last_one_answers(readers: int, arity: int) -> None:
+    for kind in KINDS:
+        env = marft_envs.make("docs-tree-v0", kinds=kind, level=0, lengths=2, readers=readers, arity=arity)
+        episode = experts.play(env, 1)
+        assert (
+            episode.success
+            and all(cut["seen"] == -2 for cut in episode.cuts)
+            and len(episode.layers[0].turns) == readers
+        )
+        assert len(episode.layers) == 1 + next(d for d in range(1, 9) if arity**d >= readers)
+        joins = [turn for turn in episode.turns if turn.role == "reducer"]
+        assert len(joins) == len(env.possible_agents) - readers and all(len(turn.sees) <= arity for turn in joins)
+        assert [spec.name for spec in env.team if spec.with_answer] == [joins[-1].agent] == [env.possible_agents[-1]]
+        for reader in env.possible_agents[:readers]:
+            assert env.task.observe(reader).startswith(env.task.problem.question + "\n")
+
+
+def test_joiners_of_a_tree_are_shown_notes_under_one_tag_and_are_told_who_answers() -> None:
+    env = started("tree")
+    for note in (7, -3, 5, 2):
+        env.step(rf"\boxed{{{note}}}")
+    assert env.ready_agents == ["reducer_0", "reducer_1"]
+    assert told(env, "reducer_1") == "Sum.\n\n[mapper]\n5\n\n[mapper]\n2"
+    assert (
+        env.messages("reducer_0")[0] == env.messages("reducer_1")[0] != marft_envs.make("docs-map-v0").team[-1].prompt
+    )
+    for note in (4, 7):
+        env.step(rf"\boxed{{{note}}}")
+    assert told(env, "reducer_2") == "Sum.\n\n[reducer]\n4\n\n[reducer]\n7"
+    assert env.team[-1].prompt == marft_envs.make("docs-map-v0").team[-1].prompt
+    env.step(rf"\boxed{{{env.task.problem.answers[0]}}}")
+    assert env.episode.success and env.episode.metrics["readers"] == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_notes_are_joined_in_any_shape(kind: str) -> None:
+    """A document cut anywhere, its notes merged in any tree: what is found is what one reader finds."""
+    rng, made = np.random.default_rng(0), KINDS[kind]
+    for key in range(30):
+        document = build(kind, 1 + key % 3, key % 2, key)
+        facts, target = document.facts, document.target
+        cuts = [0, *sorted(rng.integers(0, len(facts) + 1, int(rng.integers(0, 9))).tolist()), len(facts)]
+        notes = [made.read(facts[a:b], None, target)[1] for a, b in pairwise(cuts)]
+        while len(notes) > 1:
+            at = int(rng.integers(len(notes) - 1))
+            notes[at : at + 2] = [made.merge(notes[at : at + 2])[1]]
+        assert made.written(notes[0]) == made.written(made.read(facts, None, target)[1])
+        assert made.conclude(notes[0], target)[1] == document.answers[0]
+
+
 def test_a_boss_sends_readers_to_pages() -> None:
     env = started("boss")
     document = env.task.problem
@@ -265,6 +320,7 @@ def test_a_deaf_team_reads_alone() -> None:
         ({"max_chars": 100}, "Next: window="),
         ({"readers": 0}, "readers is 0"),
         ({"limit": 0}, "limit is 0"),
+        ({"arity": 2}, "docs-chain-v0 has no arity"),
         ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),
         ({"profiles": [{"role": "reader", "prompt": ""}]}, "no agent answers"),
     ],

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.teams import Profiles, named
+from marft_envs.core.teams import Profiles, Team, named
+from marft_envs.core.tree import Tree
 from marft_envs.errors import ConfigError
 from marft_envs.families.docs import data as data_mod
 from marft_envs.families.docs.document import Document
@@ -33,6 +34,7 @@ def make(
     level: int = 1,
     window: int | None = None,
     readers: int | None = None,
+    arity: int | None = None,
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,
@@ -50,6 +52,7 @@ def make(
         window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
             recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit.
         readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8.
+        arity: Most notes that a joiner of a tree hears; None: two.
         limit: At most so many documents.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
@@ -70,8 +73,21 @@ def make(
     problems = data_mod.load(data, split, kinds, wanted, level, window, limit)
     if readers is None:
         readers = PAGES_PER_WINDOW * max(wanted) if made_here else DATA_READERS
-    team = named("docs", team_name, TEAMS)(check_readers(readers)).changed(profiles, dependency)
-    task = DocsTask(problems, team.agents)
+    if arity is not None and team_name != "tree":
+        raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 hears.")
+    shape = {} if arity is None else {"arity": arity}
+    team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
+    task = DocsTask(problems, team.agents, _heard(team))
     if team_name == "memory":
         flex.setdefault("rounds", data_mod.most_pages(problems))
     return team.on(task, max_chars=window or None, **flex)
+
+
+def _heard(team: Team) -> dict[str, tuple[str, ...]]:
+    """Returns whom each joiner of a tree hears; nothing for a team with another D."""
+    tree = team.dependency()
+    if not isinstance(tree, Tree):
+        return {}
+    names = [agent.name for agent in team.agents]
+    tree.bind(names)
+    return {name: tree.children(name) for name in names if tree.children(name)}

@@ -118,14 +118,77 @@ class EventCount(DocumentKind):
             asked = dice.below(3) == 0
             one, place = (what, where) if asked else (dice.choice(things), dice.choice(places))
             facts.append(int((one, place) == (what, where)))
-            entries.append(f"{one}{place}" if level == 0 else f"A {one} box is sent to {place}.")
+            entries.append(self._entry(one, place, level))
         question = f"Count {what}{where}." if level == 0 else f"How many {what} boxes are sent to {where}?"
         return DocumentDraft(question, entries, facts, str(sum(facts)))
+
+    def _entry(self, what: str, where: str, level: int) -> str:
+        return f"{what}{where}" if level == 0 else f"A {what} box is sent to {where}."
 
     def read(self, facts: Sequence[int], note: int | None, target: Any) -> tuple[str, int]:
         """Counts on: ``4, 5``."""
         before = note or 0
         return ", ".join(str(before + i + 1) for i in range(sum(facts))), before + sum(facts)
+
+
+class Ever(EventCount):
+    """Whether something happened at all, once or never."""
+
+    name = "ever"
+
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
+        """Writes deliveries, among them in every other document the one that is asked for."""
+        things, places = ("abc", "xyz") if level == 0 else (COLOURS, PLACES)
+        what, where = dice.choice(things), dice.choice(places)
+        others = [(one, place) for one in things for place in places if (one, place) != (what, where)]
+        told = [dice.choice(others) for _ in range(n)]
+        if dice.below(2):
+            told[dice.below(n)] = (what, where)
+        facts = [int(pair == (what, where)) for pair in told]
+        question = f"Any {what}{where}." if level == 0 else f"Is a {what} box ever sent to {where}?"
+        return DocumentDraft(question, [self._entry(*pair, level) for pair in told], facts, self.written(any(facts)))
+
+    def read(self, facts: Sequence[int], note: bool | None, target: Any) -> tuple[str, bool]:
+        """Says nothing beyond the note."""
+        return "", bool(note) or any(facts)
+
+    def merge(self, notes: Sequence[bool]) -> tuple[str, bool]:
+        """One yes is enough."""
+        return "", any(notes)
+
+    def written(self, note: bool) -> str:
+        """Returns yes or no."""
+        return "yes" if note else "no"
+
+
+class Largest(DocumentKind):
+    """The largest of all balances."""
+
+    name = "largest"
+
+    def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
+        """Writes balances of two digits, or of three at level 1."""
+        facts = [dice.integer(10, 99) if level == 0 else dice.integer(100, 999) for _ in range(n)]
+        entries = [str(balance) if level == 0 else f"Then the balance is {balance}." for balance in facts]
+        question = "Largest." if level == 0 else "What is the largest balance?"
+        return DocumentDraft(question, entries, facts, str(max(facts)))
+
+    def read(self, facts: Sequence[int], note: int | None, target: Any) -> tuple[str, int | None]:
+        """Writes out every balance that is larger than all before it: ``26, 31``."""
+        larger = []
+        for balance in facts:
+            if note is None or balance > note:
+                note = balance
+                larger.append(str(balance))
+        return ", ".join(larger), note
+
+    def merge(self, notes: Sequence[int | None]) -> tuple[str, int | None]:
+        """Reads notes as it reads balances; some may be of nothing."""
+        return self.read([note for note in notes if note is not None], None, None)
+
+    def written(self, note: int | None) -> str:
+        """Returns the number."""
+        return NOTHING if note is None else str(note)
 
 
 class NotedFacts(DocumentKind):
@@ -211,4 +274,5 @@ class Conflict(NotedFacts):
         raise ValueError("no claim contradicts another")
 
 
-KINDS: dict[str, DocumentKind] = {kind.name: kind for kind in (Total(), EventCount(), Lookup(), Conflict())}
+_ALL: tuple[DocumentKind, ...] = (Total(), EventCount(), Lookup(), Conflict(), Largest(), Ever())
+KINDS: dict[str, DocumentKind] = {kind.name: kind for kind in _ALL}

@@ -25,6 +25,7 @@ class DocsTask(Drawn[Document]):
     Args:
         problems: Where documents come from.
         team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
+        heard: Of a tree, whom each joiner hears, for the expert; others join all readers' notes.
 
     Raises:
         ConfigError: An agent has a role that the family does not know, or nobody answers.
@@ -33,8 +34,13 @@ class DocsTask(Drawn[Document]):
     slow = False
     problems: Made | ProblemSet[Document]
 
-    def __init__(self, problems: Made | ProblemSet[Document], team: Sequence[AgentSpec]) -> None:
-        self.problems = problems
+    def __init__(
+        self,
+        problems: Made | ProblemSet[Document],
+        team: Sequence[AgentSpec],
+        heard: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        self.problems, self._heard = problems, heard or {}
         for agent in team:
             if agent.role not in ROLES:
                 raise ConfigError(f"No reader has the role '{agent.role}'. Expected one of {', '.join(ROLES)}.")
@@ -133,7 +139,7 @@ class DocsTask(Drawn[Document]):
         if role == "boss" and not self._planned:
             return rf"\boxed{{{'; '.join(self._even_plan())}}}"
         if role in ("boss", "reducer"):
-            notes = [kind.read(document.facts[a:b], None, document.target)[1] for a, b in self._spans()]
+            notes = [kind.read(document.facts[a:b], None, document.target)[1] for a, b in self._spans(agent)]
             words, note = kind.merge(notes)
         else:
             alone = role == "mapper" or start == 0
@@ -146,11 +152,18 @@ class DocsTask(Drawn[Document]):
             box = kind.written(note)
         return f"{words}. \\boxed{{{box}}}" if words else rf"\boxed{{{box}}}"
 
-    def _spans(self) -> list[tuple[int, int]]:
-        """Returns what the readers who read side by side have read, the whole document if that is not all of it."""
+    def _spans(self, agent: str) -> list[tuple[int, int]]:
+        """Returns what those have read whose notes it joins; where not all is read, or nobody, the whole document."""
+        if heard := self._heard.get(agent):
+            return [self._under(name) for name in heard]
         spans = [self._span(reader) for reader in self._readers]
         whole = {i for start, stop in spans for i in range(start, stop)} == set(range(len(self.problem.entries)))
         return [span for span in spans if span[0] < span[1]] if whole else [(0, len(self.problem.entries))]
+
+    def _under(self, agent: str) -> tuple[int, int]:
+        """Returns the entries (start, stop) that an agent's note is about: its own part, or those of whom it hears."""
+        heard = self._heard.get(agent)
+        return (self._under(heard[0])[0], self._under(heard[-1])[1]) if heard else self._span(agent)
 
     def _even_plan(self) -> list[str]:
         """Returns a reader a page, or as few pages each as there are readers for."""

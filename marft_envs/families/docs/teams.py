@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from marft_envs.core.dependency import Chain, Layered
 from marft_envs.core.routing import Spawn
 from marft_envs.core.teams import Team, member
+from marft_envs.core.tree import Tree, joiners_of
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
 from marft_envs.families import tables
@@ -16,8 +17,8 @@ _PROFILES: dict[str, str] = tables.read(__package__, "teams")
 """Role -> what its profile says."""
 
 
-def _member(role: str, with_answer: bool, number: int = 0) -> AgentSpec:
-    return member(role, _PROFILES[role], with_answer, number)
+def _member(role: str, with_answer: bool, number: int = 0, profile: str = "") -> AgentSpec:
+    return member(role, _PROFILES[profile or role], with_answer, number)
 
 
 def _solo(readers: int) -> Team:
@@ -40,20 +41,29 @@ def _map(readers: int) -> Team:
     return Team((*mappers, _member("reducer", True)), lambda: Layered(layers))
 
 
+def _tree(readers: int, arity: int = 2) -> Team:
+    mappers = tuple(_member("mapper", False, i) for i in range(readers))
+    inner = joiners_of(readers, arity) - 1
+    reducers = tuple(_member("reducer", False, i, "reducer_inside") for i in range(inner))
+    leaves = [agent.name for agent in mappers]
+    return Team((*mappers, *reducers, _member("reducer", True, inner)), lambda: Tree(*leaves, arity=arity))
+
+
 def _boss(readers: int) -> Team:
     mappers = tuple(_member("mapper", False, i) for i in range(readers))
     return Team((_member("boss", True), *mappers), lambda: Spawn("boss_0", parse=plan_of))
 
 
-TEAMS: Mapping[str, Callable[[int], Team]] = {
+TEAMS: Mapping[str, Callable[..., Team]] = {
     "solo": _solo,
     "memory": _memory,
     "chain": _chain,
     "map": _map,
+    "tree": _tree,
     "boss": _boss,
 }
-"""Name -> the team with so many readers (for a boss: at most so many)."""
-ROLES = tuple(_PROFILES)
+"""Name -> the team with so many readers (for a boss: at most so many); a tree's takes its arity, too."""
+ROLES = ("solo", "memory", "reader", "mapper", "reducer", "boss")
 READERS = ("reader", "mapper")
 """Roles that read a part each."""
 MOST_READERS = 128
