@@ -314,7 +314,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
     Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too; of these ``tokens_kept`` were
     not read again), and how many failed is counted; the other numbers are of those that no outage took. A
-    ``critical_path`` is a mean over episodes, in tokens.
+    ``critical_path`` and its prefill are means over episodes, in tokens.
     """
     kept = whole(trajectories)
     turns = [t for trajectory in kept for t in trajectory.transitions]
@@ -327,6 +327,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "return": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
         "critical_path": sum(t.critical_path for t in kept) / len(kept),
+        "critical_path_prefill": sum(t.episode.critical_prefill for t in kept) / len(kept),
         "prompts_cut": sum(turn.max_chars is not None for t in kept for turn in t.episode.turns),
         "prompts_rewritten": sum(map(_rewritten, kept)),
         **counts(trajectories),

@@ -235,6 +235,15 @@ class Episode:
         return sum(max((self.turns[i].length for i in layer.turns), default=0) for layer in self.layers)
 
     @property
+    def critical_prefill(self) -> int:
+        """Returns the sum over layers of the longest prompt, in tokens: what has to be read one after the other.
+
+        Prompts that nobody has counted, and what an engine keeps of an earlier turn, are 0 and full length here.
+        """
+        prompts = [turn.processed - turn.length for turn in self.turns]
+        return sum(max((prompts[i] for i in layer.turns), default=0) for layer in self.layers)
+
+    @property
     def team_return(self) -> float:
         """Returns the undiscounted sum of the team and per-turn channels."""
         return sum(layer.team_reward for layer in self.layers) + sum(t.reward for t in self.turns)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+<<<<<<< HEAD
 from collections.abc import Sequence
+=======
+from dataclasses import replace
+>>>>>>> 36a7cd1c (Metric critical_path_prefill: longest prompts, layer by layer)
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +52,7 @@ def test_tokens_win_over_words_and_rounds_add_up() -> None:
         env.select(agent)
         env.attach(agent, None if tokens is None else {"tokens": tokens, "prompt_tokens": 10})
         env.step(text)
+    assert env.episode.critical_prefill == 10 + 10, "a layer's longest prompt, here of two of 10 and of one of 10"
     assert env.episode.critical_path == 9 + 3, "no count, or none of a reply that has words: its words"
     record = EvalRecord.of(env.episode)
     assert (record.tokens, record.processed) == (9 + 4 + 3 + 1, 9 + 4 + 3 + 1 + 30)
@@ -112,6 +117,9 @@ def test_as_a_cost_it_is_charged_to_the_longest_replies() -> None:
 def test_it_stands_in_records_metrics_and_evaluations(tmp_path: Path) -> None:
     played = [episode([["a", "b"], ["c"]], number=i, tokens=[2, 3, n]) for i, n in enumerate((1, 5))]
     assert summary(played)["critical_path"] == (4 + 8) / 2
+    counted = [replace(turn, extras={"prompt_tokens": 20 + turn.index}) for turn in played[0].episode.turns]
+    one = replace(played[0], episode=replace(played[0].episode, turns=counted))
+    assert summary([one])["critical_path_prefill"] == 21 + 22
     run = RunFolder(tmp_path)
     write(run.episodes_file("eval", 0), [d.episode for d in played])
     assert [json.loads(x)["critical_path"] for x in run.episodes_file("eval", 0).read_text().splitlines()] == [4, 8]

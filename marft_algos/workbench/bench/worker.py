@@ -180,6 +180,7 @@ def measured(run: RunFolder) -> dict[str, Any]:
         "eval_seconds": sum(line.get("time_eval", 0.0) for line in metrics),
         "iterations": metrics[-1]["iteration"],
         "eval_tokens": int(metrics[-1]["eval/tokens"]),
+        "eval_lengths": [e.tokens for e in final],
         "eval_processed": sum(e.processed for e in final),
         "critical_path": _mean([e.critical_path for e in final if not e.lost]),
         "curve": curve,
