@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-<<<<<<< HEAD
 from collections.abc import Sequence
-=======
 from dataclasses import replace
->>>>>>> 36a7cd1c (Metric critical_path_prefill: longest prompts, layer by layer)
 from pathlib import Path
 
 import numpy as np
