@@ -208,6 +208,16 @@ def test_an_agent_with_a_memory_is_shown_page_and_note_and_nothing_else() -> Non
     assert episode.success and episode.stop_reason == "task" and len(episode.rounds) == len(document.pages) == 4
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3, 16])
+def test_an_agent_with_a_memory_reads_in_as_many_parts_as_it_is_told(parts: int) -> None:
+    env = started("memory", readers=parts, window=0)
+    document = env.task.problem
+    for i in range(parts):
+        assert told(env, "memory_0").endswith(document.text(*document.share(i, parts)))
+        env.step(env.task.expert("memory_0"))
+    assert env.done and env.episode.success and len(env.episode.rounds) == parts
+
+
 def test_the_window_cuts_for_everybody_alike_and_the_cut_is_recorded() -> None:
     env = started("solo")
     assert len(told(env, "solo_0")) == WINDOW[0] and env.task.problem.text(0, 16).startswith(told(env, "solo_0")[5:])

@@ -51,7 +51,8 @@ def make(
         level: Of procedural documents: 0 (terse, for the embedded models) or 1 (prose).
         window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
             recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit.
-        readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8.
+        readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
+            one agent with a memory: in how many parts it reads; None: a page at a time.
         arity: Most notes that a joiner of a tree hears; None: two.
         limit: At most so many documents.
         profiles: Agent or role -> another profile.
@@ -71,15 +72,16 @@ def make(
         window = WINDOW.get(level, 0) if made_here else data_mod.WINDOW
     wanted = (lengths,) if isinstance(lengths, int) else tuple(lengths)
     problems = data_mod.load(data, split, kinds, wanted, level, window, limit)
+    parts = readers if team_name == "memory" else None
     if readers is None:
         readers = PAGES_PER_WINDOW * max(wanted) if made_here else DATA_READERS
     if arity is not None and team_name != "tree":
         raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 hears.")
     shape = {} if arity is None else {"arity": arity}
     team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
-    task = DocsTask(problems, team.agents, _heard(team))
+    task = DocsTask(problems, team.agents, _heard(team), parts)
     if team_name == "memory":
-        flex.setdefault("rounds", data_mod.most_pages(problems))
+        flex.setdefault("rounds", parts or data_mod.most_pages(problems))
     return team.on(task, max_chars=window or None, **flex)
 
 

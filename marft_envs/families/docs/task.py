@@ -26,6 +26,7 @@ class DocsTask(Drawn[Document]):
         problems: Where documents come from.
         team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
         heard: Of a tree, whom each joiner hears, for the expert; others join all readers' notes.
+        parts: In how many parts an agent with a memory reads; None: page by page.
 
     Raises:
         ConfigError: An agent has a role that the family does not know, or nobody answers.
@@ -39,8 +40,9 @@ class DocsTask(Drawn[Document]):
         problems: Made | ProblemSet[Document],
         team: Sequence[AgentSpec],
         heard: Mapping[str, Sequence[str]] | None = None,
+        parts: int | None = None,
     ) -> None:
-        self.problems, self._heard = problems, heard or {}
+        self.problems, self._heard, self._parts = problems, heard or {}, parts
         for agent in team:
             if agent.role not in ROLES:
                 raise ConfigError(f"No reader has the role '{agent.role}'. Expected one of {', '.join(ROLES)}.")
@@ -78,7 +80,7 @@ class DocsTask(Drawn[Document]):
         """Returns the entries (start, stop) that an agent reads now."""
         document, role = self.problem, self._roles[agent]
         if role == "memory":
-            return document.page(self._page)
+            return document.share(self._page, self._parts) if self._parts else document.page(self._page)
         if role not in READERS:
             return 0, len(document.entries)
         i = self._readers.index(agent)
@@ -108,7 +110,11 @@ class DocsTask(Drawn[Document]):
         """Compares the answer; an agent with a memory turns the page first, until there is none left."""
         answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
         read = self._page + 1
-        if answer is not None and self._roles[answer.agent] == "memory" and read < len(self.problem.pages):
+        if (
+            answer is not None
+            and self._roles[answer.agent] == "memory"
+            and read < (self._parts or len(self.problem.pages))
+        ):
             self._page, self._note = read, boxed(answer.text) or ""
             return Outcome(success=False)
         success = answer is not None and right(self.problem, answer.text)
