@@ -148,15 +148,15 @@ class Ever(EventCount):
         question = f"Any {what}{where}." if level == 0 else f"Is a {what} box ever sent to {where}?"
         return DocumentDraft(question, [self._entry(*pair, level) for pair in told], facts, self.written(any(facts)))
 
-    def read(self, facts: Sequence[int], note: bool | None, target: Any) -> tuple[str, bool]:
+    def read(self, facts: Sequence[int], note: int | None, target: Any) -> tuple[str, bool]:
         """Says nothing beyond the note."""
         return "", bool(note) or any(facts)
 
-    def merge(self, notes: Sequence[bool]) -> tuple[str, bool]:
+    def merge(self, notes: Sequence[int]) -> tuple[str, bool]:
         """One yes is enough."""
         return "", any(notes)
 
-    def written(self, note: bool) -> str:
+    def written(self, note: int) -> str:
         """Returns yes or no."""
         return "yes" if note else "no"
 
