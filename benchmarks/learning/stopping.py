@@ -11,18 +11,9 @@ The optimum is Wald's: dynamic programming over the readings that speak for 1 le
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Mapping, Sequence
 from functools import cache
 from math import comb
-from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-
-from benchmarks.runs import points, table
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.statistics import estimate
+from typing import NamedTuple
 
 LENGTHS = (1, 3, 5, 7)
 RELIABILITY, LONGEST = 0.8, 8

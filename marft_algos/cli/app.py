@@ -166,7 +166,7 @@ def _meant(words: list[str]) -> str:
     first, later = words[0], next((i for i, word in enumerate(words) if word in COMMANDS), None)
     if first.startswith("-") and later is not None:
         return f"the command comes first: {shlex.join(['marft', words[later], *words[:later], *words[later + 1 :]])}"
-    if first in importlib.import_module("marft_algos.algorithms.base").names():
+    if first in importlib.import_module("marft_algos.config.settings").choices()["algo"]:
         return f"there is no command '{first}'; as an algorithm: {shlex.join(['marft', 'train', *words])}"
     if first in WISHES:
         return f"there is no command '{first}'. Type: {WISHES[first]}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import typing
 from dataclasses import dataclass
 from importlib import resources
 from string import Template
@@ -11,10 +10,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-import marft_envs
-from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import app
-from marft_algos.config import arguments, forms, presets, settings
+from marft_algos.config import arguments, forms, settings
 from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
@@ -47,22 +44,11 @@ def options_of() -> dict[str, Any]:
     return {typed: form for typed, form in found.items() if form is not None}
 
 
-def choices() -> dict[str, list[str]]:
-    """Lists the values that a setting of few may have: environments, algorithms, presets, and words."""
-    listed = {
-        "env": [spec.id for spec in marft_envs.list_envs()],
-        "algo": algorithms.names(),
-        "preset": list(presets.PRESETS),
-    }
-    literals = {name: hint for name, hint in hints(settings.TrainConfig).items() if typing.get_origin(hint) is Literal}
-    return listed | {name: [str(word) for word in typing.get_args(hint)] for name, hint in literals.items()}
-
-
 def words() -> dict[str, list[str]]:
     """What may follow each command: its verbs, ids or algorithms, then its options."""
     found: dict[str, list[str]] = {"": [*app.COMMANDS, "--version", "--help"]}
     found |= {command: _options(form) for command, form in options_of().items()}
-    known = choices()
+    known = settings.choices()
     for command in ("envs", "play", "check", "profiles"):
         found[command] = [*known["env"], *found[command]]
     found["bench"] = list(app.module_of("bench").VERBS)
@@ -95,7 +81,7 @@ def _bash(zsh: bool) -> str:
 
     text = (resources.files("marft_algos.cli") / "completion.bash").read_text(encoding="utf-8")
     quoted = {shlex.quote(command): following for command, following in words().items()}
-    known = {_flag(name): words for name, words in choices().items()}
+    known = {_flag(name): words for name, words in settings.choices().items()}
     script = Template(text).substitute(options=cases(known), commands=cases(quoted))
     return "autoload -U +X bashcompinit && bashcompinit\n" * zsh + script
 
@@ -106,7 +92,7 @@ def _fish() -> str:
         f"complete -c marft -n __fish_use_subcommand -f -a {name} -d {shlex.quote(what)}"
         for name, what in app.COMMANDS.items()
     ]
-    known = {_flag(name): words for name, words in choices().items()}
+    known = {_flag(name): words for name, words in settings.choices().items()}
     for command, following in words().items():
         if not command:
             continue

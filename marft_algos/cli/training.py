@@ -98,9 +98,9 @@ def _about(preset: str, command: str, whole: bool) -> str:
 
 def _hints(argv: list[str], base: Draft) -> list[str]:
     """Says what to type for an algorithm behind options, an environment's argument, another trainer's setting."""
-    from marft_algos.algorithms import base as algorithm
+    from marft_algos.config import settings
 
-    known, algorithms = {*base, *base["algorithm"]}, algorithm.names()
+    known, algorithms = {*base, *base["algorithm"]}, settings.choices()["algo"]
     hints = []
     for i, word in enumerate(argv):
         option, _, value = word.removeprefix("--").partition("=")

@@ -12,9 +12,10 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
 
-from marft_algos.config import elsewhere, endpoints, trust, values
+import marft_envs
+from marft_algos.config import elsewhere, endpoints, presets, trust, values
 from marft_algos.models import DATE
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, checked, defaults, given, hints
 from marft_envs.errors import ConfigError
@@ -377,6 +378,16 @@ def settings_of(algo: str) -> type[UpdateConfig]:
     from marft_algos.algorithms import base as algorithms
 
     return algorithms.get(algo).Config
+
+
+def choices() -> dict[str, list[str]]:
+    """Lists the values that a setting of few may have: environments, algorithms, presets, and words."""
+    from marft_algos.algorithms import base as algorithms
+
+    envs, names = [spec.id for spec in marft_envs.list_envs()], algorithms.names()
+    found = ((name, get_args(hint)) for name, hint in hints(TrainConfig).items() if get_origin(hint) is Literal)
+    listed = {name: [str(word) for word in words] for name, words in found}
+    return {"env": envs, "algo": names, "preset": list(presets.PRESETS)} | listed
 
 
 def _carried(base: Draft, kind: type[UpdateConfig]) -> dict[str, Any]:

@@ -89,6 +89,7 @@ class Heads:
     def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, lanes: Lanes) -> None:
         self._critics = NormalisedCritics(critics, config.value_norm) if config.value_norm is not None else critics
         self._config, self._seed, self._lanes = config, seed, lanes
+        self._needs_reference = config.needs_reference
         self.optimizers = {
             p: Adam(critics.parameters(p), lr=config.critic_lr, eps=config.adam_eps, fused=True)
             for p in critics.policies
@@ -117,7 +118,7 @@ class Heads:
             episode += t.index <= last or episode < 0
             last, self._lane[t] = t.index, self._lanes.of(episode)
         found: dict[int, tuple[FloatArray, FloatArray | None]] = {}
-        reference: dict[Transition, Tensor] | None = {} if self._config.needs_reference else None
+        reference: dict[Transition, Tensor] | None = {} if self._needs_reference else None
         for lane in self._lanes.mine:
             mine = [t for t in turns if self._lane[t] == lane]
             # Without a turn, too: where a base is sharded, all ranks run the same passes over it.

@@ -106,6 +106,7 @@ class Learner:
         """Of the last update."""
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
+        self._needs_reference = self.config.needs_reference
         self.lanes = lanes or Lanes()
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
@@ -153,7 +154,7 @@ class Learner:
                 stale = [t for t in turns if t.reply.version != self.policies.version]
                 estimates.current_logprobs |= zip(stale, self.rescore(stale) if stale else [], strict=True)
         self.algorithm.values(trajectories, self.heads, estimates)
-        if self.config.needs_reference:
+        if self._needs_reference:
             for turns in rows.values():
                 rest = [t for t in turns if t not in estimates.reference_logprobs]
                 estimates.reference_logprobs |= zip(rest, self.rescore(rest, reference=True), strict=True)

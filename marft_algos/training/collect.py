@@ -307,8 +307,10 @@ class RolloutQueue:
                     row["version"],
                     _done(
                         Collected(
-                            *(plain.unpack(row[name]) for name in ("trajectories", "metrics", "judged")),
-                            evidence=row.get("evidence", {}),
+                            plain.unpack(row["trajectories"]),
+                            plain.unpack(row["metrics"]),
+                            plain.unpack(row["judged"]),
+                            row.get("evidence", {}),
                         )
                     ),
                 )

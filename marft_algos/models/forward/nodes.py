@@ -30,14 +30,16 @@ class Norm:
     def __call__(self, x: Tensor) -> Tensor:
         """Returns the norm of x, in the dtype of both x and the scale."""
         if x.dtype == torch.float32 and not x.is_cuda:  # torch's own takes a dozen steps on a CPU
-            return (x * self._root(x)).mul_(self.scale)
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)  # x is read once
+            return (x * torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt_()).mul_(self.scale)
         return F.rms_norm(x, self.scale.shape, self.scale, self.epsilon)
 
     def again(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Returns the norm of float32 x, and what takes a gradient of it to one of x."""
         if x.is_cuda:  # torch has a kernel for all of it there, and one for the gradient
             return again(self, x)
-        root = self._root(x)
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        root = torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt_()
 
         def back(up: Tensor) -> Tensor:
             down = up * self.scale
@@ -45,11 +47,6 @@ class Norm:
             return down.addcmul_(x, along, value=-1).mul_(root)
 
         return (x * root).mul_(self.scale), back
-
-    def _root(self, x: Tensor) -> Tensor:
-        """Returns 1 / rms(x); x is read once."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-        return torch.addcmul(self.eps, length, length, value=1 / x.shape[-1]).rsqrt_()
 
 
 def again(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
