@@ -167,8 +167,10 @@ class Largest(DocumentKind):
     name = "largest"
 
     def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
-        """Writes balances of two digits, or of three at level 1."""
-        facts = [dice.integer(10, 99) if level == 0 else dice.integer(100, 999) for _ in range(n)]
+        """Writes balances of two digits, or of three at level 1, up to one that is drawn: no length makes it a guess."""
+        least, most = (10, 99) if level == 0 else (100, 999)
+        top = dice.integer(2 * least, most)
+        facts = [dice.integer(least, top) for _ in range(n)]
         entries = [str(balance) if level == 0 else f"Then the balance is {balance}." for balance in facts]
         question = "Largest." if level == 0 else "What is the largest balance?"
         return DocumentDraft(question, entries, facts, str(max(facts)))
