@@ -167,7 +167,7 @@ class Largest(DocumentKind):
     name = "largest"
 
     def write(self, dice: Dice, n: int, level: int) -> DocumentDraft:
-        """Writes balances of two digits, or of three at level 1, up to one that is drawn: no length makes it a guess."""
+        """Writes balances of two or, at level 1, three digits, up to one that is drawn: no length makes it a guess."""
         least, most = (10, 99) if level == 0 else (100, 999)
         top = dice.integer(2 * least, most)
         facts = [dice.integer(least, top) for _ in range(n)]
