@@ -11,11 +11,20 @@ The optimum is Wald's: dynamic programming over the readings that speak for 1 le
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import comb
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
-LENGTHS = (1, 3, 5, 7)
+import numpy as np
+
+from benchmarks.runs import points, table
+from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.workbench.bench.statistics import Outcomes, enough, estimate
+from marft_algos.workbench.bench.tables import complete
+
 RELIABILITY, LONGEST = 0.8, 8
 
 
@@ -55,3 +64,62 @@ def optimum(reliability: float, longest: int, price: float) -> Value:
         return more if n == 0 or more.net > stop.net + 1e-12 else stop
 
     return value(0, 0)
+
+
+Row = Mapping[str, Any]
+
+
+def finished(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
+    """Returns (environment, algorithm) -> the finished runs of talks, by seed."""
+    cells: dict[tuple[str, str], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: int(row["seed"])):
+        if row["status"] == "done" and row["problems"][0].startswith("stop/") and row["algorithm"] != "untrained":
+            cells.setdefault((row["env"], row["algorithm"]), []).append(row)
+    return cells
+
+
+def matrix(runs: Sequence[Row], name: str) -> Outcomes:
+    """Returns a number of every episode, [seeds, episodes]; nan where an outage took it."""
+    return np.array([run[name] for run in runs], np.float64)
+
+
+def net(runs: Sequence[Row], price: float) -> Outcomes:
+    """Returns what episodes are worth: their score less the price of their tokens."""
+    return matrix(runs, "outcomes") - price * matrix(runs, "eval_lengths")
+
+
+def against(ours: Sequence[Row], theirs: Sequence[Row], price: float) -> list[str]:
+    """Writes score, tokens and net of a rival, and the differences to it, paired by seed and episode."""
+    mine, other = net(ours, price), net(theirs, price)
+    tokens = [matrix(runs, "eval_lengths") for runs in (ours, theirs)]
+    gaps = [matrix(ours, "outcomes") - matrix(theirs, "outcomes"), mine - other]
+    said = [points(estimate(complete(gap), difference=True)) if enough(complete(gap)) else "–" for gap in gaps]
+    shares = tokens[0].mean(1) / tokens[1].mean(1) - 1
+    spread = f"{100 * shares.mean():+.0f} % ({100 * shares.min():+.0f} to {100 * shares.max():+.0f})"
+    return [f"{matrix(theirs, 'outcomes').mean():.3f}", f"{tokens[1].mean():.1f}", f"{other.mean():.3f}", *said, spread]
+
+
+def main() -> None:
+    """Prints what a talk is worth under every rule, or the table of one folder."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", help="folder of the benchmark")
+    parser.add_argument("--optimum", action="store_true", help="what the best rules are worth, by calculation")
+    parser.add_argument("--price", type=float, default=0.01, help="of a token, as the teams were charged")
+    args = parser.parse_args()
+    if args.optimum or args.folder is None:
+        lines = []
+        for price in (0.005, 0.01, 0.02, 0.05):
+            both = best_fixed(RELIABILITY, LONGEST, price), optimum(RELIABILITY, LONGEST, price)
+            lines.append([f"{price}", *(f"{number:.3f}" for value in both for number in value)])
+        head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields)]
+        print(table(head, lines))
+        return
+    cells = finished(BenchFolder(args.folder).rows())
+    (first, runs), *others = cells.items()
+    print(f"{'/'.join(first)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens")
+    head = ["rival", "its score", "tokens", "net", "score, points", "net, points", "tokens of the first less its own"]
+    print(table(head, [["/".join(cell), *against(runs, theirs, args.price)] for cell, theirs in others]))
+
+
+if __name__ == "__main__":
+    main()
