@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from marft_algos.runs.onlooker import seen
 from marft_algos.terminal import clean, say
 from marft_algos.training import launch
 from marft_envs.records import experts
+
+LEAST_START = 0.1
+"""Share solved below which hardly anybody has learnt (docs/map.md)."""
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
@@ -100,9 +104,24 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
             say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
     say(f"report:  {run.report_file}")
+    say(f"advice:  {_advice(run, config)}")
     speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
+
+
+def _advice(run: RunFolder, config: TrainConfig) -> str:
+    """Says what this start and this pay make of reinforcement; docs/should-i-train-a-team.md has the figures."""
+    gain, credit = run.gain(), getattr(config.algorithm, "credit", "")
+    priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
+    lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]
+    if gain is not None and gain[0].mean < LEAST_START:
+        text = f"{gain[0].mean:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
+    elif priced or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
+        text = "pay was more than success, and there reinforcement is ahead of imitation"
+    else:
+        text = "pay was success alone, and there imitation of successes (rft) does as well for less: compare"
+    return f"{text}; docs/should-i-train-a-team.md"
 
 
 def _dry_run(argv: list[str]) -> int:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,13 +19,14 @@ import marft_envs
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
-from marft_algos.cli import training
+from marft_algos.cli import commands, training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
 from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.intervals import Interval
 from marft_algos.training.collect import RolloutQueue
 from marft_envs.errors import ConfigError
 from marft_envs.records import trajectory
@@ -447,3 +449,26 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Pa
     assert "go on: marft train --resume" in out
     steps = sorted(p.name for p in Path("runs/stopped/checkpoints").iterdir())
     assert int(steps[-1].removeprefix("step_")) >= 3
+
+
+@pytest.mark.parametrize(
+    ("start", "paid", "credit", "says"),
+    [
+        (0.02, 1.0, "broadcast", "2% solved at the start is little.*--warm-start"),
+        (0.4, 1.0, "broadcast", "pay was success alone.*rft"),
+        (0.4, 1.5, "broadcast", "pay was more than success"),
+        (0.4, 1.0, {"rule": "broadcast", "costs": {"tokens": 0.01}}, "pay was more than success"),
+    ],
+)
+def test_what_a_run_says_at_its_end_follows_from_its_start_and_its_pay(
+    start: float, paid: float, credit: Any, says: str
+) -> None:
+    class Run:
+        def gain(self) -> Any:
+            return [Interval(start, 0, 1, 100)] * 3
+
+        def metrics(self) -> list[dict[str, float]]:
+            return [{"iteration": 0}, {"return": 0.5 * paid, "success": 0.5}]
+
+    config = build({"env": "relay-v0", "algorithm": {"credit": credit}})
+    assert re.search(says, commands._advice(Run(), config))  # type: ignore[arg-type]

@@ -12,6 +12,14 @@ from marft_algos.ranges import COUNT
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.versus.trial import Question, Trial
 
+ADVICE = {
+    "team needed": "train the team, and see whose words it needs: marft eval RUN --swap AGENT",
+    "no team needed": "train the single agent: it says in one context what the team says in several",
+    "too dear": "a team pays where nobody may know everything, or nobody can wait: --answer-latency N",
+    "not decided": "more seeds or tokens decide it; until then, train the single agent",
+}
+"""What follows from a verdict."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VersusArguments(Question):
@@ -54,6 +62,7 @@ def run_versus(argv: list[str]) -> int:
     run.run(trial, options.out, options.jobs)
     findings = report.write(trial, options.out, shlex.join(["marft", "versus", *argv]))
     say(f"verdict: {findings.sentence}")
+    say(f"advice:  {ADVICE[findings.team_needed]}; docs/should-i-train-a-team.md")
     say(f"report:  {options.out / 'report.html'}")
     failed = run.failures(options.out, trial)
     if failed:
