@@ -3,11 +3,13 @@
 ::
 
     python -m benchmarks kernels [--runs quickstart long] [--repeats 6] [--iterations 4]
+    python -m benchmarks kernels --runs smollm2 --only plain --repeats 2    # against transformers and peft alone
 
 The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
 added to the weights before a pass); attention is a GPU's, and prefix belongs to transformers' pass. Two runs are
 measured: the quickstart, whose replies have ten tokens, and the same with 16 episodes of a random model of that size,
-whose replies have 64 (long). Learning rates are so small that all variants do the same work.
+whose replies have 64 (long); ``smollm2``, if it is named, has two rounds of that team and 8 episodes. Learning rates are
+so small that all variants do the same work.
 
 Variants run in turn in one process, all from one seed. Counted are CPU seconds of one thread, of all iterations but the
 first and the last (which evaluates); of each iteration the least of the repetitions, since other work on the machine
@@ -44,11 +46,15 @@ COMPARED = {
     "merge": ("forward,decode,prefix", ALL),
     "merge, with transformers' passes": ("prefix", "merge,prefix"),
     "all": ("prefix", ALL),
+    "plain": ("none", ALL),
 }
 """What is measured -> MARFT_KERNELS without it, and with it."""
-VARIANTS = list(dict.fromkeys(passes for pair in COMPARED.values() for passes in pair))
 SHAPE = shapes.tiny(96, 3)
-RUNS: dict[str, dict[str, Any]] = {"quickstart": {}, "long": {"episodes_per_iteration": 16, "max_new_tokens": 64}}
+RUNS: dict[str, dict[str, Any]] = {
+    "quickstart": {},
+    "long": {"episodes_per_iteration": 16, "max_new_tokens": 64},
+    "smollm2": {"env_kwargs": {"levels": [0], "rounds": 2}, "episodes_per_iteration": 8, "warm_start": 0},
+}
 
 
 class Clock(Display):
@@ -72,10 +78,10 @@ class Clock(Display):
         """Shows nothing."""
 
 
-def seconds(passes: str, settings: dict[str, Any]) -> list[float]:
+def seconds(run: str, passes: str, settings: dict[str, Any]) -> list[float]:
     """Trains with these passes; returns the CPU seconds of each iteration that counts."""
     os.environ[FUSED] = passes
-    preset = presets.get("quickstart")
+    preset = presets.get("smollm2" if run == "smollm2" else "quickstart")
     quiet = {"eval_every": 0, "save_every": 0, "record_every": 0, "eval_episodes": 8}
     algorithm = preset["algorithm"] | {"lr": 1e-6, "critic_lr": 1e-6}
     with tempfile.TemporaryDirectory() as folder:
@@ -103,25 +109,28 @@ def main() -> None:
     """Prints a table for each run and writes kernels_RUN.json."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--runs", nargs="+", choices=RUNS, default=list(RUNS))
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=["quickstart", "long"])
+    parser.add_argument("--only", nargs="+", choices=COMPARED, default=list(COMPARED))
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    compared = {name: COMPARED[name] for name in args.only}
+    variants = list(dict.fromkeys(passes for pair in compared.values() for passes in pair))
     warnings.simplefilter("ignore")  # of a model that is decoded by transformers: it is told to be
     with tempfile.TemporaryDirectory() as folder:
         model = str(shapes.save(Path(folder), SHAPE))
         for run in args.runs:
             settings = RUNS[run] | {"iterations": args.iterations} | ({"models": model} if run == "long" else {})
-            times: dict[str, list[list[float]]] = {passes: [] for passes in VARIANTS}
+            times: dict[str, list[list[float]]] = {passes: [] for passes in variants}
             for repeat in range(args.repeats + 1):
-                for passes in VARIANTS if repeat % 2 else VARIANTS[::-1]:
-                    used = seconds(passes, settings)
+                for passes in variants if repeat % 2 else variants[::-1]:
+                    used = seconds(run, passes, settings)
                     if repeat:  # the first does not count
                         times[passes].append(used)
             arrays = {passes: np.array(used) for passes, used in times.items()}
             rows: list[dict[str, Any]] = []
-            for name, (without, with_it) in COMPARED.items():
+            for name, (without, with_it) in compared.items():
                 ratio = compare(arrays[without], arrays[with_it])
                 least = {"least s with": float(arrays[with_it].min(0).mean()), "seconds": times[without]}
                 rows.append({"run": run, "pass": name, "without / with": ratio} | least)
