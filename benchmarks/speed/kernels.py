@@ -8,8 +8,8 @@
 The passes are named by the environment variable MARFT_KERNELS: forward (scoring and training), decode, merge (adapters
 added to the weights before a pass); attention is a GPU's, and prefix belongs to transformers' pass. Two runs are
 measured: the quickstart, whose replies have ten tokens, and the same with 16 episodes of a random model of that size,
-whose replies have 64 (long); ``smollm2``, if it is named, has two rounds of that team and 8 episodes. Learning rates are
-so small that all variants do the same work.
+whose replies have 64 (long); ``smollm2``, if it is named, has two rounds of that team and 8 episodes. Learning rates
+are so small that all variants do the same work.
 
 Variants run in turn in one process, all from one seed. Counted are CPU seconds of one thread, of all iterations but the
 first and the last (which evaluates); of each iteration the least of the repetitions, since other work on the machine
