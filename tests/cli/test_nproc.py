@@ -90,7 +90,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undisturbed_run(
     killed: int, alone: Path, tmp_path: Path
 ) -> None:
@@ -182,7 +182,13 @@ sys.exit(f"Python aborts if these talk to a store when it ends: {left}" if left 
 """
 
 
-@pytest.mark.parametrize("python", [("-m", "marft_algos"), ("-c", RESTLESS)], ids=["usual", "heart always beats"])
+@pytest.mark.parametrize(
+    "python",
+    [
+        pytest.param(("-m", "marft_algos"), marks=pytest.mark.slow, id="usual"),
+        pytest.param(("-c", RESTLESS), id="heart always beats"),
+    ],
+)
 def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(python: tuple[str, str], tmp_path: Path) -> None:
     words = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
     process = launcher(*words, python=python)

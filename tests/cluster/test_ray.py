@@ -33,6 +33,8 @@ from marft_algos.cluster.worker import HashedBytes  # noqa: E402
 from marft_algos.ranks.alike import ProcessFacts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
+ONE = {**RAY, "workers": 1}
+"""Each worker imports torch: where one shows it, there is one."""
 ENV = "helpers.cluster_targets:make_slow_letters"
 
 
@@ -103,18 +105,21 @@ def while_playing(trainer: Trainer, do: Callable[[int], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-@pytest.mark.parametrize(
-    "workers", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
-)
-def test_episodes_and_weights_are_those_of_one_process(
-    workers: int, here: RunFolder, model: Path, tmp_path: Path
-) -> None:
-    run = train(made(model, tmp_path, **{**RAY, "workers": workers}))
+def same(run: RunFolder, here: RunFolder) -> None:
+    """Checks that a run is that of one process, and that its figures tell what its workers did."""
     assert files(run) == files(here) and numbers(run) == numbers(here)
     last = run.metrics()[-1]
     assert last["engine/workers"] >= 1 and last["engine/publish_bytes"] > 0
     assert sum(player["tokens"] for player in last["time_players"]) == last["tokens_played"]
     assert 0 < last["time_wait"] <= last["time_rollout"] and last["time_publish"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_episodes_and_weights_are_those_of_one_process(
+    workers: int, here: RunFolder, model: Path, tmp_path: Path
+) -> None:
+    same(train(made(model, tmp_path, **{**RAY, "workers": workers})), here)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +136,8 @@ def test_a_worker_that_dies_or_freezes_costs_nothing(
         os.kill(pid, sent)
 
     run = train(made(model, tmp_path, **RAY, **settings_), lambda trainer: while_playing(trainer, do))
-    assert len(hit) == 1 and files(run) == files(here)
+    assert len(hit) == 1
+    same(run, here)
     assert sum(line.get("engine/restarts", 0) for line in run.metrics()) + 1 >= 1
     for _ in range(100):
         if not Path(f"/proc/{hit[0]}").exists():
@@ -271,12 +277,12 @@ def test_a_worker_of_other_code_is_refused(model: Path, tmp_path: Path, monkeypa
     other = ProcessFacts(facts.host, facts.pid, facts.version, "0123456789ab", facts.torch, facts.python, "cpu")
     monkeypatch.setattr(rollouts.ProcessFacts, "here", lambda device="cpu": other)
     with pytest.raises(ConfigError, match=r"runs source files with the digest .*0123456789ab\. Expected the same"):
-        Trainer(build(made(model, tmp_path, **RAY)))
+        Trainer(build(made(model, tmp_path, **ONE)))
 
 
 def test_a_model_that_is_not_on_the_workers_machine_is_the_workers_error(model: Path, tmp_path: Path) -> None:
-    parts = build(made(model, tmp_path, **RAY))
-    parts.spec = dataclasses.replace(parts.spec, config=made(tmp_path / "elsewhere", tmp_path, **RAY))
+    parts = build(made(model, tmp_path, **ONE))
+    parts.spec = dataclasses.replace(parts.spec, config=made(tmp_path / "elsewhere", tmp_path, **ONE))
     with pytest.raises(ConfigError, match=r"elsewhere.*\(on a node of the cluster\)"):
         Trainer(parts)
 
@@ -309,7 +315,7 @@ def test_workers_that_play_while_others_learn_play_what_one_process_would_have(m
     for step in sorted((resumed / "checkpoints").iterdir())[-2:]:
         shutil.rmtree(step)
     folder = RunFolder.open(resumed)
-    trainer = Trainer(build(paths.of_run(folder)))
+    trainer = Trainer(build(dataclasses.replace(paths.of_run(folder), workers=1)))
     trainer.resume(folder)
     with quiet_display(4) as display:
         trainer.train(folder, display)
