@@ -40,17 +40,17 @@ smollm2: $(call stamp,train$(comma)smollm2)  ## train a team of a real language 
 	$(BIN)/marft train --preset smollm2 $(ARGS)
 
 test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
-	@$(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
 test-all: $(STAMP)  ## run the test suite with its slow tests
-	@$(BIN)/python -m pytest -q -n $(JOBS) -m "slow or not slow" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow or not slow" $(ARGS)
 
 test-base:  ## the tests of what runs without torch, in an environment of its own (ARGS= goes to pytest)
 	@$(MAKE) --no-print-directory setup VENV=$(BASE) EXTRAS=dev
-	@$(BASE)/bin/python -m pytest -q -n $(JOBS) --base $(ARGS)
+	@$(BASE)/bin/python -m pytest -q -n $(JOBS) --dist worksteal --base $(ARGS)
 
 test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads once; a skip is a failure; ARGS= goes to pytest)
-	@$(BIN)/python tests/real/run.py --cache .real $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") -n $(JOBS) $(ARGS)
+	@$(BIN)/python tests/real/run.py --cache .real $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") -n $(JOBS) --dist worksteal $(ARGS)
 
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)

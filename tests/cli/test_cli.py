@@ -27,6 +27,7 @@ from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import RolloutQueue
 from marft_envs.errors import ConfigError
 from marft_envs.records import trajectory
@@ -429,7 +430,39 @@ def test_a_program_that_calls_a_command_keeps_its_own_signal_handler(capsys: pyt
         signal.signal(signal.SIGTERM, own)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_with_130_and_a_checkpoint_too(
+    number: signal.Signals,
+    model: Path,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:
+    before = signal.signal(number, signal.SIG_DFL)  # whoever runs the suite may ignore it
+    request.addfinalizer(lambda: signal.signal(number, before))
+    fill = RolloutQueue.fill
+
+    def filled(queue: RolloutQueue, progress: RunProgress, *args: Any) -> None:
+        if progress.iteration == 3:
+            signal.raise_signal(number)
+        fill(queue, progress, *args)
+
+    monkeypatch.setattr(RolloutQueue, "fill", filled)
+    argv = ["train", "--env", "relay-v0", "--models", str(model), *QUICK]
+    assert main([*argv, "--iterations", "100000", "--eval-every", "0", "--name", "stopped"]) == 130
+    assert "go on: marft train --resume" in capsys.readouterr().out
+    assert max(p.name for p in Path("runs/stopped/checkpoints").iterdir()) == "step_000003"
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
     command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
     process = subprocess.Popen(

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from marft_algos.algorithms import base as algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,20 +14,22 @@ HEAVY = ("torch", "transformers", "peft", "safetensors", "tokenizers", "jinja2",
 PROBE = """
 import sys
 from marft_algos.cli import main
-code = 0
-for argv in {commands!r}:
+for argv, expected in {commands!r}:
     try:
         code = main(argv)
     except SystemExit as leaving:
         code = int(leaving.code or 0)
     loaded = [name for name in {heavy!r} if name in sys.modules]
     assert not loaded, (argv, loaded)
-    assert code == {code}, (argv, code)
+    assert code == expected, (argv, code)
+    print("{end}", file=sys.stderr)
 """
+END = "END OF WHAT IS SAID"
 
 
-def probe(*commands: list[str], code: int, cwd: Path) -> subprocess.CompletedProcess[str]:
-    text = PROBE.format(commands=commands, heavy=HEAVY, code=code)
+def probe(*commands: tuple[list[str], int], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Types commands in one process, each of which must end with its code and load nothing heavy."""
+    text = PROBE.format(commands=commands, heavy=HEAVY, end=END)
     env = {**os.environ, "COLUMNS": "120"}
     done = subprocess.run([sys.executable, "-c", text], cwd=cwd, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -45,38 +45,36 @@ def test_help_loads_no_torch(tmp_path: Path) -> None:
         ["plan", "--help"],
         ["versus", "--help"],
     ]
-    shown = probe(*commands, ["bench", "--help"], ["bench", "run", "--help"], code=0, cwd=tmp_path).stdout
+    commands += [["bench", "--help"], ["bench", "run", "--help"]]
+    shown = probe(*((words, 0) for words in commands), cwd=tmp_path).stdout
     assert "--kl-coef" in shown and "--group-size" in shown and "--swap" in shown
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "message"),
-    [
-        (["train", "mraft"], 1, "Did you mean 'marft'"),
-        (["train", "--iteratoins", "3"], 2, "--iterations"),
-        (["train", "--env", "rely-v0"], 1, "Did you mean 'relay-v0'"),
-        (["train", "--lr", "fast"], 2, "fast"),
-        (["train", "--resume", "runs/none"], 1, "is no run"),
-        (["eval", "--episods", "3"], 2, "--episodes"),
-        (["eval"], 1, "marft eval RUN"),
-    ],
-)
-def test_what_is_mistyped_is_told_without_torch(argv: list[str], code: int, message: str, tmp_path: Path) -> None:
-    assert message in probe(argv, code=code, cwd=tmp_path).stderr
+MISTYPED = [
+    (["train", "mraft"], 1, "Did you mean 'marft'"),
+    (["train", "--iteratoins", "3"], 2, "--iterations"),
+    (["train", "--env", "rely-v0"], 1, "Did you mean 'relay-v0'"),
+    (["train", "--lr", "fast"], 2, "fast"),
+    (["train", "--resume", "runs/none"], 1, "is no run"),
+    (["eval", "--episods", "3"], 2, "--episodes"),
+    (["eval"], 1, "marft eval RUN"),
+    (["eval", "--compare", "runs/a"], 1, "marft eval --compare RUN_A RUN_B"),
+]
 
 
-@pytest.mark.parametrize("names", [algorithm.names()])
-def test_the_settings_of_every_algorithm_are_read_without_torch(names: list[str], tmp_path: Path) -> None:
+def test_what_is_mistyped_is_told_without_torch(tmp_path: Path) -> None:
+    said = probe(*((words, code) for words, code, _ in MISTYPED), cwd=tmp_path).stderr.split(END)
+    for (words, _, message), told in zip(MISTYPED, said, strict=False):
+        assert message in told and "[bold]" not in told, words
+    assert len(said) == len(MISTYPED) + 1
+
+
+def test_the_settings_of_every_algorithm_are_read_without_torch(tmp_path: Path) -> None:
     text = (
         "import sys\nfrom marft_algos.config import settings\n"
-        f"for name in {names!r}:\n"
+        f"for name in {algorithm.names()!r}:\n"
         "    settings.build({'algo': name})\n"
         f"    assert not [m for m in {HEAVY!r} if m in sys.modules], name\n"
     )
     done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_one_run_to_compare_is_answered_in_words(tmp_path: Path) -> None:
-    told = probe(["eval", "--compare", "runs/a"], code=1, cwd=tmp_path).stderr
-    assert "marft eval --compare RUN_A RUN_B" in told and "[bold]" not in told

@@ -71,9 +71,23 @@ def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(
     assert all(np.allclose(a.reply.logprobs, b.reply.logprobs, atol=1e-5) for a, b in pairs)
 
 
+HEALTHY = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).serve_forever()
+"""
+
+
 def test_a_server_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
-    venv = vllm_stand_in.make(tmp_path / "venv")
-    model = save_tiny(tmp_path / "tiny")
+    (tmp_path / "vllm_stand_in.py").write_text(HEALTHY)
+    venv, model = tmp_path / "venv", tmp_path / "tiny"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/vllm_stand_in.py "$@"\n')
+    (venv / "bin" / "python").chmod(0o755)
     code = f"""
 import tempfile
 import time

@@ -112,7 +112,7 @@ def test_a_server_is_told_to_leave_out_what_the_base_s_publisher_samples_with(
 ) -> None:
     """vLLM takes defaults from the base's ``generation_config.json``, for its adapters, too."""
     base = save_tiny(tmp_path / "qwen")
-    run = train(settings(base, tmp_path / "runs", max_new_tokens=TOKENS))[1]
+    run = train(settings(base, tmp_path / "runs", max_new_tokens=TOKENS, iterations=1))[1]
     said = []
     for changed in ({}, {"do_sample": True, "temperature": 0.7, "top_k": 20, "repetition_penalty": 1.05}):
         GenerationConfig(**changed).save_pretrained(base)

@@ -377,14 +377,16 @@ def load(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").strip().split("\n")]
 
 
-def test_agreement_with_labelled_pairs(shared_data: Path) -> None:
-    pairs = [pair for pair in load(shared_data / "grading" / "pairs.jsonl") if pair["kind"] == "answer"]
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_agreement_with_labelled_pairs(every: int, shared_data: Path) -> None:
+    known = [pair for pair in load(shared_data / "grading" / "pairs.jsonl") if pair["kind"] == "answer"]
+    assert len(known) == 4361 and sum(not pair["correct"] for pair in known) == 2404
+    pairs = known[::every]
     grades = [grade(f"\\boxed{{{pair['pred']}}}", pair["gold"]) for pair in pairs]
     assert {result.status for result in grades} <= set(STATUSES)
     assert {result.tier for result in grades} <= {*TIERS, ""}
     agreement = sum(bool(r.score) == pair["correct"] for r, pair in zip(grades, pairs, strict=True)) / len(pairs)
     incorrect = [result for result, pair in zip(grades, pairs, strict=True) if not pair["correct"]]
-    assert len(pairs) == 4361 and len(incorrect) == 2404
     assert agreement >= 0.985
     assert sum(result.score for result in incorrect) <= 0.002 * len(incorrect)
 
@@ -396,6 +398,17 @@ def test_every_gsm8k_gold_is_right(shared_data: Path, part: str) -> None:
     assert all(grade(f"\\boxed{{{gold}}}", gold).tier == STRING for gold in golds)
 
 
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[grader.WorkerPool]:
+    """Workers that have a quarter of the time."""
+    monkeypatch.setattr(grader, "DEADLINE", grader.DEADLINE / 4)
+    verify = "marft_envs.families.math._verify_worker:verify"
+    with grader.WorkerPool(verify, size=2, deadline=grader.DEADLINE) as pool:
+        monkeypatch.setattr(grader, "_pool", lambda: pool)
+        yield pool
+
+
+@pytest.mark.usefixtures("hurried")
 def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     outputs = [f"\\boxed{{{answer.replace('CANARY', str(canary))}}}" for answer in ANSWERS] + WHOLE
@@ -436,6 +449,7 @@ def test_code_never_reaches_the_worker(code: str, monkeypatch: pytest.MonkeyPatc
     assert grade_answer(code, GOLD + "x").score == 0.0
 
 
+@pytest.mark.usefixtures("hurried")
 def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
     results = []
     thread = threading.Thread(target=lambda: results.append(grader._verify("7", "(10^9)!")))
@@ -456,10 +470,11 @@ def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
-def test_the_verdict_does_not_depend_on_the_load_of_the_machine() -> None:
+def test_the_verdict_does_not_depend_on_the_load_of_the_machine(hurried: grader.WorkerPool) -> None:
     """Workers that get no processor for longer than the deadline say the same."""
-    grader.warm_up()
-    workers = [slot.process.pid for slot in grader._pool().slots if slot.process is not None]
+    hurried.warm_up()
+    workers = [slot.process.pid for slot in hurried.slots if slot.process is not None]
+    assert workers
     grades: list[Any] = []
     thread = threading.Thread(target=lambda: grades.append(grade("\\boxed{\\sum_{n=1}^{8} n}", "4\\cdot 9")))
     for worker in workers:
@@ -527,7 +542,7 @@ def test_random_notation_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
         "(0,1)\\cup(2,3]",
     ]
     rng = random.Random(0)
-    for _ in range(4000):
+    for _ in range(1500):
         text = "".join(rng.choice(pieces) for _ in range(rng.choice([3, 6, 12, 60])))
         assert grade(f"\\boxed{{{text}}}", rng.choice(golds)).status in STATUSES
         if text.strip(" \t\n$.{}"):

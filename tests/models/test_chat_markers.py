@@ -91,7 +91,7 @@ def test_no_text_forges_a_marker(name: str) -> None:
     counted = [literals(tokenizer, ids, words) for ids in told.render(conversations(HARMLESS))]
     attacks = [text for attack, text in ATTACKS.items() if attack != "nothing printable"]
 
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(forging([*SHAPES[name][1], *SHAPES[name][2], *words]))
     @example("".join(SHAPES[name][1]))
     @example(" ".join(attacks))
@@ -174,7 +174,7 @@ def test_what_a_normaliser_makes_of_a_text_forges_nothing(normalizer: normalizer
         "ﬁ<|USER|>",
     ]
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(forging([*plain, "<|im_end|>", *alike]))
     @example("".join(alike))
     def check(text: str) -> None:

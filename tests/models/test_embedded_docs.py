@@ -83,7 +83,10 @@ ROLES = {"boss": "boss", "mapper": "reader"}
 """A policy for each role: agents that are spawned share it, and those that are not leave nothing to learn from."""
 
 
-@pytest.mark.parametrize(("env_id", "policies"), [(TEAM, "shared"), ("docs-boss-v0", ROLES), ("docs-boss-v0", "own")])
+@pytest.mark.parametrize(
+    ("env_id", "policies"),
+    [(TEAM, "shared"), ("docs-boss-v0", ROLES), pytest.param("docs-boss-v0", "own", marks=pytest.mark.slow)],
+)
 def test_the_preset_trains_a_team(env_id: str, policies: Any, tmp_path: Path) -> None:
     assert presets.suited(env_id) == "docs"
     few = {"iterations": 1, "episodes_per_iteration": 8, "eval_episodes": 8, "policies": policies}
