@@ -45,7 +45,7 @@ class _Handler(BaseHTTPRequestHandler):
 def endpoint() -> Iterator[Endpoint]:
     """A server on a free port of the loopback."""
     server = Endpoint(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
     server.shutdown()

@@ -40,7 +40,7 @@ ENV = "helpers.cluster_targets:make_slow_letters"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
+    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 @pytest.fixture(scope="module", autouse=True)

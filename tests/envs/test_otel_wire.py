@@ -37,7 +37,7 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
             """Says nothing."""
 
     server = HTTPServer(("127.0.0.1", 0), Collector)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/v1/traces", bodies
     server.shutdown()

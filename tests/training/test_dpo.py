@@ -233,7 +233,7 @@ def test_minibatches_keep_pairs_whole_and_every_step_sees_the_weights_as_they_ar
 
 def test_from_imitation_to_reinforcement_to_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run begins where the one before ended; preferences are learnt from what reinforcement has recorded."""
-    top = ["--eval-episodes", "60", "--runs-dir", str(tmp_path), "--episodes-per-iteration", "64"]
+    top = ["--eval-episodes", "30", "--runs-dir", str(tmp_path), "--episodes-per-iteration", "64"]
     few = ["--iterations", "1", "--lr", "2e-3"]
     assert main(["sft", "--preset", "toy", "--env", ENV, *top, *few, "--name", "warm"]) == 0
     record = ["--record-every", "1", "--record-episodes", "64"]

@@ -39,7 +39,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
+    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def on(ranks: int, made: TrainConfig) -> tuple[Trainer, list[Trainer], Any]:

@@ -233,12 +233,13 @@ def test_a_team_learns_from_its_expert_resumes_and_is_trained_on(
     lines = run.metrics()
     assert [line["iteration"] for line in lines] == [0, 1, 2]
     assert lines[-1]["eval/success"] > lines[0]["eval/success"] + 0.3 and lines[-1]["rejected"] == 0
-    assert main(["train", *small, "--start", str(tmp_path / "warm"), "--iterations", "1", "--name", "rl"]) == 0
+    few = [*small, "--episodes-per-iteration", "8"]
+    assert main(["train", *few, "--start", str(tmp_path / "warm"), "--iterations", "1", "--name", "rl"]) == 0
     before = marft_algos.runs.folder.RunFolder.open(str(tmp_path / "rl")).metrics()[0]["eval/success"]
     assert before == lines[-1]["eval/success"], "reinforcement starts where imitation ended"
     capsys.readouterr()
-    again = ["sft", *small, "--iterations", "1", "--name", "own", "--demonstrations", str(tmp_path / "warm")]
-    assert main(again) == 0, capsys.readouterr().err
+    again = ["sft", *few, "--iterations", "1", "--name", "own", "--demonstrations", str(tmp_path / "warm")]
+    assert main([*again, "--eval-episodes", "4"]) == 0, capsys.readouterr().err
 
 
 def test_a_run_of_nothing_that_succeeds_is_refused(tmp_path: Path) -> None:

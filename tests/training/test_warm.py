@@ -54,7 +54,8 @@ def test_from_python_too(tmp_path):
 
 
 def test_the_rate_rises_over_the_first_iterations_where_weights_were_trained_before(tmp_path):
-    words = [*SHORT, "--episodes-per-iteration", "16", "--eval-episodes", "4", "--runs-dir", str(tmp_path)]
+    words = [*SHORT, "--episodes-per-iteration", "16", "--eval-episodes", "4", "--iterations", "0"]
+    words += ["--runs-dir", str(tmp_path)]
     start = ["--start", str(tmp_path / "warmed-warm")]
     assert main(["train", *words, "--warm-start", "1", "--name", "warmed"]) == 0
     assert main(["train", *words, *start, "--name", "started"]) == 0

@@ -41,7 +41,7 @@ def api(runs: Path) -> Api:
 @pytest.fixture(scope="module")
 def server(runs: Path) -> Iterator[ViewServer]:
     with ViewServer(open_sources([str(runs / "one")])) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
         yield made
         made.shutdown()
 
@@ -232,7 +232,7 @@ def test_errors_and_text_that_is_no_utf8_are_json(tmp_path: Path) -> None:
     bad["metrics"] = {"much": float("inf"), "none": float("nan")}
     write_lines(root / "episodes/eval-000008.jsonl", [bad, "{"])
     with ViewServer(open_sources([str(root)])) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
+        threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True).start()
         base = f"/{made.token}/api/episode?source=0&file=eval-000008&line="
         status, headers, body = ask(made, base + "1")
         assert status == 200 and headers["Content-Type"].startswith("application/json")
