@@ -400,8 +400,8 @@ def test_every_gsm8k_gold_is_right(shared_data: Path, part: str) -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[grader.WorkerPool]:
-    """Workers that have a quarter of the time."""
-    monkeypatch.setattr(grader, "DEADLINE", grader.DEADLINE / 4)
+    """Workers that have half of the time."""
+    monkeypatch.setattr(grader, "DEADLINE", grader.DEADLINE / 2)
     verify = "marft_envs.families.math._verify_worker:verify"
     with grader.WorkerPool(verify, size=2, deadline=grader.DEADLINE) as pool:
         monkeypatch.setattr(grader, "_pool", lambda: pool)
@@ -409,7 +409,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[grader.WorkerPool]:
 
 
 @pytest.mark.usefixtures("hurried")
-def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
+def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canary = tmp_path / "canary"
     outputs = [f"\\boxed{{{answer.replace('CANARY', str(canary))}}}" for answer in ANSWERS] + WHOLE
     assert len(outputs) >= 120
@@ -427,6 +427,7 @@ def test_hostile_strings_answer_in_time_and_run_nothing(tmp_path: Path) -> None:
             accepted.append(output[:80])
     assert slow == [] and accepted == [] and not canary.exists()
     assert TIMEOUT in statuses and statuses <= {*STATUSES}
+    monkeypatch.undo()
     assert grade("\\boxed{\\int_0^2 x\\,dx}", "2!").tier == MATH_VERIFY
     assert right("\\int_0^2 3x\\,dx", "3!")
 

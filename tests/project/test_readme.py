@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,15 +37,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
         return
     program = tmp_path / f"{page.stem.replace('-', '_')}.py"
     program.write_text(source)
-    done = subprocess.run(
-        [sys.executable, program.name],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = preloaded.run(tmp_path, program.name)
     assert done.returncode == 0, f"{page.name}:\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
 
 
