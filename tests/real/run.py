@@ -57,11 +57,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, required=True, help="folder of the packages and servers")
     parser.add_argument("--pip-args", default="", help="passed to pip")
+    parser.add_argument("--install", action="store_true", help="install what is missing, and run nothing")
     given, more = parser.parse_known_args()
     cache = given.cache.resolve()
     cache.mkdir(parents=True, exist_ok=True)
     packages = install("packages", cache, given.pip_args.split())
     servers = install("servers", cache, given.pip_args.split())
+    if given.install:
+        return 0
     paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
         **os.environ,
