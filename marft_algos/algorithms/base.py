@@ -2,8 +2,7 @@
 
 The substrate (``Learner``) owns collecting, packing, stepping and saving; an algorithm owns the idea. An algorithm is
 one file of this folder: a class with ``@register("name")`` and a frozen ``Config``. This file holds no algorithm's
-name: whatever module lies here, but for those that are ``SHARED``, can be had by its name, and ``module:Class`` works
-for classes that live elsewhere.
+name: a module that lies here, unless it is ``SHARED``, is had by its name, a class elsewhere as ``module:Class``.
 """
 
 from __future__ import annotations
@@ -70,10 +69,7 @@ class ValueHeads(Protocol):
     def featurise(
         self, transitions: Sequence[Transition], *, view: Any, level: Level, reference: Any = None
     ) -> Mapping[Transition, Tensor]:
-        """Computes features [n, d] of turns: n = 1 at action level or for turns without a loss, else one per token.
-
-        A dictionary ``reference`` gets the reference's log-probs of turns, where the same pass gives them.
-        """
+        """Computes features [n, d] of turns: n = 1 at action level or without a loss, else one per token."""
 
     def values(self, policy: str, features: Tensor) -> Tensor:
         """Predicts values: [N, d] -> [N] fp32."""
@@ -244,7 +240,7 @@ class Algorithm:
         scale: float = 1.0,
         mean: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, dict[str, float | Tensor]]:
-        """Returns the surrogate that ``ClipConfig`` names, PPO's clipped one by default, and its numbers.
+        """Returns the surrogate that ``ClipConfig`` names, and its numbers.
 
         Args:
             ratio: π_θ/π_old with gradient: [B, T-1] of tokens, or [B] of actions.
