@@ -23,7 +23,7 @@ FAMILIES = {
     "search": ("Search", "search.md"),
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
-TOYS = ("relay", "route", "signal", "steps", "xor")
+TOYS = ("relay", "route", "signal", "steps", "stop", "xor")
 MEASURED = {
     "math": "results.md#does-d-matter",
     "code": "results.md#coding-teams",
