@@ -10,21 +10,22 @@ Every turn of a successful episode is imitated, whoever spoke. Where a task does
 with a score of at least ``least_score`` is one.
 
 With ``weight_temperature`` = β nothing is thrown away, and A = exp((R − max R)/β) of the iteration's episodes, R being
-what the credit rule pays the team, prices included: reward-weighted regression (Peters and Schaal, ICML 2007).
+all that was paid, less ``costs``: reward-weighted regression (Peters and Schaal, ICML 2007).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from marft_algos import credit
 from marft_algos.algorithms.base import GroupConfig, register
 from marft_algos.algorithms.sft import SFT
-from marft_algos.ranges import COUNT, FINITE, POSITIVE
+from marft_algos.credit.costs import Cost
+from marft_algos.ranges import COUNT, FINITE, NOT_NEGATIVE, POSITIVE
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 
@@ -40,15 +41,15 @@ class RFTConfig(GroupConfig):
     weight_temperature: Annotated[float | None, POSITIVE] = None
     """β of reward-weighted imitation: every episode is imitated, with the weight exp((R − max R)/β). none: successes
     alone, all alike."""
-    credit: str | dict[str, Any] = "broadcast"
-    """Credit rule of R, or a table of a rule and its arguments (docs/credit.md); read with ``weight_temperature``."""
+    costs: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
+    """Prices that R is less of, as a credit rule's (docs/credit.md#costs); read with ``weight_temperature``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.credit != "broadcast" and self.weight_temperature is None:
+        if self.costs and self.weight_temperature is None:
             raise ConfigError(
-                f"credit is {self.credit!r}, and rft imitates successes alone, whatever they were paid; set"
-                " weight_temperature (e.g. 0.3) beside it, or leave credit out."
+                f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; set weight_temperature"
+                " (e.g. 0.3) beside it, or leave costs out."
             )
 
 
@@ -62,7 +63,7 @@ class RFT(SFT):
 
     def __init__(self, config: RFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
+        self.rule = credit.get({"rule": "broadcast", "costs": self.config.costs} if self.config.costs else "broadcast")
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Returns whether an episode succeeded, or any is imitated."""

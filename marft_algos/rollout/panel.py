@@ -80,12 +80,10 @@ def chunk_of(config: TrainConfig, players: int, on_gpus: bool) -> int:
 
 
 def chunk_size(episodes: int, players: int, most: int) -> int:
-    """Returns how many episodes are decoded together where GPUs share a panel, if the settings do not say.
-
-    A step of decoding takes a GPU about as long for 8 rows as for 64: everybody's whole share, so far as it fits.
+    """Returns how many episodes GPUs that share a panel decode together, if the settings do not say: a whole share.
 
     Args:
-        episodes: Of the panel.
+        episodes: Of the panel; a step takes a GPU about as long for 8 rows as for 64.
         players: Lanes or workers, as the settings name them: weights depend on it.
         most: Rows that are decoded together.
     """

@@ -432,7 +432,7 @@ def test_imitation_takes_successes_alone_or_weighs_every_episode_by_what_it_was_
     for config, wanted in (
         (RFTConfig(), [1.0, 1.0, 0.0]),
         (
-            RFTConfig(weight_temperature=0.5, credit={"rule": "broadcast", "costs": {"tokens": 0.1}}),
+            RFTConfig(weight_temperature=0.5, costs={"tokens": 0.1}),
             [np.exp((r - 0.7) / 0.5) for r in (1 - 0.3, 1 - 0.4, 0.5 - 0.5)],
         ),
     ):
@@ -442,4 +442,4 @@ def test_imitation_takes_successes_alone_or_weighs_every_episode_by_what_it_was_
         for d, weight in zip(played, wanted, strict=True):
             assert [float(estimates.advantages[t][0]) for t in d.transitions] == pytest.approx([weight] * 2)
     with pytest.raises(ConfigError, match="successes alone"):
-        RFTConfig(credit={"rule": "broadcast", "costs": {"tokens": 0.1}})
+        RFTConfig(costs={"tokens": 0.1})

@@ -43,14 +43,18 @@ def answer(task: ToolTask, agent: str) -> str:
     one who reads the document for the others says what is sought of it, or, if its words may be any, the whole.
     """
     rest, team, control = remaining(task), task.team, task.control[agent]
-    read = _read(task)
+    private = bool(team.user) and not task.holds[team.user] - {FINISH} <= task.domain.user_tools
+    heard = [words for who, words in task.talk.replies if private and who != agent]
+    read = "\n".join([*heard, *_read(task, agent, private)])
     if agent in (team.readers or ()) and not task.holds[agent]:
         return task.problem.sought if agent in team.terse else task.problem.document
     if not task.holds[agent] and not control:
         return plan(_decided(task, rest), read)
     mine: list[ToolCall] = []
     for call in _decided(task, rest):
-        if call.name not in task.holds[agent] or (mine and not _stands_in(call.arguments, read)):
+        named = [words for words in heard if call.name.casefold() in words]
+        asked = not private or any(_stands_in(v, words) for v in call.arguments.values() for words in named)
+        if call.name not in task.holds[agent] or ((mine or not asked) and not _stands_in(call.arguments, read)):
             break
         mine.append(call)
     if mine:
@@ -65,16 +69,16 @@ def answer(task: ToolTask, agent: str) -> str:
     for name, (_, to) in control.items():
         if to == holder:
             return task.speech.write(agent, [ToolCall(name, {})])
-    if agent == team.user and task.holds[agent] <= task.domain.user_tools:
+    if agent == team.user and not private:
         return task.problem.turns[task.user_turn]
     return plan(rest[:1], read) if team.user in (holder, agent) else DONE
 
 
-def _read(task: ToolTask) -> str:
-    """Returns what users, the document and results have said so far in the episode."""
-    return "\n".join(
-        [task.problem.document, *task.problem.turns[: task.user_turn + 1], *(entry.line for entry in task.live.log)]
-    )
+def _read(task: ToolTask, agent: str, private: bool) -> list[str]:
+    """Returns what users, the document and results have said so far in the episode, to an agent where it is private."""
+    request = task.problem.turns[: task.user_turn + 1] if not private or agent == task.team.user else ()
+    held = [entry for entry in task.live.log if not private or entry.result.call.name in task.holds[agent]]
+    return [task.problem.document, *request, *(entry.line for entry in held)]
 
 
 def _decided(task: ToolTask, calls: Sequence[ToolCall]) -> Sequence[ToolCall]:

@@ -263,10 +263,8 @@ def desks(domain: ToolDomain) -> Team:
 
     The front desk alone knows the request, has the first specialist's tools, and ends the work.
     """
-    if len(domain.specialists) < 2:
-        raise ConfigError(
-            f"The domain '{domain.name}' names fewer than two specialists. Use solo, dual, trio or debate."
-        )
+    if not domain.specialists:
+        raise ConfigError(f"The domain '{domain.name}' names no specialists. Use solo, dual, trio or debate.")
     front = frozenset(next(iter(domain.specialists.values())))
     return Team(
         _agents("desks", domain),
