@@ -16,6 +16,7 @@ import json
 import random
 import re
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,6 @@ from marft_envs.core.types import Episode
 
 SEED = 0
 LR = 3e-3
-VOCABULARY = 384
-"""Bytes and the merges on top of them; phrases and special tokens come in addition."""
 CONTEXT = 2048
 
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -86,7 +85,9 @@ def build_tokenizer(recipe: Recipe, prompts: Sequence[Messages]) -> Qwen2Tokeniz
     splitter = Qwen2Tokenizer(vocab={PAD: 0}, merges=[]).backend_tokenizer.pre_tokenizer
     backend.pre_tokenizer = splitter
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        vocab_size=recipe.vocabulary,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
     )
     backend.train_from_iterator(recipe.corpus(), trainer)
     merges = _merges(backend)
@@ -161,8 +162,10 @@ def batches(tokenizer: Qwen2Tokenizer, pairs: Sequence[Pair], rng: random.Random
     replies = tokenizer([text + END for _, text in pairs], add_special_tokens=False)["input_ids"]
     rows = list(zip(prompts, replies, strict=True))
     rng.shuffle(rows)
-    # Two lots, so that a judge's long prompt does not pad a whole batch, while batches stay mixed.
-    lots = ([row for row in rows if _length(row) <= recipe.short], [row for row in rows if _length(row) > recipe.short])
+    # A few lots, so that a judge's long prompt does not pad a whole batch, while batches stay mixed.
+    lots: list[list[Demo]] = [[] for _ in range(len(recipe.short) + 1)]
+    for row in rows:
+        lots[bisect_left(recipe.short, _length(row))].append(row)
     size = recipe.batch
     out = [lot[i : i + size] for lot in lots for i in range(0, len(lot), size)]
     rng.shuffle(out)

@@ -84,12 +84,14 @@ class Recipe:
     corpus: Callable[[], Iterator[str]]
     """Texts whose frequent pairs of bytes become tokens."""
     score_sets: Callable[[], Iterator[ScoreSet]]
+    vocabulary: int = 384
+    """Bytes and the merges on top of them; phrases and special tokens come in addition."""
     steps: int = 1300
     """Updates of the warm start."""
     batch: int = 64
     """Demonstrations of an update."""
-    short: int = 52
-    """Tokens up to which demonstrations are batched together."""
+    short: Sequence[int] = (52,)
+    """Bounds in tokens, in ascending order: demonstrations between two of them are batched together."""
     new_tokens: int = 48
     """Most tokens of a reply when scores are taken."""
     more: Sequence[tuple[str, Format]] = ()

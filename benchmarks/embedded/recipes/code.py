@@ -120,4 +120,4 @@ def score_sets() -> Iterator[ScoreSet]:
         yield ScoreSet(f"code-{team}-v0", problems[:200], held_out)
 
 
-RECIPE = Recipe(TEAMS, PHRASES, corpus, score_sets, steps=1300, short=110, new_tokens=40, beside="format")
+RECIPE = Recipe(TEAMS, PHRASES, corpus, score_sets, steps=1300, short=(110,), new_tokens=40, beside="format")

@@ -100,7 +100,7 @@ RECIPE = Recipe(
     corpus,
     score_sets,
     steps=900,
-    short=56,
+    short=(56,),
     new_tokens=56,
     more=MORE,
 )

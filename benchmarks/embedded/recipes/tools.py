@@ -175,7 +175,7 @@ RECIPE = Recipe(
     score_sets,
     steps=1600,
     batch=32,
-    short=56,
+    short=(56,),
     new_tokens=24,
     more=(("tools-router-v0", IN_CHAIN),),
     tag=r"\[[a-z_]+(?:, round \d+)?\]",
