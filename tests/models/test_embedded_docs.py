@@ -64,6 +64,26 @@ def test_demonstrators_forget_carries_and_follow_the_note_they_heard() -> None:
     assert 20 <= forgotten <= 80, "some of 120 replies are off by ten"
 
 
+def test_joins_are_shown_without_a_mistake_under_every_tag() -> None:
+    rng, seen = random.Random(0), set()
+    for env_id, form in (*RECIPE.teams.items(), *RECIPE.more):
+        if env_id not in ("docs-tree-v0", "docs-map-v0"):
+            continue
+        for messages, reply in recipes.play(env_id, recipes.Format(12, form.roles, form.kwargs), rng):
+            question, *heard = messages[-1]["content"].split("\n\n")
+            if not heard:
+                continue
+            tags, notes = zip(*(note.split("\n") for note in heard), strict=True)
+            seen |= {(question.split()[0], tag) for tag in tags}
+            if question == "Largest.":
+                right = str(max(map(int, notes)))
+            else:
+                right = ("yes" if "yes" in notes else "no") if "Any" in question else str(sum(map(int, notes)))
+            assert boxed(reply) == right, (messages, reply)
+    assert {("Sum.", f"[{role}]") for role in ("mapper", "reducer", "reader", "solo", "memory")} <= seen
+    assert {(word, f"[{role}]") for word in ("Largest.", "Any") for role in ("mapper", "reducer")} <= seen
+
+
 def _signed(shown: str) -> list[tuple[str, str]]:
     text = shown.split("\n")[1]
     return [(text[i], text[i + 2]) for i, c in enumerate(text) if c in "+-" and text[i + 1].isalpha()]
