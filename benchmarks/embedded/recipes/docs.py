@@ -213,7 +213,7 @@ RECIPE = Recipe(
     corpus,
     score_sets,
     vocabulary=352,
-    steps=5000,
+    steps=8000,
     short=(40, 64),
     new_tokens=112,
     more=MORE,
