@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.runs import table
 from marft_algos.credit.formulas import spearman
-from marft_algos.runs import intervals
+from marft_algos.runs import intervals, plots
 from marft_algos.runs.folder import RunFolder
 from marft_algos.workbench.bench.folder import BenchFolder
 from marft_algos.workbench.bench.statistics import enough, estimate
@@ -109,6 +109,24 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
+def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path) -> None:
+    """Draws score over waiting time, a curve for each who: a mark for each length, and the range of the seeds."""
+    figure = plots.figure(5, 3.6)
+    axes = figure.add_subplot()
+    for i, who in enumerate(dict.fromkeys(who for who, _ in cells)):
+        runs = [of for (name, _), of in sorted(cells.items()) if name == who]
+        path = [statistics.fmean(run["critical_path"] for run in of) for of in runs]
+        each = [[statistics.fmean(known(run)) for run in of] for of in runs]
+        mean, color = [statistics.fmean(of) for of in each], plots.COLORS[i % len(plots.COLORS)]
+        axes.plot(path, mean, "o-", color=color, label=who, markersize=4, linewidth=1.3)
+        axes.vlines(path, [min(of) for of in each], [max(of) for of in each], color=color, alpha=0.5)
+    axes.set_xscale("log")
+    axes.set_xlabel("critical path of an answer, tokens")
+    plots.finish(axes, "score")
+    plots.legend(figure)
+    figure.savefig(file, dpi=110)
+
+
 def spawned(run: RunFolder) -> list[list[str]]:
     """Returns a line for each evaluation of a boss: its score, score and readers by pages, ρ of readers and pages."""
     lines = []
@@ -143,6 +161,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the benchmark; with --boss also of one run")
     parser.add_argument("--boss", action="store_true", help="how many readers a boss spawns, by the number of pages")
+    parser.add_argument("--team", default=TEAM, help="whom the others are compared with")
+    parser.add_argument("--figure", type=Path, help="draw score over waiting time here")
     args = parser.parse_args()
     if args.boss:
         head = [
@@ -168,7 +188,9 @@ def main() -> int:
     ]
     print(table(*means(cells)))
     print(table(head, scores(cells)))
-    print(table(["length", "difference", "by seed", "over seeds"], differences(cells)))
+    print(table(["length", "difference", "by seed", "over seeds"], differences(cells, args.team)))
+    if args.figure:
+        draw(cells, args.figure)
     return 0
 
 
