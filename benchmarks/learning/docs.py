@@ -121,6 +121,8 @@ def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path) -> None:
         axes.plot(path, mean, "o-", color=color, label=who, markersize=4, linewidth=1.3)
         axes.vlines(path, [min(of) for of in each], [max(of) for of in each], color=color, alpha=0.5)
     axes.set_xscale("log")
+    axes.set_xticks((25, 50, 100, 200, 400), ("25", "50", "100", "200", "400"))
+    axes.minorticks_off()
     axes.set_xlabel("critical path of an answer, tokens")
     plots.finish(axes, "score")
     plots.legend(figure)
