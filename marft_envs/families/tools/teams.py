@@ -295,13 +295,14 @@ TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "supervisor": supervisor,
     "debate": partial(advised_team, name="debate"),
     "dual_control": dual_control,
-    "desks": desks,
 }
 READING: dict[str, Callable[[ToolDomain], Team]] = {
     "quarantine": quarantine,
     "messenger": partial(quarantine, name="messenger"),
 }
 """Teams in which only some read a problem's document: for domains whose problems have one."""
+SPLIT: dict[str, Callable[[ToolDomain], Team]] = {"desks": desks}
+"""Teams whose members have parts of the tools: for domains whose specialists divide them, as the depot's do."""
 
 
 def team(name: str, domain: ToolDomain) -> Team:
@@ -310,4 +311,4 @@ def team(name: str, domain: ToolDomain) -> Team:
     Raises:
         ConfigError: If there is no such team, or the domain has not what it needs.
     """
-    return named("tool-using", name, {**TEAMS, **READING})(domain)
+    return named("tool-using", name, {**TEAMS, **READING, **SPLIT})(domain)
