@@ -252,15 +252,15 @@ class Algorithm:
         Returns:
             A scalar; the share of samples whose gradient or weight is cut, and the largest ratio.
         """
-        low = self.config.clip * scale
-        high = low if self.config.clip_high is None else self.config.clip_high * scale
-        dual = getattr(self.config, "dual_clip", None)  # older algorithms of one's own have ε alone
-        terms = F.clipped_surrogate(ratio, advantages, low, high, dual)
-        bound = F.clip_binds(ratio.detach(), advantages, low, high, dual)
+        low, high = self.config.clip * scale, (self.config.clip_high or self.config.clip) * scale
         if (kind := getattr(self.config, "surrogate", "clip")) == "cispo":
             terms, bound = F.cispo(ratio, advantages, high), ratio.detach() > 1.0 + high
         elif kind == "sapo":
-            terms, bound = F.sapo(ratio, advantages, self.config.tau_pos, self.config.tau_neg), torch.zeros_like(bound)
+            terms, bound = F.sapo(ratio, advantages, self.config.tau_pos, self.config.tau_neg), torch.zeros_like(ratio)
+        else:
+            limits = low, high, getattr(self.config, "dual_clip", None)  # older algorithms of one's own have ε alone
+            terms = F.clipped_surrogate(ratio, advantages, *limits)
+            bound = F.clip_binds(ratio.detach(), advantages, *limits)
         loss = self.reduce(terms, batch) if mean is None else mean(terms)
         return loss, {"clip_share": batch.mean(bound.float()), "ratio_max": ratio.detach().max()}
 

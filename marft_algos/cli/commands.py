@@ -22,12 +22,12 @@ from marft_algos.terminal import clean, say
 from marft_algos.training import launch
 from marft_envs.records import experts
 
-LEAST_START = 0.1
-"""Share solved below which hardly anybody has learnt (docs/map.md)."""
-
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
     from marft_algos.training.trainer import Trainer
+
+LEAST_START = 0.1
+"""Share solved below which hardly anybody has learnt (docs/map.md)."""
 
 # marft train ----------------------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
         say(f"run:     {run.root}")
         _print_start(run)
         train_and_report(trainer, run)
-        _print_gain(run)
+        solved = _print_gain(run)
     except KeyboardInterrupt:
         if trainer.progress.done(config):
             say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
@@ -104,19 +104,19 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
             say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
     say(f"report:  {run.report_file}")
-    say(f"advice:  {_advice(run, config)}")
+    say(f"advice:  {_advice(run, config, solved)}")
     speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
 
 
-def _advice(run: RunFolder, config: TrainConfig) -> str:
+def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
     """Says what this start and this pay make of reinforcement; docs/should-i-train-a-team.md has the figures."""
-    gain, credit = run.gain(), getattr(config.algorithm, "credit", "")
+    credit = getattr(config.algorithm, "credit", "")
     priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
     lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]
-    if gain is not None and gain[0].mean < LEAST_START:
-        text = f"{gain[0].mean:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
+    if solved is not None and solved < LEAST_START:
+        text = f"{solved:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
     elif priced or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
         text = "pay was more than success, and there reinforcement is ahead of imitation"
     else:
@@ -161,15 +161,18 @@ def _print_start(run: RunFolder) -> None:
         say(f"start:   {clean(origin, line=True)}")
 
 
-def _print_gain(run: RunFolder) -> None:
-    if (both := run.before_and_after()) is not None:
-        before, after, difference = compare(*both)
-        say(f"on:      {run.panel()}")
-        say(f"before:  {before}")
-        say(f"after:   {after}")
-        say(f"gain:    {difference.signed()} (paired, 95 %)")
-        if changed := kinds.most(kinds.changes(*both)):
-            say(f"kinds:   {clean(changed, line=True)}")
+def _print_gain(run: RunFolder) -> float | None:
+    """Says what was gained; returns what was solved at the start, where that was evaluated."""
+    if (both := run.before_and_after()) is None:
+        return None
+    before, after, difference = compare(*both)
+    say(f"on:      {run.panel()}")
+    say(f"before:  {before}")
+    say(f"after:   {after}")
+    say(f"gain:    {difference.signed()} (paired, 95 %)")
+    if changed := kinds.most(kinds.changes(*both)):
+        say(f"kinds:   {clean(changed, line=True)}")
+    return before.mean
 
 
 # marft show -----------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.intervals import Interval
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import RolloutQueue
 from marft_envs.errors import ConfigError
@@ -497,11 +496,8 @@ def test_what_a_run_says_at_its_end_follows_from_its_start_and_its_pay(
     start: float, paid: float, credit: Any, says: str
 ) -> None:
     class Run:
-        def gain(self) -> Any:
-            return [Interval(start, 0, 1, 100)] * 3
-
         def metrics(self) -> list[dict[str, float]]:
             return [{"iteration": 0}, {"return": 0.5 * paid, "success": 0.5}]
 
     config = build({"env": "relay-v0", "algorithm": {"credit": credit}})
-    assert re.search(says, commands._advice(Run(), config))  # type: ignore[arg-type]
+    assert re.search(says, commands._advice(Run(), config, start))  # type: ignore[arg-type]
