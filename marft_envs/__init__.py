@@ -24,6 +24,7 @@ from marft_envs.core.dependency import (
     as_dependency,
 )
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.judge import Rubric, judged
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.routing import Orchestrator, Router, Scheduled, Spawn
 from marft_envs.core.spaces import UnicodeText
@@ -42,9 +43,9 @@ __version__ = "0.2.0"
 __all__ = [
     "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",
     "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
-    "Orchestrator", "Outcome", "Router", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask", "Tree", "Turn",
-    "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "list_envs", "make", "make_vec", "register",
-    "spec",
+    "Orchestrator", "Outcome", "Router", "Rubric", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask",
+    "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "judged", "list_envs", "make",
+    "make_vec", "register", "spec",
 ]  # fmt: skip
 _LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
 """What is loaded when it is asked for."""
@@ -87,6 +88,7 @@ for _team, _summary in {
     "supervisor": "whoever holds control hands it over by a tool",
     "debate": "two proposers in parallel, then an executor",
     "dual_control": "an agent and a user-agent with tools of their own on one state",
+    "service": "a planner and an agent serve a user, who has tools of its own and is not trained",
     "desks": "two desks with records and tools of their own, who hear each other's words alone",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team}, _summary)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
@@ -28,6 +28,8 @@ PLUGIN_GROUP = "marft.envs"
 
 FOREIGN = ("pettingzoo:", "gymnasium:", "textarena:", "gem:", "reasoning_gym:")
 """Prefixes of environments of others; ``module:function`` may return one, too. See ``adapters.inward.load``."""
+MEMBERS = ("judge", "partners")
+"""What ``make`` adds to an environment itself, whatever its factory takes."""
 LOADER = "marft_envs.adapters.inward.load:load"
 
 _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>\d+)")
@@ -172,7 +174,9 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     Args:
         id: A registered id, or ``module:id``.
         **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
-            ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one.
+            ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one. ``judge`` adds
+            judges (:func:`marft_envs.core.judge.judged`); ``partners`` says who is played by the task's ``expert``, or
+            by ``module:function`` (:class:`marft_envs.core.wrappers.FixedPartners`).
 
     Raises:
         ConfigError: If the id or a keyword is unknown.
@@ -181,6 +185,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     fn = env_spec.load()
     arguments = {**env_spec.kwargs, **kwargs}
     check_keywords(env_spec.id, fn, arguments)
+    taken = inspect.signature(fn).parameters
+    members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in taken}
     try:
         env = fn(**arguments)
     except TypeError as error:
@@ -192,7 +198,19 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
     env.unwrapped.metadata["name"] = env_spec.id
-    return env
+    return _with_members(env, **members) if members else env
+
+
+def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None) -> FlexEnv:
+    """Returns an environment with members that nobody trains: judges, and agents that a function plays."""
+    from marft_envs.core.judge import judged
+    from marft_envs.core.wrappers import partnered
+
+    made = env.unwrapped
+    if judge:
+        env = judged(env, judge)
+        env.env_kwargs = made.env_kwargs
+    return cast("FlexEnv", partnered(env, partners)) if partners else env
 
 
 def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
@@ -212,7 +230,7 @@ def _keywords(fn: Callable[..., Any]) -> set[str]:
     names = {p.name for p in own if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     if any(p.kind is p.VAR_KEYWORD for p in own):
         names |= {*inspect.signature(FlexEnv).parameters} - {"agents", "task", "env_id"}
-    return names
+    return names.union(MEMBERS)
 
 
 def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:

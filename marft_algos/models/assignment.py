@@ -16,8 +16,8 @@ def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> di
 
     Args:
         agents: the team.
-        policies: ``own`` (one policy an agent, named after it), ``shared`` (one for all), or a mapping from
-            agent name or role to policy id that covers the team.
+        policies: ``own`` (one policy an agent, named after it), ``shared`` (one for all that are trained), or a mapping
+            from agent name or role to policy id that covers the team.
 
     Raises:
         ConfigError: an unknown agent is named, or one is left out.
@@ -25,7 +25,7 @@ def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> di
     if policies == "own":
         return {agent.name: agent.name for agent in agents}
     if policies == "shared":
-        return {agent.name: "shared" for agent in agents}
+        return {agent.name: "shared" if agent.trained else agent.name for agent in agents}
     if isinstance(policies, str):
         raise ConfigError(f"Unknown sharing '{policies}'. {did_you_mean(policies, ('own', 'shared'))}")
     known = {agent.name for agent in agents} | {agent.role for agent in agents}

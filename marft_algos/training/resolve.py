@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from marft_algos.models.weights import LoraSettings, check_adapter
 from marft_algos.rollout import selfplay
 from marft_algos.runs import start
 from marft_algos.types import SamplingParams
-from marft_envs import FlexEnv
+from marft_envs import AgentSpec, FlexEnv
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 NATIVE = Endpoint("native")
@@ -101,7 +101,9 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
         ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
             here.
     """
-    agents = assign(env.unwrapped.team, config.policies)
+    team = [agent for agent in env.unwrapped.team if agent.name in env.possible_agents]  # a wrapper plays the others
+    agents = assign(team, config.policies)
+    config = _with_frozen(config, team, agents)
     named: dict[str, Endpoint] = config.engines
     known = list(dict.fromkeys(agents.values()))
     for policy in named:
@@ -120,6 +122,22 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
     start.check(config, models, agents)
     models |= {name: models[policy] for name, policy in past.items()}
     return RunSpec(config, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
+
+
+def _with_frozen(config: TrainConfig, team: Sequence[AgentSpec], agents: Mapping[str, str]) -> TrainConfig:
+    """Returns the settings with the policies frozen of those who are never trained: judges, simulated users.
+
+    Raises:
+        ConfigError: One of them shares its policy with an agent that is trained.
+    """
+    still = {agents[agent.name] for agent in team if not agent.trained} - set(config.frozen)
+    for agent in team:
+        if agent.trained and agents[agent.name] in still:
+            raise ConfigError(
+                f"The policy '{agents[agent.name]}' is {agent.name}'s and that of an agent that is never trained. Give"
+                f" the two different policies in --policies, or freeze it: --frozen {agents[agent.name]}"
+            )
+    return config.changed(frozen=(*config.frozen, *sorted(still))) if still else config
 
 
 def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint], training: bool) -> None:

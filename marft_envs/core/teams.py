@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
-from marft_envs.core.types import AgentSpec, Example, Task
+from marft_envs.core.types import AgentSpec, Example, Skill, Task
 from marft_envs.errors import ConfigError, did_you_mean
 
 Profile = str | Mapping[str, Any]
@@ -49,6 +49,8 @@ class Team:
     """Enders whose words, where they name another agent, hand over to it instead of ending."""
     user: str = ""
     """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    end_marker: str = ""
+    """Words of the user's that end its turn."""
     readers: frozenset[str] | None = None
     """Who sees a problem's document; None: everybody."""
     terse: frozenset[str] = frozenset()
@@ -77,6 +79,22 @@ class Team:
         elif profiles is not None:
             team = replace(team, agents=_listed(profiles, where), dependency=Chain, remembers=False)
         return team if dependency is None else replace(team, dependency=lambda: dependency, remembers=False)
+
+    def ended_by(self, marker: str) -> Team:
+        """Returns the team whose user ends its turn with these words, too, and is told so; "": as it is.
+
+        Raises:
+            ConfigError: There is nobody who plays the user.
+        """
+        if not marker:
+            return self
+        if not self.user:
+            raise ConfigError(
+                "end_marker is for teams with a user-agent. Next: tools-dual_control-v0, or leave it out."
+            )
+        told = f"Say {marker} when you are done."
+        agents = (replace(a, prompt=f"{a.prompt} {told}".lstrip()) if a.name == self.user else a for a in self.agents)
+        return replace(self, agents=tuple(agents), end_marker=marker)
 
     def on(self, task: Task, rounds: int | None = None, **flex: Any) -> FlexEnv:
         """Sets the team to a task.
@@ -115,7 +133,7 @@ def numbered(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
     return tuple(out)
 
 
-_LISTED = ("role", "prompt", "with_answer", "examples", "count")
+_LISTED = ("role", "prompt", "with_answer", "examples", "skills", "trained", "count")
 """Fields of a profile in a list."""
 _CHATML = re.compile(r"^<\|im_start\|>\s*system\s*:?\s*|\s*<\|im_end\|>\s*$")
 
@@ -157,7 +175,9 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
             raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
         if not isinstance(profile, str | Mapping):
             raise ConfigError(f"{where}, {name}: expected text, or an object of prompt and examples.")
-        _check_fields(profile if isinstance(profile, Mapping) else {}, ("prompt", "examples"), f"{where}, {name}")
+        _check_fields(
+            profile if isinstance(profile, Mapping) else {}, ("prompt", "examples", "skills"), f"{where}, {name}"
+        )
     told = []
     for agent in agents:
         profile = profiles.get(agent.name, profiles.get(agent.role, {}))
@@ -168,7 +188,8 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
         if not isinstance(prompt, str):
             raise ConfigError(f"{where}, {agent.name}: the prompt is {prompt!r}; expected text.")
         examples = _examples(profile["examples"], f"{where}, {agent.name}") if "examples" in profile else agent.examples
-        told.append(replace(agent, prompt=prompt, examples=examples))
+        skills = _skills(profile["skills"], f"{where}, {agent.name}") if "skills" in profile else agent.skills
+        told.append(replace(agent, prompt=prompt, examples=examples, skills=skills))
     return tuple(told)
 
 
@@ -208,6 +229,19 @@ def _examples(entries: Any, where: str) -> tuple[Example, ...]:
     return tuple(Example(entry["user"], entry["assistant"]) for entry in entries)
 
 
+def _skills(entries: Any, where: str) -> tuple[Skill, ...]:
+    form = 'expected an object of name -> {"when": what it is for, "text": the procedure}'
+    if not isinstance(entries, Mapping):
+        raise ConfigError(f"{where}, skills: {form}.")
+    for name, entry in entries.items():
+        fields = entry if isinstance(entry, Mapping) else {}
+        if set(fields) != {"when", "text"} or not all(
+            isinstance(text, str) and text.strip() for text in fields.values()
+        ):
+            raise ConfigError(f"{where}, skill {name!r}: {form}, both texts.")
+    return tuple(Skill(str(name), entry["when"], entry["text"]) for name, entry in entries.items())
+
+
 def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
     """Returns the agents of a list of profiles; see :func:`load_profiles`."""
     if not isinstance(entries, Sequence) or isinstance(entries, str) or not entries:
@@ -228,18 +262,24 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
         left = _check_fields(entry, _LISTED, f"{where}, entry {i}", foreign=True)
         if left:
             _note(f"{where}: nothing here reads {', '.join(left)}; left out")
-        if not isinstance(entry.get("with_answer", False), bool):
-            raise ConfigError(
-                f"{where}, entry {i}: with_answer is {entry['with_answer']!r}; expected true or false, without quotes."
-            )
+        for flag in ("with_answer", "trained"):
+            if not isinstance(entry.get(flag, False), bool):
+                raise ConfigError(
+                    f"{where}, entry {i}: {flag} is {entry[flag]!r}; expected true or false, without quotes."
+                )
         count = entry.get("count", 1)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ConfigError(f"{where}, entry {i}: count is {count!r}; expected how many agents, 1 or more.")
         role = re.sub(r"[^a-z]+", "_", entry["role"].lower()).strip("_") or "agent"
         prompt = _CHATML.sub("", entry["prompt"]).replace("{{", "{").replace("}}", "}").strip()
-        examples = _examples(entry.get("examples", ()), f"{where}, entry {i}")
+        here = f"{where}, entry {i}"
+        more: dict[str, Any] = {
+            "examples": _examples(entry.get("examples", ()), here),
+            "skills": _skills(entry.get("skills", {}), here),
+            "trained": entry.get("trained", True),
+        }
         for _ in range(count):
-            agents.append(replace(member(role, prompt, entry.get("with_answer", False), seen[role]), examples=examples))
+            agents.append(replace(member(role, prompt, entry.get("with_answer", False), seen[role]), **more))
             seen[role] += 1
     check_answerer(agents, where)
     return tuple(agents)

@@ -33,6 +33,16 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Skill:
+    """A procedure of a profile that its agent reads when it needs it, by a tool."""
+
+    name: str
+    when: str
+    """What it is for, in a few words: this much stands in every prompt."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AgentSpec:
     """One member of a team: an agent of N with its profile (arXiv 2504.16129, section 3.1)."""
 
@@ -46,6 +56,10 @@ class AgentSpec:
     """True for the agent whose action is graded as the team's answer."""
     examples: tuple[Example, ...] = ()
     """Worked examples (few-shot prompting). They are a part of the profile: trusted, and never cut."""
+    skills: tuple[Skill, ...] = ()
+    """Procedures that it may read, where a family has tools (``read_skill``)."""
+    trained: bool = True
+    """False: whatever plays it is left as it is, in every run (a judge, a simulated user)."""
 
 
 @dataclass(frozen=True, slots=True)

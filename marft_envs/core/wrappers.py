@@ -10,18 +10,26 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from pettingzoo.utils.wrappers import BaseWrapper
 
 from marft_envs.core import observation as obs_mod
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.faults import show
 from marft_envs.core.types import Fault
-from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.records import trajectory
+from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
+from marft_envs.records import experts, trajectory
+from marft_envs.registry import import_for
 
-Partner = str | Callable[[list[dict[str, str]]], str]
-"""A fixed reply, or a function from chat messages to a reply."""
+Partner = str | Callable[[list[dict[str, str]]], str] | Callable[[FlexEnv, str], str]
+"""A fixed reply, a function from chat messages to a reply, or :func:`marft_envs.records.experts.reply`."""
+
+
+class PartnerError(WorkerError):
+    """A fixed partner failed: an outage, as with any reply that did not come."""
+
+    fault = "engine"
 
 
 class FlexWrapper(BaseWrapper):
@@ -122,9 +130,13 @@ class PromptObservation(FlexWrapper):
 class FixedPartners(FlexWrapper):
     """Some agents are played by fixed texts or functions; the rest act. What the partners say is recorded as ever.
 
+    ``marft_envs.make(id, partners={"user_0": "expert"})`` does the same with what can be said in a file: ``expert``,
+    or ``module:function``.
+
     Args:
         env: The environment.
-        partners: Agent name -> a reply, or a function from chat messages to a reply.
+        partners: Agent name -> a reply, a function from chat messages to a reply, or ``experts.reply``, with which the
+            task's expert speaks. A function that fails, or gives no text, is an outage.
 
     Raises:
         ConfigError: If a name is unknown, or nobody is left to act.
@@ -201,5 +213,42 @@ class FixedPartners(FlexWrapper):
             if not waiting:
                 return
             env.select(waiting[0])
-            partner = self.partners[waiting[0]]
-            self._step(partner if isinstance(partner, str) else partner(env.messages(waiting[0])))
+            self._step(self._reply(waiting[0]))
+
+    def _reply(self, agent: str) -> str:
+        partner: Any = self.partners[agent]
+        if isinstance(partner, str):
+            return partner
+        try:
+            text = partner(self.env, agent) if partner is experts.reply else partner(self.env.messages(agent))
+        except MarftError:
+            raise
+        except Exception as error:
+            show(error, f"the code that plays {agent}")
+            raise PartnerError(f"Who plays {agent} failed: {type(error).__name__}: {error}") from error
+        if not isinstance(text, str):
+            raise PartnerError(f"Who plays {agent} answered {type(text).__name__}; expected a text.")
+        return text
+
+
+def partnered(env: FlexEnv, partners: Mapping[str, str]) -> FixedPartners:
+    """Returns the environment with partners as ``make`` is told of them: ``expert``, or ``module:function``.
+
+    Raises:
+        ConfigError: It is neither, or the function is not there.
+    """
+    said = {name: _named(str(partner)) for name, partner in dict(partners).items()}
+    return FixedPartners(env, said)
+
+
+def _named(partner: str) -> Partner:
+    if partner == "expert":
+        return experts.reply
+    module, colon, name = partner.partition(":")
+    function = getattr(import_for(partner, module), name, None) if colon else None
+    if not callable(function):
+        raise ConfigError(
+            f"Nobody is played by '{partner}'. Expected 'expert', or module:function of a function from chat messages"
+            " to a reply. For a model, leave the agent out here, and give it an engine: --engines AGENT={…}."
+        )
+    return cast("Partner", function)

@@ -8,7 +8,7 @@ from typing import Any
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError
-from marft_envs.records.trajectory import Told
+from marft_envs.records.trajectory import Told, told
 
 
 def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
@@ -42,6 +42,11 @@ def of(env: FlexEnv) -> Callable[[str], str]:
     return expert
 
 
+def reply(env: FlexEnv, agent: str) -> str:
+    """Returns what the task's expert says now as an agent: a partner for ``FixedPartners``."""
+    return of(env)(agent)
+
+
 def demonstrate(
     env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
 ) -> tuple[Episode, list[Told]]:
@@ -53,6 +58,8 @@ def demonstrate(
         ready = list(env.ready_agents)
         heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
         turn(env, {agent: expert(agent) for agent in ready})
+    if len(heard) < len(env.episode.turns):  # fixed partners have spoken
+        heard = told(env.episode, base)
     return env.episode, heard
 
 

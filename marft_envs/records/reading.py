@@ -12,7 +12,17 @@ from functools import partial
 from typing import Any, NoReturn, cast, get_args
 
 from marft_envs.core.faults import fault_by
-from marft_envs.core.types import AgentSpec, Episode, Example, Fault, LayerRecord, RoundRecord, Segment, TurnRecord
+from marft_envs.core.types import (
+    AgentSpec,
+    Episode,
+    Example,
+    Fault,
+    LayerRecord,
+    RoundRecord,
+    Segment,
+    Skill,
+    TurnRecord,
+)
 from marft_envs.errors import DataError, did_you_mean
 
 Check = Callable[[Any, str], Any]
@@ -164,8 +174,10 @@ def _executed(episode: Episode, edges: Sequence[tuple[int, int]]) -> list[list[i
 
 
 _EXAMPLE = partial(_object, cls=Example, checks={"user": _text, "assistant": _text})
+_SKILL = partial(_object, cls=Skill, checks=dict.fromkeys(("name", "when", "text"), _text))
 _AGENT: dict[str, Check] = {
     "name": _text, "role": _text, "prompt": _text, "with_answer": _flag, "examples": partial(_tuple, _EXAMPLE),
+    "skills": partial(_tuple, _SKILL), "trained": _flag,
 }  # fmt: skip
 _TURN: dict[str, Check] = {
     "index": _count, "round": _count, "layer": _count, "agent": _text, "role": _text, "sees": partial(_tuple, _count),

@@ -224,3 +224,52 @@ def test_a_router_of_ones_own_is_told_what_came_of_the_turn() -> None:
         experts.turn(env, {"writer_0": text})
     assert env.episode.success
     assert [(f["called"], f["failed"], f["over"]) for f in seen] == [(True, True, False), (True, False, False)]
+
+
+def test_a_planner_advises_the_agent_whenever_the_user_has_spoken() -> None:
+    env = make("service", tiny())
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    calls = said(call("peek"))
+    for text in ("Please.", "peek first", calls, "Well?", "Go on.", "then add", "Done."):
+        experts.turn(env, {env.agent_selection: text})
+    turns = env.episode.turns
+    assert [turn.agent for turn in turns] == [
+        "user_0", "planner_0", "agent_0", "agent_0", "user_0", "planner_0", "agent_0",
+    ]  # fmt: skip
+    assert [turn.sees for turn in turns] == [(), (0,), (0, 1), (0, 1, 2), (0, 3), (0, 1, 3, 4), (0, 1, 2, 3, 4, 5)]
+    assert [agent.trained for agent in env.team] == [False, True, True]
+    assert oracle.play(make("service", tiny()), options={"task_id": "tiny/two"}).success
+    check_env(lambda: make("service", tiny(), max_turns=6))
+
+
+def test_a_users_end_marker_ends_its_turn() -> None:
+    env = make("dual_control", tiny(), end_marker="###STOP###")
+    assert "Say ###STOP### when you are done." in env.profile("user_0").prompt
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    for text in ("Add.", "How much?", "Thanks. ###STOP###"):
+        assert not env.done
+        experts.turn(env, {env.agent_selection: text})
+    assert env.done and env.episode.stop_reason == "task"
+    with pytest.raises(ConfigError, match="teams with a user-agent"):
+        make("solo", tiny(), end_marker="###STOP###")
+
+
+# Skills ----------------------------------------------------------------------------------------------
+
+
+def test_an_agent_reads_a_skill_when_it_needs_it() -> None:
+    text = "Peek first; then add what is missing."
+    profiles: Any = {"agent": {"skills": {"adding": {"when": "a counter is too low", "text": text}}}}
+    env = make("solo", tiny(), profiles=profiles)
+    env.reset(seed=0, options={"task_id": "tiny/one"})
+    assert "a counter is too low" in shown(env, "agent_0") and text not in shown(env, "agent_0")
+    experts.turn(env, {"agent_0": said(call("read_skill", name="adding"))})
+    assert text in shown(env, "agent_0")
+    experts.turn(env, {"agent_0": said(call("read_skill", name="taking"), call("finish"))})
+    episode = env.episode
+    assert "no such skill" in episode.turns[1].result
+    assert (episode.metrics["skill_words"], episode.metrics["calls"]) == (7.0, 0.0)
+    check_env(lambda: make("solo", tiny(), profiles=profiles, max_turns=6))
+    for wrong in ({"adding": "text"}, [], {"adding": {"when": "", "text": "x"}}):
+        with pytest.raises(ConfigError, match=r"skill"):
+            make("solo", tiny(), profiles={"agent": {"skills": wrong}})  # type: ignore[dict-item]

@@ -105,7 +105,8 @@ def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     table |= {"eval_greedy": not sampled, "temperature": options.temperature or 1.0}
     config = settings.build(table)
     env = setup.make_env(config, setup.eval_kwargs(config))
-    names = list(dict.fromkeys(assign(env.unwrapped.team, config.policies).values()))
+    team = [agent for agent in env.unwrapped.team if agent.name in env.possible_agents]
+    names = list(dict.fromkeys(assign(team, config.policies).values()))
     remote, models = _who(options, names)
     return dataclasses.replace(config, engines=remote, models=models), env
 

@@ -76,6 +76,7 @@ def make(
     profiles: Mapping[str, str] | None = None,
     dependency: Any = None,
     compact: bool | Mapping[str, int] = False,
+    end_marker: str = "",
     **flex: Any,
 ) -> FlexEnv:
     """Builds a tool-use environment.
@@ -104,6 +105,7 @@ def make(
             sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
         compact: Agents read each other's actions as records (``compact``); a mapping has the
             records' settings.
+        end_marker: Words of a user-agent that end its turn, as ``finish`` and an empty reply do; its profile tells it.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
 
     Raises:
@@ -113,6 +115,7 @@ def make(
     tool_domain = _domain(domain, domain_args, team_name)
     members = (team_name if isinstance(team_name, Team) else team(team_name, tool_domain)).changed(profiles, dependency)
     check(members, tool_domain)
+    members = members.ended_by(end_marker)
     dialects = by_agent(dialect, members)
     members = told(members, dialects)
     problems = tool_domain.problems(split, whole(levels), limit)
@@ -153,7 +156,7 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
         raise ConfigError(f"There is no module '{module}' for the domain '{domain}'.") from error
     if factory is None:
         raise ConfigError(f"'{module}' has no '{name}' for the domain '{domain}'. Expected module:callable.")
-    arguments = {**(_FOR_TWO.get(domain, {}) if team_name == "dual_control" else {}), **(args or {})}
+    arguments = {**(_FOR_TWO.get(domain, {}) if team_name in ("dual_control", "service") else {}), **(args or {})}
     _check_arguments(domain, factory, arguments)
     return factory(**arguments)
 

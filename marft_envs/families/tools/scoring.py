@@ -63,6 +63,8 @@ class Tally:
     steps: list[CallStep] = field(default_factory=list)
     changed: bool = False
     """Some call of the team's changed the state."""
+    skill_words: int = 0
+    """Words of skills that were read."""
     trace: list[tuple[str, bool]] = field(default_factory=list)
     """Per turn: who acted ("" for several at once, and between user turns), and whether it brought anything new."""
 

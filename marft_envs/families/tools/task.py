@@ -12,7 +12,6 @@ import numpy as np
 
 from marft_envs.core.faults import show as show_fault
 from marft_envs.core.rewards import CompositeReward
-from marft_envs.core.routing import parse_names
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Outcome, Show, TurnRecord
 from marft_envs.errors import ConfigError, DataError, check_known
@@ -21,7 +20,7 @@ from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.scoring import CallStep, Tally
 from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown
 from marft_envs.families.tools.speech import Speech, UserTalk, by_agent
-from marft_envs.families.tools.teams import FINISH, control, held
+from marft_envs.families.tools.teams import FINISH, SKILL, control, ends, held, skill
 from marft_envs.families.tools.types import (
     StateGrade,
     Tool,
@@ -247,7 +246,7 @@ class ToolTask(Drawn[ToolProblem]):
             facts["called"] = facts["failed"] = True
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
-            facts["over"] = facts["over"] or self._ends(agent, turn.text)
+            facts["over"] = facts["over"] or ends(self.team, agent, turn.text)
             return "", self.talk.hear(agent, reply.words, False, facts["over"])
         facts["called"] = True
         lines, new = [], False
@@ -257,16 +256,6 @@ class ToolTask(Drawn[ToolProblem]):
             new = new or brought
         self.talk.hear(agent, reply.words, True, facts["over"])
         return "\n".join(lines), new
-
-    def _ends(self, agent: str, text: str) -> bool:
-        """Whether a reply without a call ends the user's turn."""
-        if agent not in self.team.enders:
-            return False
-        if agent == self.team.user:
-            return not text.strip()
-        if agent in self.team.routers:
-            return not parse_names(text, [name for name in self.agents if name != agent])
-        return True
 
     def _carry_out(self, session: ToolSession, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
         """One call: its line of text, and whether it brought anything new."""
@@ -300,6 +289,12 @@ class ToolTask(Drawn[ToolProblem]):
         """``finish`` and handovers, which are the environment's own; and every call once the user's turn is over."""
         if facts["over"]:
             return ToolResult(call, agent, False, None, "not_permitted", "the user's turn is over")
+        if call.name == SKILL:
+            text = skill(self.team, agent, call.arguments)
+            self.tally.skill_words += len(text.split())
+            return ToolResult(
+                call, agent, bool(text), text or None, "" if text else "tool_error", "there is no such skill"
+            )
         to = self.control[agent][call.name][1]
         if call.arguments:
             return ToolResult(call, agent, False, None, "invalid_arguments", "this tool takes no arguments")
@@ -347,6 +342,8 @@ class ToolTask(Drawn[ToolProblem]):
             gold, most = oracle.wanted(self), self.limits.max_calls
             least = self.problem.least_steps
             self._metrics = scoring.metrics(*self._paid_for, least, self.agents, most, self.budgets, gold)
+            if any(agent.skills for agent in self.team.agents):
+                self._metrics["skill_words"] = float(self._paid_for[1].skill_words)
         return self._metrics
 
     # For drivers and tests -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ functions here turn that into the next layer. A user turn is a round.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from string import Template
@@ -17,7 +17,7 @@ from typing import Any
 from marft_envs.core.dependency import DependencyFunction, View
 from marft_envs.core.routing import Router, parse_names
 from marft_envs.core.teams import Team, member, named
-from marft_envs.core.types import AgentSpec, Turn
+from marft_envs.core.types import AgentSpec, Skill, Turn
 from marft_envs.errors import ConfigError, check_known
 from marft_envs.families import tables
 from marft_envs.families.tools.dialects import DEFAULT, dialect
@@ -29,6 +29,8 @@ for nobody); the user's turn is over."""
 
 FINISH = "finish"
 """The tool that ends the user's turn."""
+SKILL = "read_skill"
+"""The tool by which an agent reads a procedure of its profile (``AgentSpec.skills``)."""
 
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -68,6 +70,11 @@ def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool,
     out = {}
     if agent in team.enders and FINISH not in domain.tools:
         out[FINISH] = (Tool(FINISH, "Ends the work on the user's request.", _EMPTY), "")
+    if skills := _skills(team, agent):
+        told = "; ".join(f"{name}: {skill.when}" for name, skill in skills.items())
+        names = {"type": "string", "enum": list(skills)}
+        schema = {"type": "object", "properties": {"name": names}, "required": ["name"], "additionalProperties": False}
+        out[SKILL] = (Tool(SKILL, f"Shows how something is done. There is {told}.", schema, read_only=True), "")
     roles = {member.name: member.role for member in team.agents}
     for other in team.transfers.get(agent, ()):
         role = roles[other]
@@ -76,6 +83,27 @@ def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool,
             raise ConfigError(f"The domain's tool '{name}' has the name of a handover. Rename one of the two.")
         out[name] = (Tool(name, f"Hands control over to {role}.", _EMPTY), other)
     return out
+
+
+def _skills(team: Team, agent: str) -> dict[str, Skill]:
+    return {skill.name: skill for member in team.agents if member.name == agent for skill in member.skills}
+
+
+def skill(team: Team, agent: str, arguments: Mapping[str, Any]) -> str:
+    """Returns the procedure that an agent asks for; "" if it has none of that name."""
+    wanted = _skills(team, agent).get(str(arguments.get("name")))
+    return wanted.text if wanted is not None and set(arguments) == {"name"} else ""
+
+
+def ends(team: Team, agent: str, text: str) -> bool:
+    """Returns whether a reply without a call ends the user's turn."""
+    if agent not in team.enders:
+        return False
+    if agent == team.user:
+        return not text.strip() or bool(team.end_marker and team.end_marker in text)
+    if agent in team.routers:
+        return not parse_names(text, [member.name for member in team.agents if member.name != agent])
+    return True
 
 
 # Who acts next ------------------------------------------------------------------------------------------
@@ -137,17 +165,22 @@ class Talk(DependencyFunction):
     """D of two who share a world and not their tools: each acts while it calls, and its words go to the other.
 
     Of the other, each sees the words and not the calls.
+
+    Args:
+        first: Who speaks first.
+        second: Who answers.
+        advisers: Who speak, side by side, before ``second`` does, and to it alone; they hear the talk.
     """
 
-    def __init__(self, first: str, second: str) -> None:
-        self.pair = (first, second)
+    def __init__(self, first: str, second: str, advisers: Sequence[str] = ()) -> None:
+        self.pair, self.advisers = (first, second), tuple(advisers)
         self.words: list[int] = []
         """History indices of turns without a call."""
 
     def bind(self, agents: tuple[str, ...] | list[str]) -> None:  # type: ignore[override]
         """Checks the two names."""
         super().bind(agents)
-        self._known(self.pair)
+        self._known((*self.pair, *self.advisers))
 
     def reset(self) -> None:
         """Forgets the last episode."""
@@ -155,17 +188,23 @@ class Talk(DependencyFunction):
 
     def next_layer(self, view: View) -> list[Turn]:
         """Returns the turn of whoever has the word."""
-        to = self.pair[0]
-        if view.layer:
-            last = view.history[-1]
+        to, last = self.pair[0], view.history[-1] if view.layer else None
+        if last is not None and last.agent in self.advisers:
+            to = self.pair[1]
+        elif last is not None:
             called = _fact(view, "called")
             if not called:
                 self.words.append(last.index)
             if _fact(view, "over"):
                 return []
             to = last.agent if called else self.pair[last.agent == self.pair[0]]
-        own_turns = [turn.index for turn in view.history if turn.agent == to]
-        return [Turn(to, tuple(sorted({*own_turns, *self.words})))]
+            if to != last.agent == self.pair[0] and self.advisers:
+                return [self._turn(view, adviser) for adviser in self.advisers]
+        return [self._turn(view, to)]
+
+    def _turn(self, view: View, to: str) -> Turn:
+        heard = (to, *self.advisers) if to == self.pair[1] else (to,)
+        return Turn(to, tuple(sorted({*self.words, *(turn.index for turn in view.history if turn.agent in heard)})))
 
 
 # Teams ----------------------------------------------------------------------------------------------------
@@ -243,14 +282,17 @@ def supervisor(domain: ToolDomain) -> Team:
     return Team(agents, dependency, holds=holds, enders=frozenset({"supervisor_0"}), transfers=transfers)
 
 
-def dual_control(domain: ToolDomain) -> Team:
-    """A user-agent and an agent, each with tools of its own on one state (the user perhaps with none), who talk."""
+def dual_control(domain: ToolDomain, name: str = "dual_control") -> Team:
+    """A user-agent and an agent, each with tools of its own on one state (the user perhaps with none), who talk.
+
+    In ``service`` the user is not trained, and a planner advises the agent whenever the user has spoken.
+    """
     unknown = sorted(domain.user_tools - set(domain.tools))
     if unknown:
         raise ConfigError(f"'{unknown[0]}' is a user tool of '{domain.name}' and does not exist.")
     return Team(
-        _agents("dual_control", domain),
-        partial(Talk, "user_0", "agent_0"),
+        agents := _agents(name, domain),
+        partial(Talk, "user_0", "agent_0", tuple(agent.name for agent in agents if agent.role == "planner")),
         holds={"user_0": frozenset(domain.user_tools), "agent_0": frozenset(domain.tools) - domain.user_tools},
         enders=frozenset({"user_0"}),
         user="user_0",
@@ -295,6 +337,7 @@ TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "supervisor": supervisor,
     "debate": partial(advised_team, name="debate"),
     "dual_control": dual_control,
+    "service": partial(dual_control, name="service"),
 }
 READING: dict[str, Callable[[ToolDomain], Team]] = {
     "quarantine": quarantine,
