@@ -372,15 +372,15 @@ def _limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
 
 
 _NAME = re.compile(r"\w[\w.-]*")
-_HOOKS = ("reset", "observe", "on_layer", "on_round", "sample_actions")
+_MEMBERS = ("reset", "observe", "on_layer", "on_round", "sample_actions", "task_id", "slow")
 
 
 def _check_task(task: Any) -> None:
-    missing = [name for name in _HOOKS if not callable(getattr(task, name, None))]
+    missing = [name for name in _MEMBERS if getattr(task, name, None) is None]
     if missing:
         raise ConfigError(
-            f"The task {type(task).__name__} has no {', '.join(missing)}; expected {', '.join(_HOOKS)}. Next: write it;"
-            " docs/custom-tasks.md has a whole one."
+            f"The task {type(task).__name__} has no {', '.join(missing)}; expected {', '.join(_MEMBERS)}. Next: write"
+            " it; docs/custom-tasks.md has a whole one."
         )
 
 
