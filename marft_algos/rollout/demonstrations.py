@@ -36,6 +36,41 @@ class _Demonstration:
     """What the agent of each turn was told."""
 
 
+def recorded(source: str) -> list[tuple[str, Episode]]:
+    """Reads the episodes of a file, or everything that a run has recorded while training, each with a name.
+
+    Raises:
+        ConfigError: There is nothing there.
+        DataError: It holds no episode, or cannot be read.
+    """
+    path = Path(source)
+    # Evaluations are of held-out problems.
+    files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        run = Path("runs") / source
+        meant = f" Did you mean '{run}'?" if (run / "episodes").is_dir() else ""
+        raise ConfigError(
+            f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder"
+            f" of a run that recorded some.{meant}"
+        )
+    form = (
+        "one recorded episode a line, as a run writes them (runs/NAME/episodes), marft eval --out, and"
+        " marft_envs.records.trajectory.write"
+    )
+    try:
+        found = [
+            (f"{episode.task_id} (no. {number} of {file.name})", episode)
+            for file in files
+            for number, episode in enumerate(read(file), 1)
+        ]
+    except DataError as error:
+        said = str(error).rstrip(".")
+        raise DataError(f"{said}{'' if said.endswith('?') else '.'} Expected {form}.") from error
+    if not found:
+        raise DataError(f"'{source}' holds no episode. Expected {form}.")
+    return found
+
+
 class Demonstrations:
     """Where demonstrations come from, and how they become trajectories.
 
@@ -77,7 +112,7 @@ class Demonstrations:
         if source == "expert":
             experts.of(self._env)
             return
-        self._recorded, episodes = [], self._read(source)
+        self._recorded, episodes = [], recorded(source)
         for name, episode in episodes:
             if episode.success and not episode.failed:
                 self._recorded.append((name, episode))
@@ -210,35 +245,6 @@ class Demonstrations:
             first, last = position - through * size, position + n - through * size
             episodes += [self._recorded[int(i)] for i in order[max(first, 0) : last]]
         return episodes
-
-    def _read(self, source: str) -> list[tuple[str, Episode]]:
-        """Reads the episodes of a file, or everything that a run has recorded while training, each with a name."""
-        path = Path(source)
-        # Evaluations are of held-out problems.
-        files = sorted((path / "episodes").glob("train-*.jsonl")) if path.is_dir() else [path]
-        if not files or not files[0].is_file():
-            run = Path("runs") / source
-            meant = f" Did you mean '{run}'?" if (run / "episodes").is_dir() else ""
-            raise ConfigError(
-                f"There are no demonstrations at '{source}'. Expected 'expert', a JSONL file of episodes, or the folder"
-                f" of a run that recorded some.{meant}"
-            )
-        form = (
-            "one recorded episode a line, as a run writes them (runs/NAME/episodes), marft eval --out, and"
-            " marft_envs.records.trajectory.write"
-        )
-        try:
-            found = [
-                (f"{episode.task_id} (no. {number} of {file.name})", episode)
-                for file in files
-                for number, episode in enumerate(read(file), 1)
-            ]
-        except DataError as error:
-            said = str(error).rstrip(".")
-            raise DataError(f"{said}{'' if said.endswith('?') else '.'} Expected {form}.") from error
-        if not found:
-            raise DataError(f"'{source}' holds no episode. Expected {form}.")
-        return found
 
     def _unfit(self, episode: Episode) -> str:
         """Says why an episode is nothing to imitate, if so."""
