@@ -74,9 +74,9 @@ def run_distill(argv: list[str]) -> int:
     options: DistillArguments = arguments.parse(DistillArguments, argv, prog="marft distill")
     source = Path(options.source)
     out = Path(options.out) if options.out else (source if source.is_dir() else source.parent) / "single.jsonl"
+    team = [episode for _, episode in recorded(options.source) if episode.success and not episode.failed]
     if out.exists():
         raise ConfigError(f"{out} is there already. Next: another name (--out FILE), or remove it.")
-    team = [episode for _, episode in recorded(options.source) if episode.success and not episode.failed]
     if not team:
         raise DataError(f"No episode at '{options.source}' succeeded: there is nothing to distil.")
     single: list[Episode] = []
