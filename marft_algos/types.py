@@ -60,6 +60,8 @@ class GenerationRequest:
     """Who acts; engines without weights (scripted, hosted) choose their reply by it."""
     messages: Sequence[Mapping[str, str]] = ()
     """The chat ``prompt_ids`` was rendered from, for engines that read text."""
+    begun: int = 0
+    """Last tokens of the prompt that are the beginning of the reply, which somebody else has set."""
     chain: Hashable = None
     """Names the requests of which each prompt may begin with the one before and its reply: one agent's, of one
     episode. None: no other request will extend it."""

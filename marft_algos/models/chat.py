@@ -365,6 +365,20 @@ class Renderer:
         """Returns whether the policy's prompts hold its agent's tools in the template's own form."""
         return self.chat(policy).tools
 
+    def begin(self, policy: str, prefix: str) -> list[int]:
+        """Returns the beginning of a reply, which a task has set, as tokens that stand behind the prompt.
+
+        Raises:
+            ConfigError: The policy is a hosted model's, which begins its replies itself.
+        """
+        if policy not in self._chats:
+            raise ConfigError(
+                f"The task has begun a reply of '{policy}', which a hosted model plays: it cannot go on from there."
+                " Next: a model with weights here (leave out --engines for it)."
+            )
+        ids: list[int] = self.tokenizer(policy).encode(prefix, add_special_tokens=False)
+        return ids
+
     def render(self, policy: str, messages: Messages, tools: Tools = ()) -> list[int]:
         """Returns the prompt of one conversation as token ids, by the model's chat template.
 

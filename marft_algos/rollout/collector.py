@@ -257,16 +257,24 @@ class Collector:
                 rendered = self._renderer.render_many(policy, list(map(attrgetter("messages"), its_turns)), tools)
                 for i, prompt in zip(rows, rendered, strict=True):
                     prompts[i] = self._fit(policy, turns[i], prompt)
+        begun = [0] * len(turns)
+        for i, (turn, owner) in enumerate(zip(turns, owners, strict=True)):
+            if self._renderer is not None and (prefix := turn.prefix):
+                ids = self._renderer.begin(owner, prefix)
+                prompts[i], begun[i] = [*prompts[i], *ids], len(ids)
         return [
             GenerationRequest(
                 policy=owner,
                 prompt_ids=prompt,
+                begun=given,
                 seed=row_seed(self._seed, self._iteration, self._number(turn), turn.index_hint, sample),
                 agent=turn.agent,
                 messages=turn.messages,
                 chain=(self._panel, turn.episode, turn.agent) if turn.repeats else None,
             )
-            for turn, owner, prompt, sample in zip(turns, owners, prompts, samples or [0] * len(turns), strict=True)
+            for turn, owner, prompt, given, sample in zip(
+                turns, owners, prompts, begun, samples or [0] * len(turns), strict=True
+            )
         ]
 
     def _fit(self, policy: str, turn: Request, prompt: list[int]) -> list[int]:
@@ -299,10 +307,12 @@ class Collector:
         for turn, request, reply in answered:
             key = turn.episode, turn.agent, request.policy
             if key in self._rendered:
-                self._said[key] = Said(self._rendered.pop(key), request.prompt_ids, reply.action_ids)
+                ids, cut = request.prompt_ids, len(request.prompt_ids) - request.begun
+                self._said[key] = Said(self._rendered.pop(key), ids[:cut], [*ids[cut:], *reply.action_ids])
             self._open[turn.episode, turn.index_hint] = self._transition(turn, request, reply)
         extras = [_recorded(request, reply) for _, request, reply in answered]
-        ended = self._vec.push([turn for turn, *_ in answered], [reply.text for *_, reply in answered], extras)
+        texts = [turn.prefix + reply.text for turn, _, reply in answered]
+        ended = self._vec.push([turn for turn, *_ in answered], texts, extras)
         for turn, reply in failed.values():
             ended += self._vec.fail(turn, reply.error)
         return ended
@@ -341,13 +351,15 @@ class Collector:
         if not ends or not t.trainable or not t.reply.action_ids or self._renderer is None:
             return t
         chat, ids = self._renderer.chat(t.policy), t.reply.action_ids
-        if chat.text_of(ids) != turn.text:
+        said = chat.text_of(ids)
+        given = len(turn.text) - len(said) if t.request.begun else 0
+        if said != turn.text[given:]:
             raise ConfigError(
                 f"The task paid segments of a reply of '{t.agent}' that the environment received as other text than was"
                 " sampled, so that no token is known to write them. Pay such turns whole (Outcome.turn_rewards), or"
                 " leave out the wrapper that changes replies."
             )
-        return replace(t, tokens_at={end: chat.token_at(ids, turn.text, end) for end in sorted(ends)})
+        return replace(t, tokens_at={end: chat.token_at(ids, said, max(end - given, 1)) for end in sorted(ends)})
 
     def _planned(self, episode: Episode) -> list[Transition]:
         """Renders the layer that would have run: its value is the bootstrap of a truncated episode."""

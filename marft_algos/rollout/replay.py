@@ -343,7 +343,7 @@ class TreeCollector(Collector):
         starts: dict[int, FlexEnv] = {}
         firsts: dict[int, dict[int, str]] = defaultdict(dict)
         for turn in turns:
-            firsts[turn.episode][turn.index_hint] = candidates[turn.episode, turn.index_hint][0][1].text
+            firsts[turn.episode][turn.index_hint] = turn.prefix + candidates[turn.episode, turn.index_hint][0][1].text
         branches: list[Branch] = []
         places: dict[tuple[int, int, int], int] = {}  # (episode, turn, candidate) -> branch
         for turn in trained:
@@ -355,7 +355,7 @@ class TreeCollector(Collector):
                 # The layer's first candidates together are one branch, whoever is judged by it.
                 place = (turn.episode, turn.index_hint if j else -1, j)
                 if place not in places:
-                    texts = {**firsts[turn.episode], turn.index_hint: reply.text}
+                    texts = {**firsts[turn.episode], turn.index_hint: turn.prefix + reply.text}
                     branches.append(Branch(starts[turn.episode], self._number(turn), texts, until_paid=True))
                     places[place] = len(branches) - 1
                 places[turn.episode, turn.index_hint, j] = places[place]

@@ -144,10 +144,12 @@ class Schedule:
     def act(self, agent: str, text: str) -> bool:
         """Takes an agent's action; with the layer's last it commits. Returns whether it did.
 
+        Where the task has begun the reply, the action may have that beginning or go on from it.
         A commit enters the layer's actions into the history, asks the task, and goes on.
         """
         self.expect_ready(agent)
-        self.pending[agent] = text
+        begins = optional(self.task, "prefix")(agent)
+        self.pending[agent] = text if text.startswith(begins) else begins + text
         if len(self.pending) < len(self.layer):
             return False
         view, layers = self.view, self.record.layers

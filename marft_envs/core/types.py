@@ -335,6 +335,10 @@ class TaskDefaults:
         """Returns the tools that an agent can call now, as OpenAI's chat API and chat templates take them."""
         return []
 
+    def prefix(self, agent: str) -> str:
+        """Returns the beginning of what an agent says next: it goes on from there, and answers for the rest alone."""
+        return ""
+
     def restored(self, agent: str, text: str) -> str:
         """Returns an agent's own earlier words, which were neutralised, with the marks of its calls whole again."""
         return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
