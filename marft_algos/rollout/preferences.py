@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marft_algos import seeds
-from marft_algos.rollout.demonstrations import Demonstrations, none_left
+from marft_algos.rollout.demonstrations import Demonstrations, recorded, none_left
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
@@ -36,7 +36,7 @@ class Preferences(Demonstrations):
                 "Preferences are learnt from recorded episodes, good and bad. Name them: --demonstrations runs/NAME, or"
                 " a JSONL file."
             )
-        episodes = [episode for _, episode in self._read(source)]
+        episodes = [episode for _, episode in recorded(source)]
         starts: dict[str, list[Episode]] = {}
         for episode in episodes:
             if not episode.infra:
