@@ -341,6 +341,10 @@ class Renderer:
         """Agents whose policy has a template: hosted ones are left out."""
         return [agent for agent, policy in self._agents.items() if policy in self._chats]
 
+    def plays(self, agent: str) -> bool:
+        """Returns whether a policy plays the agent, and not a wrapper of the environment."""
+        return agent in self._agents
+
     def policy_of(self, agent: str) -> str:
         """Returns the policy an agent plays with, hosted or local."""
         if agent not in self._agents:

@@ -367,13 +367,14 @@ class Collector:
             return []
         transitions = []
         for planned in episode.planned:
-            policy = self._renderer.policy_of(planned.turn.agent)
+            agent = planned.turn.agent
+            policy = self._renderer.policy_of(agent) if self._renderer.plays(agent) else ""
             local = policy in self._renderer.policies
             prompt = self._renderer.render(policy, planned.messages, planned.tools) if local else []
             transitions.append(
                 Transition(
                     turn=planned.turn,
-                    request=GenerationRequest(policy, prompt, 0, planned.turn.agent),
+                    request=GenerationRequest(policy, prompt, 0, agent),
                     trainable=False,
                     team_view=planned.team_view,
                     observation=planned.observation,

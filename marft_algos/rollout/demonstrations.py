@@ -260,7 +260,7 @@ class Demonstrations:
         """Returns an episode's turns as training has them; or why they cannot be learnt from."""
         transitions = []
         for turn, (messages, tools) in zip(episode.turns, heard, strict=True):
-            policy = self._renderer.policy_of(turn.agent)
+            policy = self._renderer.policy_of(turn.agent) if self._renderer.plays(turn.agent) else ""
             if policy not in self._renderer.policies:
                 transitions.append(Transition(turn, trainable=False))
                 continue
