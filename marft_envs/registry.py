@@ -21,6 +21,8 @@ from types import ModuleType
 from typing import Any, cast
 
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.judge import judged
+from marft_envs.core.partners import FixedPartners, Partner, expert
 from marft_envs.errors import ConfigError, did_you_mean
 
 PLUGIN_GROUP = "marft.envs"
@@ -176,7 +178,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
         **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
             ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one. ``judge`` adds
             judges (:func:`marft_envs.core.judge.judged`); ``partners`` says who is played by the task's ``expert``, or
-            by ``module:function`` (:class:`marft_envs.core.wrappers.FixedPartners`).
+            by ``module:function`` (:class:`marft_envs.core.partners.FixedPartners`).
 
     Raises:
         ConfigError: If the id or a keyword is unknown.
@@ -203,14 +205,31 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
 
 def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None) -> FlexEnv:
     """Returns an environment with members that nobody trains: judges, and agents that a function plays."""
-    from marft_envs.core.judge import judged
-    from marft_envs.core.wrappers import partnered
-
     made = env.unwrapped
     if judge:
         env = judged(env, judge)
         env.env_kwargs = made.env_kwargs
-    return cast("FlexEnv", partnered(env, partners)) if partners else env
+    if not partners:
+        return env
+    return cast("FlexEnv", FixedPartners(env, {name: _partner(str(who)) for name, who in dict(partners).items()}))
+
+
+def _partner(who: str) -> Partner:
+    """Returns who plays an agent: ``expert``, or ``module:function``.
+
+    Raises:
+        ConfigError: It is neither, or the function is not there.
+    """
+    if who == "expert":
+        return expert
+    module, colon, name = who.partition(":")
+    function = getattr(import_for(who, module), name, None) if colon else None
+    if not callable(function):
+        raise ConfigError(
+            f"Nobody is played by '{who}'. Expected 'expert', or module:function of a function from chat messages"
+            " to a reply. For a model, leave the agent out here, and give it an engine: --engines AGENT={…}."
+        )
+    return cast("Partner", function)
 
 
 def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:

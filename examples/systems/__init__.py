@@ -1,0 +1,1 @@
+"""Systems of the literature, one file each; ``run.py`` trains them."""

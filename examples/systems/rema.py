@@ -1,8 +1,8 @@
 """ReMA (Wan et al., arXiv 2503.09501): a meta-thinker says how to go about a problem, a reasoner carries it out.
 
 Reproduced: two policies, one of which thinks about thinking; both are trained on the team's success, here with the
-group-relative advantages that the paper's multi-turn variant uses. Departs: the problems and profiles are those that the
-embedded model reads, and the two talk for one round.
+group-relative advantages of the paper's multi-turn variant. Departs: problems and profiles are those that the embedded
+model reads, and the two talk for one round.
 
     python examples/systems/rema.py            # four minutes on one core
 """

@@ -20,7 +20,7 @@ from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.runs.onlooker import seen
 from marft_algos.terminal import clean, say
 from marft_algos.training import launch
-from marft_envs.records import experts
+from marft_envs.core.partners import expert_of
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
@@ -148,7 +148,7 @@ def _dry_run(argv: list[str]) -> int:
             say(words)
         shown.close()
     elif config.warm_start and not config.start:
-        experts.of(env)
+        expert_of(env)
     say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()

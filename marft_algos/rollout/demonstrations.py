@@ -14,6 +14,7 @@ from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import Panel
 from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
 from marft_envs import FlexEnv
+from marft_envs.core.partners import expert_of
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError
 from marft_envs.records import experts
@@ -110,7 +111,7 @@ class Demonstrations:
     def _open(self, source: str) -> None:
         """Reads what is recorded."""
         if source == "expert":
-            experts.of(self._env)
+            expert_of(self._env)
             return
         self._recorded, episodes = [], recorded(source)
         for name, episode in episodes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from marft_algos import seeds
-from marft_algos.rollout.demonstrations import Demonstrations, recorded, none_left
+from marft_algos.rollout.demonstrations import Demonstrations, none_left, recorded
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.types import Episode, optional
+from marft_envs.core.partners import expert_of
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError
 from marft_envs.records.trajectory import Told, told
 
@@ -26,32 +27,11 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
     return demonstrate(env, seed, options)[0]
 
 
-def of(env: FlexEnv) -> Callable[[str], str]:
-    """Returns the expert of an environment's task: what it says now in an agent's place.
-
-    Raises:
-        ConfigError: The task has none.
-    """
-    base = env.unwrapped
-    expert: Callable[[str], str] | None = optional(base.task, "expert")
-    if expert is None:
-        raise ConfigError(
-            f"The task of {base.env_id} has no expert, so nobody demonstrates it. Give the task a method"
-            " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
-        )
-    return expert
-
-
-def reply(env: FlexEnv, agent: str) -> str:
-    """Returns what the task's expert says now as an agent: a partner for ``FixedPartners``."""
-    return of(env)(agent)
-
-
 def demonstrate(
     env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
 ) -> tuple[Episode, list[Told]]:
     """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
-    base, expert = env.unwrapped, of(env)
+    base, expert = env.unwrapped, expert_of(env)
     env.reset(seed=seed, options=dict(options or {}))
     heard: list[Told] = []
     while not env.done:

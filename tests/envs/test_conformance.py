@@ -12,7 +12,8 @@ import pytest
 import marft_envs
 from helpers.flex import PlainTask, flex, team
 from marft_envs import ConfigError, FlexEnv, Independent, Layered, Outcome, Router, check_env
-from marft_envs.core.wrappers import FixedPartners, PromptObservation, TurnLimit
+from marft_envs.core.partners import FixedPartners
+from marft_envs.core.wrappers import PromptObservation, TurnLimit
 from marft_envs.testing.conformance import CheckError
 
 IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]  # other tests register test/…

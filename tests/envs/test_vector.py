@@ -14,8 +14,9 @@ import pytest
 import marft_envs
 from helpers.flex import PlainTask, flex, play
 from marft_envs import Chain, ConfigError, DependencyError, Episode, FlexEnv, Independent, Layered, Outcome, Turn
+from marft_envs.core.partners import FixedPartners
 from marft_envs.core.vector import Request, VectorEnv
-from marft_envs.core.wrappers import FixedPartners, TurnLimit
+from marft_envs.core.wrappers import TurnLimit
 
 Reply = Callable[[Request], str]
 

@@ -19,8 +19,9 @@ from marft_algos.rollout.collector import Collector, States
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv, Independent, Layered, Outcome, TurnRecord
+from marft_envs.core.partners import FixedPartners
 from marft_envs.core.vector import VectorEnv
-from marft_envs.core.wrappers import FixedPartners, FlexWrapper, RecordEpisodes, TurnLimit
+from marft_envs.core.wrappers import FlexWrapper, RecordEpisodes, TurnLimit
 from marft_envs.errors import ConfigError
 
 

@@ -18,7 +18,7 @@ import gymnasium
 
 from marft_envs import registry
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.wrappers import FixedPartners, Partner
+from marft_envs.core.partners import FixedPartners, Partner
 from marft_envs.errors import ConfigError, check_known
 
 IDLE_EPISODES = 100

@@ -22,9 +22,9 @@ from typing import Any
 from marft_envs.adapters.optional import require
 from marft_envs.adapters.outward.learner_row import LearnerRow, Message, paid, template
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.partners import FixedPartners
 from marft_envs.core.types import Episode
 from marft_envs.core.vector import Request, VectorEnv
-from marft_envs.core.wrappers import FixedPartners
 from marft_envs.errors import ConfigError
 
 Say = Callable[[str, Sequence[Message]], str]
@@ -149,7 +149,7 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
     Args:
         make: Builds one environment; TRL asks for as many as it plays at once.
         learner: The agent that the model plays.
-        partners: The others, as for :class:`marft_envs.core.wrappers.FixedPartners`.
+        partners: The others, as for :class:`marft_envs.core.partners.FixedPartners`.
     """
     require("trl", "trl", "1.16")
 
