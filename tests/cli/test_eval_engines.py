@@ -103,12 +103,16 @@ def test_a_hosted_team_is_scored_and_priced(capsys: pytest.CaptureFixture[str]) 
     pairs = [[row[i] or row[j] for i, j in itertools.combinations(range(4), 2)] for row in solved]
     assert content["pass"]["2"]["mean"] == pytest.approx(np.mean(pairs))
     assert content["pass"]["4"]["mean"] == pytest.approx(solved.any(1).mean())
+    both = [[row[i] and row[j] for i, j in itertools.combinations(range(4), 2)] for row in solved]
+    assert content["pass_hat"]["2"]["mean"] == pytest.approx(np.mean(both))
+    assert content["pass_hat"]["4"]["mean"] == pytest.approx(solved.all(1).mean())
+    assert content["pass_hat"]["1"] == content["pass"]["1"]
     assert set(content["pass"]) == {"1", "2", "4"} and content["pass"]["1"]["mean"] == content["average"]["mean"]
     asked = {"requests": 20, "retries": 0, "failed": 0, "empty": 0, "refused": 0, "tokens_in": 200, "tokens_out": 100}
     assert content["usage"]["solver_0"] == {**asked, "cost": pytest.approx((200 * 3 + 100 * 7) / 1e6)}
     assert content["cost"] == pytest.approx(2 * (200 * 3 + 100 * 7) / 1e6)
     shown = capsys.readouterr().out
-    assert "avg@4" in shown and "pass@2" in shown and "200 + 100 tokens" in shown
+    assert "avg@4" in shown and "pass@2" in shown and "pass^4" in shown and "200 + 100 tokens" in shown
     turn = episodes[0].turns[0]
     assert (turn.extras or {})["prompt_tokens"] == 10 and (turn.extras or {})["tokens"] == 5
 
@@ -235,7 +239,7 @@ def test_an_outage_stops_it_and_what_has_ended_stands(capsys: pytest.CaptureFixt
     assert set(answered.values()) == {1} and len(answered) == 60
     with serving(good) as other:
         assert main(command(other, "--episodes", "30", out="whole")) == 0
-    same = ("average", "pass", "infra")
+    same = ("average", "pass", "pass_hat", "infra")
     assert [results()[key] for key in same] == [results("whole")[key] for key in same]
 
 

@@ -18,7 +18,7 @@ from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code.checkers import output_agrees, value_agrees
 from marft_envs.families.code.judge import Judge, Report, TestResult, written
 from marft_envs.families.code.problem import CodeProblem, Test
-from marft_envs.families.code.rewards import pass_at_k, score
+from marft_envs.families.code.rewards import pass_at_k, pass_hat_k, score
 from marft_envs.families.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
 from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
 
@@ -375,15 +375,18 @@ def test_scores_of_a_report() -> None:
         assert score(reward, Report.same("no_code", 2)) == 0.0
 
 
-def test_pass_at_k_is_the_chance_over_all_draws() -> None:
+def test_pass_at_k_and_pass_hat_k_are_the_chances_over_all_draws() -> None:
     for n in range(1, 8):
         for c, k in itertools.product(range(n + 1), range(1, n + 1)):
             draws = list(itertools.combinations([i < c for i in range(n)], k))
             assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
-    assert pass_at_k(10_000, 1, 5_000) == pytest.approx(0.5)
+            assert pass_hat_k(n, c, k) == pytest.approx(sum(map(all, draws)) / len(draws))
+    assert pass_at_k(10_000, 1, 5_000) == pass_hat_k(10_000, 9_999, 5_000) == pytest.approx(0.5)
     for bad in ((5, 6, 1), (5, -1, 1), (5, 1, 0), (5, 1, 6)):
         with pytest.raises(ConfigError, match="pass@k"):
             pass_at_k(*bad)
+        with pytest.raises(ConfigError, match=r"pass\^k"):
+            pass_hat_k(*bad)
 
 
 # Every value has a verdict ------------------------------------------------------------------------------

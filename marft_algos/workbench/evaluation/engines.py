@@ -205,6 +205,8 @@ def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:
     say(f"{f'avg@{evaluation.samples}':<10} {average}")
     for k, interval in content["pass"].items():
         say(f"{f'pass@{k}':<10} {Interval(**interval)}")
+    for k, interval in list(content["pass_hat"].items())[1:]:  # the first is pass@1
+        say(f"{f'pass^{k}':<10} {Interval(**interval)}")
     for policy, used in content["usage"].items():
         tokens = f"{used['tokens_in']:,} + {used['tokens_out']:,} tokens"
         odd = f"{used['failed']} failed, {used['empty']} without text"

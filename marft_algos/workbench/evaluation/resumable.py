@@ -30,7 +30,7 @@ from marft_algos.training.setup import EnvFactory
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import AgentSpec, Episode
 from marft_envs.errors import ConfigError
-from marft_envs.families.code import pass_at_k
+from marft_envs.families.code import pass_at_k, pass_hat_k
 from marft_envs.records.trajectory import read
 
 _SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
@@ -172,8 +172,8 @@ def play(
 def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledger: Ledger) -> dict[str, Any]:
     """Returns scores with intervals, what was lost, and what it cost; writes them, too.
 
-    ``average`` is the mean over problems of the mean of their samples (avg@k); ``pass`` holds pass@j for powers of two
-    and for k, over the problems of which j samples are left. Intervals are over problems.
+    ``average`` is the mean over problems of the mean of their samples (avg@k); ``pass`` holds pass@j and ``pass_hat``
+    pass^j for powers of two and for k, over the problems of which j samples are left. Intervals are over problems.
     """
     rates = _rates(evaluation, played)
     average = [sum(samples) / len(samples) for samples in rates if samples]
@@ -185,6 +185,7 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
         **evaluation.table(),
         "average": asdict(intervals.mean(average)),
         "pass": {str(j): asdict(passed(rates, j)) for j in _powers(k)} if judged else {},
+        "pass_hat": {str(j): asdict(passed(rates, j, pass_hat_k)) for j in _powers(k)} if judged else {},
         **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
         "metrics": {
             key: number
@@ -198,14 +199,15 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
     return content
 
 
-def passed(rates: Sequence[Sequence[float]], k: int) -> Interval:
-    """Estimates pass@k, with its interval over problems.
+def passed(rates: Sequence[Sequence[float]], k: int, chance: Callable[[int, int, int], float] = pass_at_k) -> Interval:
+    """Estimates pass@k, or pass^k with that for ``chance``, with its interval over problems.
 
     Args:
         rates: For each problem, 1 or 0 for each sample that no outage took.
         k: Samples that one is allowed.
+        chance: Of samples, those that are right, and k.
     """
-    return intervals.mean([pass_at_k(len(s), int(sum(s)), k) for s in rates if len(s) >= k])
+    return intervals.mean([chance(len(s), int(sum(s)), k) for s in rates if len(s) >= k])
 
 
 def _rates(evaluation: ResumableEvaluation, played: Sequence[Trajectory]) -> list[list[float]]:

@@ -51,8 +51,22 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     Raises:
         ConfigError: Unless 0 <= c <= n and 1 <= k <= n.
     """
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ConfigError(f"pass@k needs 0 <= c <= n and 1 <= k <= n; got n = {n}, c = {c}, k = {k}.")
+    _check_draws("pass@k", n, c, k)
     if n - c < k:
         return 1.0
     return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Returns the unbiased estimate of pass^k: the chance that all of k samples drawn from n pass, if c of n pass.
+
+    ``C(c, k) / C(n, k)`` (Yao et al. 2024, arXiv 2406.12045, section 3). Arguments and errors are those of
+    :func:`pass_at_k`.
+    """
+    _check_draws("pass^k", n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def _check_draws(name: str, n: int, c: int, k: int) -> None:
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ConfigError(f"{name} needs 0 <= c <= n and 1 <= k <= n; got n = {n}, c = {c}, k = {k}.")

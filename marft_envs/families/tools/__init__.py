@@ -43,11 +43,14 @@ DOMAINS = {
     "letters": "marft_envs.families.tools.depot.letters:Letters",
     "bfcl": "marft_envs.families.tools.bfcl:BfclDomain",
     "tau": "marft_envs.families.tools.tau:TauDomain",
+    "tau2/airline": "marft_envs.families.tools.tau2:airline",
+    "tau2/retail": "marft_envs.families.tools.tau2:retail",
+    "tau2/telecom": "marft_envs.families.tools.tau2:telecom",
     "mcp": "marft_envs.families.tools.mcp:MCPToolDomain",
 }
 """Name -> ``module:callable`` that makes the domain; imported when it is asked for."""
 
-_FOR_TWO = {"depot": {"dual": True}}
+_FOR_TWO = {name: {"dual": True} for name in DOMAINS if name == "depot" or name.startswith("tau2/")}
 """What a domain has to be told so that a user-agent has tools."""
 
 _FOLDERS = {"tau": "path"}

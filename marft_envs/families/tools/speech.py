@@ -131,3 +131,8 @@ class UserTalk:
         new = bool(self.user and plain[1]) and plain not in self.replies
         self.replies.add(plain)
         return new
+
+
+def is_told(wanted: str, told: Sequence[str]) -> bool:
+    """Whether a text stands, whatever its case, in a message without its commas: the rule of τ-bench and τ²-bench."""
+    return any(wanted.lower() in text.lower().replace(",", "") for text in told)

@@ -97,22 +97,23 @@ class Store:
         return [
             change
             for (table, key), record in self._replaced.items()
-            for change in _differences(f"/{table}/{key}", self.tables[table].get(key, {}), record)
+            for change in differences(f"/{table}/{key}", self.tables[table].get(key, {}), record)
         ]
 
 
-def _differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+def differences(path: str, old: Any, new: Any) -> Iterator[Change]:
+    """Yields every change between two JSON values."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old.keys() - new.keys():
             yield [f"{path}/{key}", "remove", old[key], None]
         for key, value in new.items():
             if key in old:
-                yield from _differences(f"{path}/{key}", old[key], value)
+                yield from differences(f"{path}/{key}", old[key], value)
             else:
                 yield [f"{path}/{key}", "add", None, value]
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            yield from _differences(f"{path}/{index}", before, after)
+            yield from differences(f"{path}/{index}", before, after)
     elif old != new:
         yield [path, "set", old, new]
 

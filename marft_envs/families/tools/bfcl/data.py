@@ -7,18 +7,16 @@ it is no extra: it is installed without its dependencies. The back ends need the
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import ConfigError, DataError, MissingExtraError, check_known, did_you_mean
+from marft_envs.errors import DataError, MissingExtraError, check_known, did_you_mean
 from marft_envs.families import tables
+from marft_envs.families.tools.packages import imported
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
@@ -64,36 +62,13 @@ def load(package: str | Path | None = None) -> Backends:
         ConfigError: Another copy is loaded already; one process can hold one.
         DataError: The package has not the classes that its tasks use.
     """
-    wanted = None if package is None else _holder(Path(package).expanduser().resolve())
-    if wanted is not None:
-        sys.path.insert(0, str(wanted))
-    try:
-        importlib.invalidate_caches()
-        if importlib.util.find_spec("bfcl_eval") is None:
-            raise MissingBfclError("it is not installed.")
-        try:
-            top = importlib.import_module("bfcl_eval")
-            modules = {name: importlib.import_module(f"{SOURCES}.{module}") for name, module in CLASSES.items()}
-        except ImportError as error:
-            raise MissingBfclError(f"its import failed ({error}).") from error
-    finally:
-        if wanted is not None:
-            sys.path.remove(str(wanted))
-    root = Path(next(iter(top.__path__))).resolve()
-    if wanted is not None and root.parent != wanted:
-        raise ConfigError(f"bfcl_eval is loaded from {root.parent} already, not from {wanted}. Start a new process.")
+    names = [f"{SOURCES}.{module}" for module in CLASSES.values()]
+    root, found = imported(package, "bfcl_eval", names, MissingBfclError)
+    modules = dict(zip(CLASSES, found, strict=True))
     lacks = [name for name, module in modules.items() if not hasattr(module, name)]
     if lacks:
         raise DataError(f"{root} has no {', '.join(lacks)}. Expected the back ends of bfcl-eval 2025 or later.")
     return Backends(root, {name: getattr(module, name) for name, module in modules.items()})
-
-
-def _holder(folder: Path) -> Path:
-    """The folder to import from."""
-    for candidate in (folder, folder.parent):
-        if (candidate / "bfcl_eval" / "__init__.py").is_file():
-            return candidate
-    raise MissingBfclError(f"there is no bfcl_eval in {folder}.")
 
 
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")

@@ -72,7 +72,7 @@ def load(path: str | Path) -> Retail:
     missing = [name for name in FILES if not (folder / name).is_file()]
     missing += [] if sorted(folder.glob("retail_*.jsonl")) else ["retail_SPLIT.jsonl"]
     if missing and (what := other_tasks(folder)):
-        raise DataError(f"{folder} holds {what}, which is not supported: only retail of tau-bench is. {EXPECTED}")
+        raise DataError(f"{folder} holds {what}. {EXPECTED}")
     if missing:
         raise DataError(
             f"{folder} is neither: of the files it has no {', '.join(missing)}, and of a checkout there is no "
@@ -223,12 +223,13 @@ def find_checkout(folder: Path) -> Path | None:
 
 
 def other_tasks(folder: Path) -> str:
-    """Returns which other published set of tasks a folder holds; "" if none that is known."""
+    """Returns which other published set of tasks a folder holds, and what to type for it; "" if none that is known."""
     if (folder / "data" / "flights.json").is_file() or (folder / "tau_bench" / "envs" / "airline").is_dir():
-        return "the airline domain of tau-bench"
+        return "the airline domain of tau-bench, which is not supported; tau2-bench has it, as domain='tau2/airline'"
     tasks = (folder / "tasks.json").is_file() and (folder / "policy.md").is_file()
     tau2 = tasks or any((folder / name).is_dir() for name in ("data/tau2", "tau2", "domains"))
-    return "tau2-bench (tasks.json, policy.md, data/tau2)" if tau2 else ""
+    names = "domain='tau2/retail', 'tau2/airline' or 'tau2/telecom'"
+    return f"tau2-bench, whose domains are {names}, with domain_args={{'package': FOLDER}}" if tau2 else ""
 
 
 def read_checkout(folder: Path) -> tuple[dict[str, Any], list[Any], str, dict[str, list[tuple[str, Any]]]]:

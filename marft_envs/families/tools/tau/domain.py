@@ -11,6 +11,7 @@ from typing import Any
 
 from marft_envs.errors import DataError, check_known
 from marft_envs.families import tables
+from marft_envs.families.tools.speech import is_told
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
@@ -126,7 +127,7 @@ class TauDomain(Shared):
         """
         gold, changes = secret_of(self, problem, Gold), own_world(self, world, TauWorld).store.difference()
         outputs = gold.row.outputs
-        outputs_told = sum(_is_told(output, told) for output in outputs)
+        outputs_told = sum(is_told(output, told) for output in outputs)
         completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
         wanted, done = gold.parts, as_parts(changes)
         right, wrong = (wanted & done).total(), (done - wanted).total()
@@ -146,11 +147,6 @@ class TauDomain(Shared):
     def replay(self, problem: ToolProblem) -> tuple[TauWorld, int]:
         """Returns the world after all gold actions, and how many of them a tool refused."""
         return replay(self._retail, secret_of(self, problem, Gold).row)
-
-
-def _is_told(output: str, told: Sequence[str]) -> bool:
-    """Upstream's rule: the text stands, whatever its case, in a message without its commas."""
-    return any(output.lower() in text.lower().replace(",", "") for text in told)
 
 
 def replay(retail: Retail, row: RetailTask) -> tuple[TauWorld, int]:

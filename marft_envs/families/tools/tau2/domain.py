@@ -1,0 +1,219 @@
+"""τ²-bench behind the tools' contract: problems, worlds, grades and the gold actions as an oracle."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+from marft_envs.errors import DataError, check_known
+from marft_envs.families import tables
+from marft_envs.families.tools.speech import is_told
+from marft_envs.families.tools.store import as_parts, differences
+from marft_envs.families.tools.tau.domain import BRIEF, TELL
+from marft_envs.families.tools.tau2.data import Upstream, load
+from marft_envs.families.tools.tau2.world import Key, Tau2World
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, World, own_world
+from marft_envs.problems.sets import ProblemSet, spread
+
+JUDGED = "its reward needs a model as judge (NL_ASSERTION)"
+BEGUN = "it begins in the middle of a conversation"
+
+
+@dataclass(frozen=True, eq=False)
+class Gold(Shared):
+    """What a replay of the gold actions leads to."""
+
+    changed: Mapping[Key, str] = field(repr=False)
+    parts: Counter[str]
+    """The changes in their smallest parts."""
+    calls: tuple[ToolCall, ...]
+    """The oracle's: gold actions that are not refused, or all of them where upstream wants every one called."""
+    refused: int
+
+
+@dataclass(frozen=True)
+class TaskId(Shared):
+    """What a problem keeps to itself: which of upstream's tasks it is."""
+
+    domain: str
+    id: str
+
+
+class Tau2Domain(Shared):
+    """One domain of τ²-bench.
+
+    Args:
+        domain: ``retail``, ``airline`` or ``telecom``.
+        package: Where ``tau2`` is, if it is not installed; see ``packages.imported``.
+        dual: A user-agent reads the user's scenario and has the user's tools. Without one, the scenario is everybody's,
+            and the policy is upstream's for an agent that has all tools itself, where there is one.
+
+    Raises:
+        MissingTau2Error: The package is not there; holds the pip command.
+    """
+
+    def __init__(self, domain: str, *, package: str | Path | None = None, dual: bool = False) -> None:
+        self._given = (domain, package, dual)
+        self._upstream = upstream = load(domain, None if package is None else str(package))
+        self.name = f"tau2/{domain}"
+        self.tools: Mapping[str, Tool] = upstream.tools
+        self.user_tools = upstream.users
+        alone = upstream.users and not dual
+        self.policy: str = (upstream.module.get_environment(solo_mode=True) if alone else upstream.environment).policy
+        roles = tables.read(__package__, "tau2")["specialists"][domain]
+        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        self.splits = tuple(upstream.splits)
+        """What is published."""
+        self.skipped: Mapping[str, str] = {task: why for task, one in upstream.tasks.items() if (why := _unfit(one))}
+        """Tasks that are left out, with the reason."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        domain, package, dual = self._given
+        return partial(Tau2Domain, domain, package=package, dual=dual), ()
+
+    def problems(
+        self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
+    ) -> ProblemSet[ToolProblem]:
+        """Returns the tasks of a split; a task's level is the number of its gold actions that write.
+
+        Args:
+            split: As upstream publishes them: ``train``, ``test``, ``base`` (both), of telecom also ``small`` and
+                ``full``.
+            levels: Only these levels.
+            limit: At most so many, evenly spaced.
+
+        Raises:
+            DataError: No such split, or nothing left.
+        """
+        check_known([split], self.splits, f"{self.name} has no split '{{}}'.", DataError)
+        ids = self._upstream.splits[split]
+        eligible = [
+            problem
+            for problem in problems(self._upstream, self._given[0], self._given[2])
+            if problem.secret.id in ids and (levels is None or problem.level in levels)
+        ]
+        return ProblemSet(spread(eligible, limit), f"{self.name} ({split})")
+
+    def open(self, problem: ToolProblem) -> Tau2World:
+        """Returns the environment in the task's initial state."""
+        return Tau2World(self._upstream, self._task(problem).id)
+
+    def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
+        """There is one user turn; nothing happens."""
+
+    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> StateGrade:
+        """Judges state, calls and words as upstream's evaluator does, by what the task's reward is based on.
+
+        Progress is the share of the gold's changes that were made and of the texts that were told, less wrong changes;
+        it is 1 exactly if the task is complete.
+        """
+        task, live = self._task(problem), own_world(self, world, Tau2World)
+        gold, changed = replay(self._upstream, task.id), live.changed()
+        basis = {kind.value for kind in task.evaluation_criteria.reward_basis}
+        texts = (task.evaluation_criteria.communicate_info or []) if "COMMUNICATE" in basis else []
+        said = sum(is_told(text, told) for text in texts)
+        calls = [self._upstream.call(name=call.name, arguments=dict(call.arguments)) for call in live.calls]
+        checks = {
+            "DB": changed == gold.changed,
+            "ENV_ASSERTION": "ENV_ASSERTION" not in basis or _asserted(task, live),
+            "ACTION": "ACTION" not in basis
+            or all(any(map(action.compare_with_tool_call, calls)) for action in _actions(task)),
+            "COMMUNICATE": said == len(texts),
+        }
+        completion = all(checks[kind] for kind in basis)
+        done, total = _parts(live, changed), gold.parts.total() + len(texts)
+        right, wrong = (gold.parts & done).total(), (done - gold.parts).total()
+        progress = 1.0 if completion else max(min(right + said - wrong, total - 1), 0) / max(total, 1)
+        failed = sorted(kind for kind in basis if not checks[kind])
+        return StateGrade(completion, progress, {"right": right, "wrong": wrong, "failed": failed})
+
+    def says(self, problem: ToolProblem) -> str:
+        """Returns what the oracle tells the user."""
+        criteria = self._task(problem).evaluation_criteria
+        return "; ".join(criteria.communicate_info or ())
+
+    def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
+        """Returns the gold actions, the user's among them, in upstream's order."""
+        return [list(replay(self._upstream, self._task(problem).id).calls)]
+
+    def refused(self, problem: ToolProblem) -> int:
+        """Returns how many gold actions upstream's own tools refuse."""
+        return replay(self._upstream, self._task(problem).id).refused
+
+    def _task(self, problem: ToolProblem) -> Any:
+        """Upstream's task; raises a DataError for a problem of another domain."""
+        secret = problem.secret
+        if not isinstance(secret, TaskId) or secret.domain != self._given[0]:
+            raise DataError(
+                f"'{problem.id}' is not a problem of {self.name}. Take problems from Tau2Domain.problems()."
+            )
+        return self._upstream.tasks[secret.id]
+
+
+@lru_cache(maxsize=16)  # hundreds of environments share one set
+def problems(upstream: Upstream, domain: str, dual: bool) -> tuple[ToolProblem, ...]:
+    """Returns all tasks that can be graded without a model."""
+    return tuple(_problem(upstream, domain, task, dual) for task in upstream.tasks.values() if not _unfit(task))
+
+
+def _problem(upstream: Upstream, domain: str, task: Any, dual: bool) -> ToolProblem:
+    actions, brief = _actions(task), str(task.user_scenario)
+    level = sum(not upstream.tools[action.name].read_only for action in actions)
+    if not dual:
+        brief = BRIEF + brief + (TELL if task.evaluation_criteria.communicate_info else "")
+    return ToolProblem(f"tau2/{domain}/{task.id}", (brief,), len(actions), level=level, secret=TaskId(domain, task.id))
+
+
+def _unfit(task: Any) -> str:
+    """Why a task is left out; "" for one that is not."""
+    if any(kind.value == "NL_ASSERTION" for kind in task.evaluation_criteria.reward_basis):
+        return JUDGED
+    return BEGUN if task.initial_state and task.initial_state.message_history else ""
+
+
+@lru_cache(maxsize=4096)
+def replay(upstream: Upstream, task_id: str) -> Gold:
+    """Returns what the gold actions lead to; it goes on after one that is refused, as upstream does."""
+    world, task, worked = Tau2World(upstream, task_id), upstream.tasks[task_id], list[ToolCall]()
+    for action in (actions := _actions(task)):
+        try:
+            world.call(action.name, action.arguments)
+            worked.append(world.calls[-1])
+        except ToolError:
+            continue
+    changed, whole = world.changed(), any(kind.value == "ACTION" for kind in task.evaluation_criteria.reward_basis)
+    calls = tuple(world.calls if whole else worked)
+    return Gold(changed, _parts(world, changed), calls, len(actions) - len(worked))
+
+
+def _actions(task: Any) -> list[Any]:
+    return list(task.evaluation_criteria.actions or ())
+
+
+def _asserted(task: Any, world: Tau2World) -> bool:
+    """Whether upstream's assertions hold; they run on a copy. One that raises does not hold."""
+    environment = copy.deepcopy(world).environment
+    try:
+        return all(
+            environment.run_env_assertion(assertion, raise_assertion_error=False)
+            for assertion in task.evaluation_criteria.env_assertions or ()
+        )
+    except ValueError:
+        return False
+
+
+def _parts(world: Tau2World, changed: Mapping[Key, str]) -> Counter[str]:
+    """The changes of a state in their smallest parts."""
+    return as_parts(
+        [
+            change
+            for key, text in changed.items()
+            for change in differences("/".join(key), json.loads(world.before(key)), json.loads(text))
+        ]
+    )

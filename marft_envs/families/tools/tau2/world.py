@@ -1,0 +1,128 @@
+"""One episode on upstream's environment: calls by name, snapshots, a hash, and what differs from the start.
+
+Upstream's toolkits are unpickled for every episode, snapshot and fork. Of a table they hold a view, so that of millions
+of characters only the records that were asked for are ever copied, hashed and compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import json
+import pickle
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from marft_envs.families.tools.arithmetic import evaluate
+from marft_envs.families.tools.tau2.data import SIDES, Table, Upstream
+from marft_envs.families.tools.types import ToolCall, ToolError
+
+Key = tuple[str, str, str]
+"""``tools`` or ``user_tools``, table, id ("" for what is no table: it is one record)."""
+Texts = Mapping[Key, str]
+"""Record -> its JSON as upstream hashes it."""
+
+
+class Tau2World:
+    """Upstream's environment in a task's state."""
+
+    environment: Any
+    calls: list[ToolCall]
+    """What was called, whatever came of it; upstream's check of actions looks at these."""
+
+    def __init__(self, upstream: Upstream, task_id: str) -> None:
+        self.upstream, self.task_id = upstream, task_id
+        self.restore(initial(upstream, task_id)[0])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tau2World:
+        other = copy.copy(self)
+        other.restore(self.snapshot())
+        return other
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Runs a tool, and has upstream bring both databases in line.
+
+        Raises:
+            ToolError: Upstream's tool has raised something.
+        """
+        self.calls.append(ToolCall(name, arguments))
+        self.upstream.ids.call = len(self.calls)
+        if not self.upstream.tools[name].read_only or self.upstream.users:
+            self._hash = ""
+        if name == "calculate":  # upstream's tool would run the text
+            content = str(round(evaluate(str(arguments["expression"]), float), 2))
+        else:
+            requestor = "user" if name in self.upstream.users else "assistant"
+            asked = self.upstream.call(name=name, arguments=dict(arguments), requestor=requestor)
+            answer = self.environment.get_response(asked)
+            content = answer.content
+            if answer.error:
+                raise ToolError(content.removeprefix("Error: "))
+        with contextlib.suppress(ValueError):
+            return json.loads(content, parse_constant=str)
+        return content
+
+    def snapshot(self) -> bytes:
+        kits = [getattr(self.environment, side) for side in SIDES]
+        return pickle.dumps((kits, self.calls), pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, snapshot: bytes) -> None:
+        kits, self.calls = pickle.loads(snapshot)
+        self.environment = copy.copy(self.upstream.environment)
+        self.environment.tools, self.environment.user_tools = kits
+        self._hash = ""
+
+    def state_hash(self) -> str:
+        """Returns SHA-256 over what differs from the task's start; calls that changed nothing are not in it."""
+        if not self._hash:
+            self._hash = hashlib.sha256(repr(sorted(self.changed().items())).encode(errors="surrogatepass")).hexdigest()
+        return self._hash
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def changed(self) -> dict[Key, str]:
+        """Returns the records that are not as at the task's start."""
+        return {key: text for key, text in texts(self.environment).items() if text != self.before(key)}
+
+    def before(self, key: Key) -> str:
+        """Returns a record as it was at the task's start; an empty one, if there was none."""
+        start = initial(self.upstream, self.task_id)[1]
+        if key in start:
+            return start[key]
+        side, table, name = key
+        record = getattr(getattr(self.upstream.environment, side).db, table).base.records.get(name)
+        return "{}" if record is None else _text(record.model_dump())
+
+
+@lru_cache(maxsize=4096)
+def initial(upstream: Upstream, task_id: str) -> tuple[bytes, Texts]:
+    """Returns a snapshot of a task's start, and the records that are looked at for it."""
+    environment, state = copy.copy(upstream.environment), upstream.tasks[task_id].initial_state
+    kits = pickle.dumps([getattr(environment, side) for side in SIDES], pickle.HIGHEST_PROTOCOL)
+    environment.tools, environment.user_tools = pickle.loads(kits)
+    upstream.ids.call = 0
+    environment.set_state(state and state.initialization_data, state and state.initialization_actions, [])
+    kits = [getattr(environment, side) for side in SIDES]
+    return pickle.dumps((kits, []), pickle.HIGHEST_PROTOCOL), texts(environment)
+
+
+def texts(environment: Any) -> dict[Key, str]:
+    """Returns the records that an episode has looked at, and all that is in no table."""
+    out = {}
+    for side in SIDES:
+        toolkit = getattr(environment, side)
+        if toolkit is None:
+            continue
+        tables = {name: table for name, table in toolkit.db if isinstance(table, Table)}
+        for name, table in tables.items():
+            out.update({(side, name, key): _text(record.model_dump()) for key, record in table.touched()})
+        rest = toolkit.db.model_dump(exclude=set(tables))
+        out.update({(side, name, ""): _text(value) for name, value in rest.items()})
+    return out
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
