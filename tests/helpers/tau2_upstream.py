@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +20,13 @@ from unittest import mock
 
 from marft_envs.families.tools.session import CallEntry
 from marft_envs.families.tools.tau2 import Tau2Domain
-from marft_envs.families.tools.tau2.data import INSTALL, SIDES, Table
+from marft_envs.families.tools.tau2.data import PACKAGE, Table, kits
 from marft_envs.families.tools.types import ToolProblem
 
 VARIABLE = "MARFT_TEST_TAU2"
-ABSENT = f"the tau2 package is not here: {INSTALL}, or install it with --target FOLDER and set {VARIABLE}=FOLDER"
+ABSENT = (
+    f"the tau2 package is not here: {PACKAGE.install}, or install it with --target FOLDER and set {VARIABLE}=FOLDER"
+)
 NAMES = ("retail", "airline", "telecom")
 REACHED = ("", "tool_error", "too_large")
 """Errors of calls that reached the world."""
@@ -39,7 +41,7 @@ def place() -> tuple[bool, str | None]:
 @cache
 def evaluator() -> Any:
     """Upstream's module; the package must be loaded already."""
-    absent = [name for name in ("litellm", "litellm.caching", "litellm.caching.caching", "litellm.main")]
+    absent = ("litellm", "litellm.caching", "litellm.caching.caching", "litellm.main")
     with mock.patch.dict(sys.modules, {name: mock.MagicMock() for name in absent}):
         loaded = set(sys.modules)
         module = importlib.import_module("tau2.evaluator.evaluator")
@@ -51,8 +53,7 @@ def evaluator() -> Any:
 @cache
 def _databases(domain: str) -> tuple[bytes, ...]:
     environment = importlib.import_module(f"tau2.domains.{domain}.environment").get_environment()
-    kits = [getattr(environment, side) for side in SIDES]
-    return tuple(pickle.dumps(kit.db) for kit in kits if kit is not None)
+    return tuple(pickle.dumps(kit.db) for kit in kits(environment).values())
 
 
 def plain(domain: str, solo_mode: bool = False) -> Any:
@@ -86,13 +87,11 @@ def accepts(domain: Tau2Domain, problem: ToolProblem, log: Sequence[CallEntry], 
     return bool(reward.reward == 1.0)
 
 
-def digest(environment: Any, dumped: Callable[[Any], Any] = lambda record: record.model_dump()) -> str:
-    """Upstream's hash of both databases, views made whole; the ids of bills that it draws at random are left out."""
+def digest(environment: Any) -> str:
+    """What upstream hashes, of both databases, views made whole."""
     out = {}
-    for side in SIDES:
-        kit = getattr(environment, side)
-        if kit is not None:
-            whole = {name: table.whole() for name, table in kit.db if isinstance(table, Table)}
-            out[side] = kit.db.model_dump(exclude=set(whole))
-            out[side] |= {name: {key: dumped(record) for key, record in rows.items()} for name, rows in whole.items()}
+    for side, kit in kits(environment).items():
+        whole = {name: table.whole() for name, table in kit.db if isinstance(table, Table)}
+        out[side] = kit.db.model_dump(exclude=set(whole))
+        out[side] |= {name: {key: record.model_dump() for key, record in rows.items()} for name, rows in whole.items()}
     return json.dumps(out, sort_keys=True, default=str)

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from marft_envs.errors import ConfigError, MissingExtraError
 from marft_envs.families.tools import make
 from marft_envs.families.tools.tau2 import data
-from marft_envs.families.tools.tau2.data import INSTALL, NumberedIds, Records, Table
+from marft_envs.families.tools.tau2.data import PACKAGE, NumberedIds, Records, Table
 
 
 class Line(BaseModel):
@@ -92,8 +92,8 @@ def test_a_view_behaves_as_a_deep_copy(base: Records, seed: int) -> None:
 
 def test_only_what_was_asked_for_is_copied(base: Records) -> None:
     table = Table(base)
-    assert len(table) == 20 and "#3" in table and len(list(table.values())) == 20 and not table.touched()
-    assert table["#3"] is table["#3"] is not base.records["#3"] and [key for key, _ in table.touched()] == ["#3"]
+    assert len(table) == 20 and "#3" in table and len(list(table.values())) == 20 and not table.touched
+    assert table["#3"] is table["#3"] is not base.records["#3"] and list(table.touched) == ["#3"]
     assert len(pickle.dumps(table)) < 500 and table.get("#99") is None
     with pytest.raises(KeyError):
         table["#99"]
@@ -112,10 +112,10 @@ def test_ids_that_upstream_draws_follow_from_the_call() -> None:
 
 
 def test_a_missing_package_is_an_error_with_the_pip_command(tmp_path: Path) -> None:
-    with pytest.raises(MissingExtraError, match=f"no tau2 in.*{re.escape(INSTALL)}"):
+    with pytest.raises(MissingExtraError, match=f"no tau2 in.*{re.escape(PACKAGE.install)}"):
         make("solo", "tau2/airline", domain_args={"package": str(tmp_path)})
     if importlib.util.find_spec("tau2") is None:
-        with pytest.raises(MissingExtraError, match=f"not installed.*{re.escape(INSTALL)}"):
+        with pytest.raises(MissingExtraError, match=f"not installed.*{re.escape(PACKAGE.install)}"):
             make("dual_control", "tau2/telecom")
 
 

@@ -43,9 +43,7 @@ DOMAINS = {
     "letters": "marft_envs.families.tools.depot.letters:Letters",
     "bfcl": "marft_envs.families.tools.bfcl:BfclDomain",
     "tau": "marft_envs.families.tools.tau:TauDomain",
-    "tau2/airline": "marft_envs.families.tools.tau2:airline",
-    "tau2/retail": "marft_envs.families.tools.tau2:retail",
-    "tau2/telecom": "marft_envs.families.tools.tau2:telecom",
+    **{f"tau2/{name}": f"{__name__}.tau2:{name}" for name in ("airline", "banking_knowledge", "retail", "telecom")},
     "mcp": "marft_envs.families.tools.mcp:MCPToolDomain",
 }
 """Name -> ``module:callable`` that makes the domain; imported when it is asked for."""

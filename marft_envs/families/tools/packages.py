@@ -3,57 +3,64 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, MissingExtraError
 
 
-def imported(
-    package: str | Path | None, top: str, names: Sequence[str], missing: Callable[[str], Exception]
-) -> tuple[Path, list[ModuleType]]:
-    """Imports modules of a package.
+class MissingPackageError(MissingExtraError):
+    """A package is not there, or something it imports; the message holds the pip command."""
 
-    Args:
-        package: The folder that holds ``top`` (a ``--target`` folder, a checkout), or that folder itself; None for the
-            installed package.
-        top: The package's name.
-        names: Modules, with their full names.
-        missing: Makes the error that says what to install, of a sentence that says why.
+    def __init__(self, package: Package, why: str) -> None:
+        says = f"{package.uses}: {why} Install it without its dependencies, which pin old versions: {package.install}"
+        ImportError.__init__(self, f"{says} (or into a folder with --target, and give that as package=…).")
 
-    Returns:
-        The package's folder, and the modules.
 
-    Raises:
-        MissingExtraError: The package is not there, or something it imports.
-        ConfigError: Another copy is loaded already; one process can hold one.
-    """
-    wanted = None if package is None else _holder(Path(package).expanduser().resolve(), top, missing)
-    if wanted is not None:
-        sys.path.insert(0, str(wanted))
-    try:
+@dataclass(frozen=True)
+class Package:
+    """One such package; a table beside the code that runs on it has these."""
+
+    name: str
+    """As it is imported."""
+    uses: str
+    """A clause of who runs on it, for errors."""
+    install: str
+    """The pip command."""
+
+    def imported(self, folder: str | Path | None, names: Iterable[str] = ()) -> tuple[Path, list[ModuleType]]:
+        """Imports modules of the package.
+
+        Args:
+            folder: The folder that holds the package (a ``--target`` folder, a checkout), or the package's own; None:
+                it is installed.
+            names: Modules, with their full names; others that lie in the folder may be among them.
+
+        Returns:
+            The package's own folder, and the modules.
+
+        Raises:
+            MissingPackageError: The package is not there, or something it imports.
+            ConfigError: Another copy is loaded already; one process can hold one.
+        """
+        place = None if folder is None else Path(folder).expanduser().resolve()
+        near = [] if place is None else [place, place.parent]
+        wanted = [one for one in near if (one / self.name / "__init__.py").is_file()][:1]
+        if place is not None and not wanted:
+            raise MissingPackageError(self, f"there is no {self.name} in {place}.")
         importlib.invalidate_caches()
-        if importlib.util.find_spec(top) is None:
-            raise missing("it is not installed.")
         try:
-            whole, *modules = [importlib.import_module(name) for name in (top, *names)]
+            with mock.patch.object(sys, "path", [*map(str, wanted), *sys.path]):
+                whole, *modules = [importlib.import_module(name) for name in (self.name, *names)]
         except ImportError as error:
-            raise missing(f"its import failed ({error}).") from error
-    finally:
-        if wanted is not None:
-            sys.path.remove(str(wanted))
-    root = Path(next(iter(whole.__path__))).resolve()
-    if wanted is not None and root.parent != wanted:
-        raise ConfigError(f"{top} is loaded from {root.parent} already, not from {wanted}. Start a new process.")
-    return root, modules
-
-
-def _holder(folder: Path, top: str, missing: Callable[[str], Exception]) -> Path:
-    """The folder to import from."""
-    for candidate in (folder, folder.parent):
-        if (candidate / top / "__init__.py").is_file():
-            return candidate
-    raise missing(f"there is no {top} in {folder}.")
+            why = "it is not installed." if error.name == self.name else f"its import failed ({error})."
+            raise MissingPackageError(self, why) from error
+        root = Path(next(iter(whole.__path__))).resolve()
+        if wanted and root.parent != wanted[0]:
+            loaded = f"{self.name} is loaded from {root.parent} already, not from {wanted[0]}."
+            raise ConfigError(f"{loaded} Start a new process.")
+        return root, modules

@@ -14,30 +14,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError, MissingExtraError, check_known, did_you_mean
+from marft_envs.errors import DataError, check_known, did_you_mean
 from marft_envs.families import tables
-from marft_envs.families.tools.packages import imported
+from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.types import Shared, Tool, ToolCall
 from marft_envs.problems.rows import of_file
 
-INSTALL = "pip install --no-deps bfcl-eval mpmath"
 SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 _TABLE = tables.read(__package__, "bfcl")
+PACKAGE = Package(**_TABLE["package"])
 CLASSES: Mapping[str, str] = _TABLE["modules"]
 """Class -> its module, which is also the name of the file that describes its tools."""
 STATELESS = frozenset({"MathAPI"})
 """Classes without a loader of initial states."""
-
-
-class MissingBfclError(MissingExtraError):
-    """The ``bfcl-eval`` package is not installed; the message holds the pip command."""
-
-    def __init__(self, why: str) -> None:
-        ImportError.__init__(
-            self,
-            f"The bfcl tools run on the back ends of the bfcl-eval package: {why} Install it without its dependencies, "
-            f"which pin old versions: {INSTALL} (or into a folder with --target, and give that as package=…).",
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +47,12 @@ def load(package: str | Path | None = None) -> Backends:
             for the installed package.
 
     Raises:
-        MissingBfclError: The package is not there, or something it imports.
+        MissingPackageError: The package is not there, or something it imports.
         ConfigError: Another copy is loaded already; one process can hold one.
         DataError: The package has not the classes that its tasks use.
     """
     names = [f"{SOURCES}.{module}" for module in CLASSES.values()]
-    root, found = imported(package, "bfcl_eval", names, MissingBfclError)
+    root, found = PACKAGE.imported(package, names)
     modules = dict(zip(CLASSES, found, strict=True))
     lacks = [name for name, module in modules.items() if not hasattr(module, name)]
     if lacks:

@@ -33,7 +33,7 @@ class BfclDomain(Shared):
         categories: Some of ``base``, ``miss_func``, ``miss_param``, ``long_context``; None: all that are there.
 
     Raises:
-        MissingBfclError: The package is not there; holds the pip command.
+        MissingPackageError: The package is not there; holds the pip command.
         DataError: The files are not there, or malformed.
         ConfigError: Unknown categories.
     """

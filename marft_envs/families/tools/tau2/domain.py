@@ -16,11 +16,14 @@ from marft_envs.families import tables
 from marft_envs.families.tools.speech import is_told
 from marft_envs.families.tools.store import as_parts, differences
 from marft_envs.families.tools.tau.domain import BRIEF, TELL
+from marft_envs.families.tools.tau2.banking import Search
+from marft_envs.families.tools.tau2.banking import load as bank
 from marft_envs.families.tools.tau2.data import Upstream, load
 from marft_envs.families.tools.tau2.world import Key, Tau2World
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, spread
 
+BANKING = "banking_knowledge"
 JUDGED = "its reward needs a model as judge (NL_ASSERTION)"
 BEGUN = "it begins in the middle of a conversation"
 
@@ -37,35 +40,30 @@ class Gold(Shared):
     refused: int
 
 
-@dataclass(frozen=True)
-class TaskId(Shared):
-    """What a problem keeps to itself: which of upstream's tasks it is."""
-
-    domain: str
-    id: str
-
-
 class Tau2Domain(Shared):
     """One domain of τ²-bench.
 
     Args:
-        domain: ``retail``, ``airline`` or ``telecom``.
-        package: Where ``tau2`` is, if it is not installed; see ``packages.imported``.
+        domain: ``retail``, ``airline``, ``telecom`` or ``banking_knowledge``.
+        package: Where ``tau2`` is, if it is not installed; for banking, where ``inspect_evals`` is.
         dual: A user-agent reads the user's scenario and has the user's tools. Without one, the scenario is everybody's,
             and the policy is upstream's for an agent that has all tools itself, where there is one.
+        search: For banking: what the agent's search of documents asks; see ``banking.load``.
 
     Raises:
-        MissingTau2Error: The package is not there; holds the pip command.
+        MissingPackageError: The package is not there; holds the pip command.
     """
 
-    def __init__(self, domain: str, *, package: str | Path | None = None, dual: bool = False) -> None:
-        self._given = (domain, package, dual)
-        self._upstream = upstream = load(domain, None if package is None else str(package))
+    def __init__(
+        self, domain: str, *, package: str | Path | None = None, dual: bool = False, search: Search | None = None
+    ) -> None:
+        self._given = (domain, package, dual, search)
+        where = None if package is None else str(package)
+        self._upstream = upstream = bank(where, search) if domain == BANKING else load(domain, where)
         self.name = f"tau2/{domain}"
         self.tools: Mapping[str, Tool] = upstream.tools
         self.user_tools = upstream.users
-        alone = upstream.users and not dual
-        self.policy: str = (upstream.module.get_environment(solo_mode=True) if alone else upstream.environment).policy
+        self.policy: str = upstream.environment.policy if dual else upstream.solo_policy
         roles = tables.read(__package__, "tau2")["specialists"][domain]
         self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
         self.splits = tuple(upstream.splits)
@@ -74,8 +72,8 @@ class Tau2Domain(Shared):
         """Tasks that are left out, with the reason."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        domain, package, dual = self._given
-        return partial(Tau2Domain, domain, package=package, dual=dual), ()
+        domain, package, dual, search = self._given
+        return partial(Tau2Domain, domain, package=package, dual=dual, search=search), ()
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -96,7 +94,7 @@ class Tau2Domain(Shared):
         eligible = [
             problem
             for problem in problems(self._upstream, self._given[0], self._given[2])
-            if problem.secret.id in ids and (levels is None or problem.level in levels)
+            if self._id(problem) in ids and (levels is None or problem.level in levels)
         ]
         return ProblemSet(spread(eligible, limit), f"{self.name} ({split})")
 
@@ -115,15 +113,14 @@ class Tau2Domain(Shared):
         """
         task, live = self._task(problem), own_world(self, world, Tau2World)
         gold, changed = replay(self._upstream, task.id), live.changed()
-        basis = {kind.value for kind in task.evaluation_criteria.reward_basis}
+        basis = _basis(task)
         texts = (task.evaluation_criteria.communicate_info or []) if "COMMUNICATE" in basis else []
         said = sum(is_told(text, told) for text in texts)
-        calls = [self._upstream.call(name=call.name, arguments=dict(call.arguments)) for call in live.calls]
+        calls = [self._upstream.made(*call) for call in live.calls]
         checks = {
             "DB": changed == gold.changed,
             "ENV_ASSERTION": "ENV_ASSERTION" not in basis or _asserted(task, live),
-            "ACTION": "ACTION" not in basis
-            or all(any(map(action.compare_with_tool_call, calls)) for action in _actions(task)),
+            "ACTION": all(any(self._upstream.same(action, call) for call in calls) for action in _actions(task)),
             "COMMUNICATE": said == len(texts),
         }
         completion = all(checks[kind] for kind in basis)
@@ -140,20 +137,22 @@ class Tau2Domain(Shared):
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the gold actions, the user's among them, in upstream's order."""
-        return [list(replay(self._upstream, self._task(problem).id).calls)]
+        return [list(replay(self._upstream, self._id(problem)).calls)]
 
     def refused(self, problem: ToolProblem) -> int:
         """Returns how many gold actions upstream's own tools refuse."""
-        return replay(self._upstream, self._task(problem).id).refused
+        return replay(self._upstream, self._id(problem)).refused
+
+    def _id(self, problem: ToolProblem) -> str:
+        return problem.id.removeprefix(f"{self.name}/")
 
     def _task(self, problem: ToolProblem) -> Any:
         """Upstream's task; raises a DataError for a problem of another domain."""
-        secret = problem.secret
-        if not isinstance(secret, TaskId) or secret.domain != self._given[0]:
+        if self._id(problem) not in self._upstream.tasks:
             raise DataError(
                 f"'{problem.id}' is not a problem of {self.name}. Take problems from Tau2Domain.problems()."
             )
-        return self._upstream.tasks[secret.id]
+        return self._upstream.tasks[self._id(problem)]
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set
@@ -167,14 +166,15 @@ def _problem(upstream: Upstream, domain: str, task: Any, dual: bool) -> ToolProb
     level = sum(not upstream.tools[action.name].read_only for action in actions)
     if not dual:
         brief = BRIEF + brief + (TELL if task.evaluation_criteria.communicate_info else "")
-    return ToolProblem(f"tau2/{domain}/{task.id}", (brief,), len(actions), level=level, secret=TaskId(domain, task.id))
+    withheld = (upstream.users - upstream.held.get(task.id, upstream.users),)
+    return ToolProblem(f"tau2/{domain}/{task.id}", (brief,), len(actions), level, withheld)
 
 
 def _unfit(task: Any) -> str:
     """Why a task is left out; "" for one that is not."""
-    if any(kind.value == "NL_ASSERTION" for kind in task.evaluation_criteria.reward_basis):
+    if "NL_ASSERTION" in _basis(task):
         return JUDGED
-    return BEGUN if task.initial_state and task.initial_state.message_history else ""
+    return BEGUN if getattr(task.initial_state, "message_history", None) else ""
 
 
 @lru_cache(maxsize=4096)
@@ -187,9 +187,13 @@ def replay(upstream: Upstream, task_id: str) -> Gold:
             worked.append(world.calls[-1])
         except ToolError:
             continue
-    changed, whole = world.changed(), any(kind.value == "ACTION" for kind in task.evaluation_criteria.reward_basis)
-    calls = tuple(world.calls if whole else worked)
+    changed, calls = world.changed(), tuple(world.calls if "ACTION" in _basis(task) else worked)
     return Gold(changed, _parts(world, changed), calls, len(actions) - len(worked))
+
+
+def _basis(task: Any) -> set[str]:
+    """What the task's reward is the product of."""
+    return {kind.value for kind in task.evaluation_criteria.reward_basis}
 
 
 def _actions(task: Any) -> list[Any]:

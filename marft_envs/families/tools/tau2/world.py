@@ -11,12 +11,12 @@ import copy
 import hashlib
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from marft_envs.families.tools.arithmetic import evaluate
-from marft_envs.families.tools.tau2.data import SIDES, Table, Upstream
+from marft_envs.families.tools.tau2.data import SIDES, Table, Upstream, kits
 from marft_envs.families.tools.types import ToolCall, ToolError
 
 Key = tuple[str, str, str]
@@ -54,9 +54,7 @@ class Tau2World:
         if name == "calculate":  # upstream's tool would run the text
             content = str(round(evaluate(str(arguments["expression"]), float), 2))
         else:
-            requestor = "user" if name in self.upstream.users else "assistant"
-            asked = self.upstream.call(name=name, arguments=dict(arguments), requestor=requestor)
-            answer = self.environment.get_response(asked)
+            answer = self.environment.get_response(self.upstream.made(name, arguments))
             content = answer.content
             if answer.error:
                 raise ToolError(content.removeprefix("Error: "))
@@ -65,19 +63,18 @@ class Tau2World:
         return content
 
     def snapshot(self) -> bytes:
-        kits = [getattr(self.environment, side) for side in SIDES]
-        return pickle.dumps((kits, self.calls), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((_sides(self.environment), self.calls), pickle.HIGHEST_PROTOCOL)
 
     def restore(self, snapshot: bytes) -> None:
-        kits, self.calls = pickle.loads(snapshot)
-        self.environment = copy.copy(self.upstream.environment)
-        self.environment.tools, self.environment.user_tools = kits
-        self._hash = ""
+        sides, self.calls = pickle.loads(snapshot)
+        self.environment, self._hash = _copied(self.upstream, sides), ""
 
     def state_hash(self) -> str:
         """Returns SHA-256 over what differs from the task's start; calls that changed nothing are not in it."""
         if not self._hash:
-            self._hash = hashlib.sha256(repr(sorted(self.changed().items())).encode(errors="surrogatepass")).hexdigest()
+            unlocked = getattr(self.environment.tools, "agent_unlocked_tools", None)  # in no database
+            state = repr((sorted(self.changed().items()), unlocked))
+            self._hash = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()
         return self._hash
 
     def close(self) -> None:
@@ -100,26 +97,32 @@ class Tau2World:
 @lru_cache(maxsize=4096)
 def initial(upstream: Upstream, task_id: str) -> tuple[bytes, Texts]:
     """Returns a snapshot of a task's start, and the records that are looked at for it."""
-    environment, state = copy.copy(upstream.environment), upstream.tasks[task_id].initial_state
-    kits = pickle.dumps([getattr(environment, side) for side in SIDES], pickle.HIGHEST_PROTOCOL)
-    environment.tools, environment.user_tools = pickle.loads(kits)
-    upstream.ids.call = 0
+    state = upstream.tasks[task_id].initial_state
+    fresh = pickle.dumps(_sides(upstream.environment), pickle.HIGHEST_PROTOCOL)
+    environment, upstream.ids.call = _copied(upstream, pickle.loads(fresh)), 0
     environment.set_state(state and state.initialization_data, state and state.initialization_actions, [])
-    kits = [getattr(environment, side) for side in SIDES]
-    return pickle.dumps((kits, []), pickle.HIGHEST_PROTOCOL), texts(environment)
+    return pickle.dumps((_sides(environment), []), pickle.HIGHEST_PROTOCOL), texts(environment)
+
+
+def _sides(environment: Any) -> list[Any]:
+    return [getattr(environment, side) for side in SIDES]
+
+
+def _copied(upstream: Upstream, sides: Sequence[Any]) -> Any:
+    """Upstream's environment with toolkits of its own."""
+    environment = copy.copy(upstream.environment)
+    environment.tools, environment.user_tools = sides
+    return environment
 
 
 def texts(environment: Any) -> dict[Key, str]:
     """Returns the records that an episode has looked at, and all that is in no table."""
     out = {}
-    for side in SIDES:
-        toolkit = getattr(environment, side)
-        if toolkit is None:
-            continue
-        tables = {name: table for name, table in toolkit.db if isinstance(table, Table)}
+    for side, kit in kits(environment).items():
+        tables = {name: table for name, table in kit.db if isinstance(table, Table)}
         for name, table in tables.items():
-            out.update({(side, name, key): _text(record.model_dump()) for key, record in table.touched()})
-        rest = toolkit.db.model_dump(exclude=set(tables))
+            out.update({(side, name, key): _text(record.model_dump()) for key, record in table.touched.items()})
+        rest = kit.db.model_dump(exclude=set(tables))
         out.update({(side, name, ""): _text(value) for name, value in rest.items()})
     return out
 
