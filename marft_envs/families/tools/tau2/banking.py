@@ -32,15 +32,13 @@ _TABLE = tables.read(__package__, "tau2")["banking"]
 PACKAGE = Package(**_TABLE["package"])
 TOP_K = 10
 TEST_EVERY = 5
-"""Task n is held out where n % 5 is 0: the package has no split, and this one is ours."""
+"""Every fifth task is held out: the package has no split, and this one is ours."""
 Search = Callable[[str, int], Sequence[Any]]
 """``search(query, k)``: ids of documents, best first, or tuples that begin with one."""
 
 
 class Store(BaseModel):
     """In place of a model that inspect_ai keeps between calls: here the world keeps it."""
-
-    instance: str | None = None
 
 
 @dataclass
@@ -115,20 +113,14 @@ def _modules(package: str | None) -> list[ModuleType]:
     """Upstream's modules, without what the packages around them import."""
     root, top = PACKAGE.imported(package)[0] / "tau2", "inspect_evals.tau2"
     for name, folder in ((top, root), (f"{top}.banking", root / "banking")):
-        sys.modules.setdefault(name, _module(name, __path__=[str(folder)]))
-    stand = _module("inspect_ai", tool=lambda made: made, Tool=Any, ToolError=ToolError, StoreModel=Store)
-    vars(stand).update(store_as=None, Content=Any, ContentText=Any)
+        sys.modules.setdefault(name, ModuleType(name)).__path__ = [str(folder)]
+    stand = SimpleNamespace(tool=lambda made: made, ToolError=ToolError, StoreModel=Store, store_as=None)
+    stand.Tool = stand.Content = stand.ContentText = Any
     with mock.patch.dict(sys.modules, {f"inspect_ai{part}": stand for part in ("", ".tool", ".util", ".model")}):
         found = PACKAGE.imported(package, [f"{top}.{name}" for name in _TABLE["modules"]])[1]
         loaded = {name: module for name, module in sys.modules.items() if name.startswith(top)}
     sys.modules.update(loaded)  # they are found again when a world is unpickled
     return found
-
-
-def _module(name: str, **values: Any) -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update(values)
-    return module
 
 
 def _policy(folder: Path) -> str:

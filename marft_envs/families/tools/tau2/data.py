@@ -128,8 +128,8 @@ def load(domain: str, package: str | None = None) -> Upstream:
     """
     _, (loguru,) = PACKAGE.imported(package, ["loguru"])
     loguru.logger.disable("tau2")  # it would write a line for every call
-    names = (f"tau2.domains.{domain}.environment", f"tau2.domains.{domain}.tools", "tau2.data_model.message")
-    _, (module, tools, messages) = PACKAGE.imported(package, names)
+    names = (f"tau2.domains.{domain}.environment", f"tau2.domains.{domain}.tools", "tau2.data_model.tasks")
+    _, (module, tools, models) = PACKAGE.imported(package, names)
     environment, ids, described = module.get_environment(), NumberedIds(), dict[str, Tool]()
     if hasattr(tools, "uuid"):
         tools.uuid = ids
@@ -145,9 +145,9 @@ def load(domain: str, package: str | None = None) -> Upstream:
             described[name] = Tool(name, function["description"], schema, read_only=reads, idempotent=reads)
     users = frozenset(environment.user_tools.tools) if environment.user_tools else frozenset[str]()
     policy = module.get_environment(solo_mode=True).policy if users else environment.policy
-    tasks = {task.id: task for task in module.get_tasks(None)}
+    tasks, same = {task.id: task for task in module.get_tasks(None)}, models.Action.compare_with_tool_call
     splits = {name: frozenset(names) for name, names in module.get_tasks_split().items()}
-    return Upstream(environment, tasks, splits, described, users, policy, messages.ToolCall, _same, ids)
+    return Upstream(environment, tasks, splits, described, users, policy, models.ToolCall, same, ids)
 
 
 def kits(environment: Any) -> dict[str, Any]:
@@ -156,10 +156,6 @@ def kits(environment: Any) -> dict[str, Any]:
     return (
         {"tools": found["tools"]} if environment.user_tools and found["tools"].db is found["user_tools"].db else found
     )
-
-
-def _same(action: Any, call: Any) -> bool:
-    return bool(action.compare_with_tool_call(call))
 
 
 def _records(domain: str, package: str | None, field_name: str) -> Records:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from marft_envs.errors import DataError, check_known
 from marft_envs.families import tables
@@ -23,21 +23,15 @@ from marft_envs.families.tools.tau2.world import Key, Tau2World
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, spread
 
-BANKING = "banking_knowledge"
-JUDGED = "its reward needs a model as judge (NL_ASSERTION)"
-BEGUN = "it begins in the middle of a conversation"
 
-
-@dataclass(frozen=True, eq=False)
-class Gold(Shared):
+class Gold(NamedTuple):
     """What a replay of the gold actions leads to."""
 
-    changed: Mapping[Key, str] = field(repr=False)
+    changed: Mapping[Key, str]
     parts: Counter[str]
     """The changes in their smallest parts."""
     calls: tuple[ToolCall, ...]
     """The oracle's: gold actions that are not refused, or all of them where upstream wants every one called."""
-    refused: int
 
 
 class Tau2Domain(Shared):
@@ -57,9 +51,9 @@ class Tau2Domain(Shared):
     def __init__(
         self, domain: str, *, package: str | Path | None = None, dual: bool = False, search: Search | None = None
     ) -> None:
-        self._given = (domain, package, dual, search)
+        self._given, self._dual = partial(Tau2Domain, domain, package=package, dual=dual, search=search), dual
         where = None if package is None else str(package)
-        self._upstream = upstream = bank(where, search) if domain == BANKING else load(domain, where)
+        self._upstream = upstream = bank(where, search) if domain == "banking_knowledge" else load(domain, where)
         self.name = f"tau2/{domain}"
         self.tools: Mapping[str, Tool] = upstream.tools
         self.user_tools = upstream.users
@@ -72,8 +66,7 @@ class Tau2Domain(Shared):
         """Tasks that are left out, with the reason."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        domain, package, dual, search = self._given
-        return partial(Tau2Domain, domain, package=package, dual=dual, search=search), ()
+        return self._given, ()
 
     def problems(
         self, split: str, levels: Sequence[int] | None = None, limit: int | None = None
@@ -91,11 +84,8 @@ class Tau2Domain(Shared):
         """
         check_known([split], self.splits, f"{self.name} has no split '{{}}'.", DataError)
         ids = self._upstream.splits[split]
-        eligible = [
-            problem
-            for problem in problems(self._upstream, self._given[0], self._given[2])
-            if self._id(problem) in ids and (levels is None or problem.level in levels)
-        ]
+        whole = problems(self._upstream, self.name, self._dual).items()
+        eligible = [one for name, one in whole if name in ids and (levels is None or one.level in levels)]
         return ProblemSet(spread(eligible, limit), f"{self.name} ({split})")
 
     def open(self, problem: ToolProblem) -> Tau2World:
@@ -137,28 +127,20 @@ class Tau2Domain(Shared):
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the gold actions, the user's among them, in upstream's order."""
-        return [list(replay(self._upstream, self._id(problem)).calls)]
-
-    def refused(self, problem: ToolProblem) -> int:
-        """Returns how many gold actions upstream's own tools refuse."""
-        return replay(self._upstream, self._id(problem)).refused
-
-    def _id(self, problem: ToolProblem) -> str:
-        return problem.id.removeprefix(f"{self.name}/")
+        return [list(replay(self._upstream, self._task(problem).id).calls)]
 
     def _task(self, problem: ToolProblem) -> Any:
         """Upstream's task; raises a DataError for a problem of another domain."""
-        if self._id(problem) not in self._upstream.tasks:
-            raise DataError(
-                f"'{problem.id}' is not a problem of {self.name}. Take problems from Tau2Domain.problems()."
-            )
-        return self._upstream.tasks[self._id(problem)]
+        task = self._upstream.tasks.get(problem.id.removeprefix(f"{self.name}/"))
+        if task is None:
+            raise DataError(f"'{problem.id}' is not a problem of {self.name}. Take problems from its problems().")
+        return task
 
 
 @lru_cache(maxsize=16)  # hundreds of environments share one set
-def problems(upstream: Upstream, domain: str, dual: bool) -> tuple[ToolProblem, ...]:
-    """Returns all tasks that can be graded without a model."""
-    return tuple(_problem(upstream, domain, task, dual) for task in upstream.tasks.values() if not _unfit(task))
+def problems(upstream: Upstream, domain: str, dual: bool) -> dict[str, ToolProblem]:
+    """Returns id -> problem, of all tasks that can be graded without a model."""
+    return {name: _problem(upstream, domain, task, dual) for name, task in upstream.tasks.items() if not _unfit(task)}
 
 
 def _problem(upstream: Upstream, domain: str, task: Any, dual: bool) -> ToolProblem:
@@ -167,28 +149,27 @@ def _problem(upstream: Upstream, domain: str, task: Any, dual: bool) -> ToolProb
     if not dual:
         brief = BRIEF + brief + (TELL if task.evaluation_criteria.communicate_info else "")
     withheld = (upstream.users - upstream.held.get(task.id, upstream.users),)
-    return ToolProblem(f"tau2/{domain}/{task.id}", (brief,), len(actions), level, withheld)
+    return ToolProblem(f"{domain}/{task.id}", (brief,), len(actions), level, withheld)
 
 
 def _unfit(task: Any) -> str:
     """Why a task is left out; "" for one that is not."""
     if "NL_ASSERTION" in _basis(task):
-        return JUDGED
-    return BEGUN if getattr(task.initial_state, "message_history", None) else ""
+        return "its reward needs a model as judge (NL_ASSERTION)"
+    begun = getattr(task.initial_state, "message_history", None)
+    return "it begins in the middle of a conversation" if begun else ""
 
 
 @lru_cache(maxsize=4096)
 def replay(upstream: Upstream, task_id: str) -> Gold:
     """Returns what the gold actions lead to; it goes on after one that is refused, as upstream does."""
     world, task, worked = Tau2World(upstream, task_id), upstream.tasks[task_id], list[ToolCall]()
-    for action in (actions := _actions(task)):
-        try:
+    for action in _actions(task):
+        with contextlib.suppress(ToolError):
             world.call(action.name, action.arguments)
             worked.append(world.calls[-1])
-        except ToolError:
-            continue
     changed, calls = world.changed(), tuple(world.calls if "ACTION" in _basis(task) else worked)
-    return Gold(changed, _parts(world, changed), calls, len(actions) - len(worked))
+    return Gold(changed, _parts(world, changed), calls)
 
 
 def _basis(task: Any) -> set[str]:
@@ -202,22 +183,14 @@ def _actions(task: Any) -> list[Any]:
 
 def _asserted(task: Any, world: Tau2World) -> bool:
     """Whether upstream's assertions hold; they run on a copy. One that raises does not hold."""
-    environment = copy.deepcopy(world).environment
+    run = partial(copy.deepcopy(world).environment.run_env_assertion, raise_assertion_error=False)
     try:
-        return all(
-            environment.run_env_assertion(assertion, raise_assertion_error=False)
-            for assertion in task.evaluation_criteria.env_assertions or ()
-        )
+        return all(map(run, task.evaluation_criteria.env_assertions or ()))
     except ValueError:
         return False
 
 
 def _parts(world: Tau2World, changed: Mapping[Key, str]) -> Counter[str]:
     """The changes of a state in their smallest parts."""
-    return as_parts(
-        [
-            change
-            for key, text in changed.items()
-            for change in differences("/".join(key), json.loads(world.before(key)), json.loads(text))
-        ]
-    )
+    pairs = (("/".join(key), json.loads(world.before(key)), json.loads(text)) for key, text in changed.items())
+    return as_parts([change for pair in pairs for change in differences(*pair)])

@@ -49,18 +49,16 @@ class Tau2World:
         """
         self.calls.append(ToolCall(name, arguments))
         self.upstream.ids.call = len(self.calls)
-        if not self.upstream.tools[name].read_only or self.upstream.users:
+        if not self.upstream.tools[name].read_only or len(kits(self.environment)) > 1:  # these are kept in line
             self._hash = ""
         if name == "calculate":  # upstream's tool would run the text
-            content = str(round(evaluate(str(arguments["expression"]), float), 2))
-        else:
-            answer = self.environment.get_response(self.upstream.made(name, arguments))
-            content = answer.content
-            if answer.error:
-                raise ToolError(content.removeprefix("Error: "))
+            return round(evaluate(str(arguments["expression"]), float), 2)
+        answer = self.environment.get_response(self.upstream.made(name, arguments))
+        if answer.error:
+            raise ToolError(answer.content.removeprefix("Error: "))
         with contextlib.suppress(ValueError):
-            return json.loads(content, parse_constant=str)
-        return content
+            return json.loads(answer.content, parse_constant=str)
+        return answer.content
 
     def snapshot(self) -> bytes:
         return pickle.dumps((_sides(self.environment), self.calls), pickle.HIGHEST_PROTOCOL)
