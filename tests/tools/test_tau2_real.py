@@ -199,6 +199,45 @@ def test_without_a_user_agent_everything_is_the_agents_and_with_one_the_device_i
     assert scenario in user and scenario not in agent and dual.policy in agent and dual.policy not in user
 
 
+def test_golds_of_the_bank_are_complete_and_upstreams_functions_say_so() -> None:
+    """In both teams; and wrong trajectories get their verdict, too."""
+    for team, dual in (("router", False), ("dual_control", True)):
+        bank = domain_of("banking_knowledge", dual)
+        env = make(team, bank, split="base", **LIMITS)
+        task = env.unwrapped.task
+        assert len(task.problems) == 97 and not bank.skipped
+        for problem in task.problems:
+            episode = oracle.play(env, options={"task_id": problem.id})
+            assert episode.success and episode.stop_reason == "task", (problem.id, episode.info)
+            assert upstream.bank_accepts(bank, problem, task.live.world, task.live.log), problem.id
+    bank, rng, seen = domain_of("banking_knowledge"), random.Random(0), {True: 0, False: 0}
+    team_of_one, problems = Scripted(bank, "base"), list(bank.problems("base"))
+    for _ in range(40):
+        problem = rng.choice(problems)
+        kind, turns = spoiled(bank.oracle(problem), rng)
+        team_of_one.paid(problem, turns)
+        live, ours = team_of_one.solo.unwrapped.task.live, bool(team_of_one.solo.episode.success)
+        assert ours == upstream.bank_accepts(bank, problem, live.world, live.log), (problem.id, kind)
+        seen[ours] += 1
+    assert min(seen.values()) > 1
+
+
+def test_the_bank_searches_its_documents_with_a_function_of_the_users() -> None:
+    bank = domain_of("banking_knowledge")
+    first = bank.problems("base")[0]
+    found = bank.open(first).call("KB_search", {"query": "Opening personal checking accounts"})
+    assert "doc_bank_accounts_bank_accounts_(general)_001" in found and found.count("ID: doc_") == 10
+    asked = []
+
+    def search(query: str, k: int) -> list[tuple[str, float]]:
+        asked.append((query, k))
+        return [("doc_credit_cards_gold_rewards_card_001", 1.0)]
+
+    own = Tau2Domain("banking_knowledge", package=upstream.place()[1], search=search)
+    assert own.open(first).call("KB_search", {"query": "gold"}).count("ID: doc_") == 1 and asked == [("gold", 10)]
+    assert "submit_referral" in first.missing(0) and "apply_for_credit_card" not in first.missing(0)
+
+
 def test_what_would_bring_two_copies_into_one_process_is_refused(tmp_path: Any) -> None:
     domain_of("retail")
     (tmp_path / "tau2").mkdir()

@@ -26,8 +26,10 @@ from marft_envs.families.tools.depot import Depot
 from marft_envs.families.tools.dialects import parse, written
 from marft_envs.families.tools.mcp import MCPToolDomain
 from marft_envs.families.tools.tau import TauDomain
+from marft_envs.families.tools.tau2 import Tau2Domain
 from marft_envs.testing.invariants import sampled
 from tests.helpers import bfcl_upstream as upstream
+from tests.helpers import tau2_upstream as packages
 
 EPISODES = 20
 SERVERS = (
@@ -60,6 +62,14 @@ def tau(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any]:
         pytest.skip(f"no retail files at {found.name}/ in the data folder")
     domain = TauDomain(found)
     return lambda team: domain
+
+
+def tau2(name: str, request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any]:
+    there, package = packages.place()
+    if not there:
+        pytest.skip(packages.ABSENT)
+    domains = {dual: Tau2Domain(name, package=package, dual=dual) for dual in (True, False)}
+    return lambda team: domains[team == "dual_control"]
 
 
 def server(name: str) -> str:
@@ -120,7 +130,7 @@ def mcp_own(request: pytest.FixtureRequest, folder: Path) -> Callable[[str], Any
 
 DOMAINS = {
     "depot": depot, "functions": functions, "bfcl": bfcl, "tau": tau, "mcp-git": mcp_git, "mcp-sqlite": mcp_sqlite,
-    "mcp-own": mcp_own,
+    "mcp-own": mcp_own, **{f"tau2-{name}": partial(tau2, name) for name in packages.EVERY},
 }  # fmt: skip
 
 
