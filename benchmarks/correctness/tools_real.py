@@ -12,8 +12,8 @@ compared with them.
   parts of the gold (every subset of the actions that change something) that score strictly between nothing and gold.
 * bfcl: ground truths that the router team plays under per-class permissions, accepted by our grader and by upstream's
   own checker; wrong trajectories (a call dropped, an argument changed, two swapped) with equal verdicts.
-* tau2 (``--tau2``, the folder of ``tau2`` and ``inspect_evals``): golds that teams play, complete by our grader and, for
-  the router team, by upstream's evaluator, which also compares every result; wrong trajectories with equal verdicts.
+* tau2 (``--tau2``, the folder of ``tau2`` and ``inspect_evals``): golds that teams play, complete by our grader and, of
+  the router team, by upstream's evaluator, which compares every result; wrong trajectories with equal verdicts.
 * all: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
   farmers.
 
