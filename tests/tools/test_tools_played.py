@@ -152,8 +152,10 @@ STYLES: dict[str, Callable[[list[dict[str, Any]]], str]] = {
 
 
 def styled(text: str, style: str) -> str:
-    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in parse(text).calls]
-    return STYLES[style](calls) if calls else text
+    """The reply in a style; one with words beside its calls, which a style has no room for, as it is."""
+    reply = parse(text)
+    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in reply.calls]
+    return STYLES[style](calls) if calls and not reply.words else text
 
 
 def read(env: FlexEnv, agent: str) -> str:

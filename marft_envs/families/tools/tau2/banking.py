@@ -49,7 +49,7 @@ class Bank:
     tools: Any
     user_tools: Any
     begin: Callable[..., None]
-    search: Callable[[str], str]
+    search: Callable[..., str]
 
     def get_response(self, call: Any) -> Any:
         """Runs a tool; upstream's report errors as texts."""
@@ -150,7 +150,8 @@ def bm25(texts: Mapping[str, Counter[str]], query: str, k: int) -> list[str]:
 
     Okapi's BM25 with k1 = 1.5 and b = 0.75.
     """
-    scores, mean = Counter[str](), sum(words.total() for words in texts.values()) / max(len(texts), 1)
+    scores: Any = Counter()
+    mean = sum(words.total() for words in texts.values()) / max(len(texts), 1)
     for word in _words(query):
         holding = {key: words[word] for key, words in texts.items() if word in words}
         weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))

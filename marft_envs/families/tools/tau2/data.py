@@ -73,7 +73,7 @@ class Table(ChainMap[str, Any]):
     def _fixed(self, *_: Any) -> Any:
         raise TypeError("A record cannot be taken out of a shared table.")
 
-    __delitem__ = pop = popitem = clear = _fixed
+    __delitem__ = pop = popitem = clear = _fixed  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Table, (self.base, self.touched)
@@ -131,8 +131,8 @@ def load(domain: str, package: str | None = None) -> Upstream:
     names = (f"tau2.domains.{domain}.environment", f"tau2.domains.{domain}.tools", "tau2.data_model.tasks")
     _, (module, tools, models) = PACKAGE.imported(package, names)
     environment, ids, described = module.get_environment(), NumberedIds(), dict[str, Tool]()
-    if hasattr(tools, "uuid"):
-        tools.uuid = ids
+    if "uuid" in vars(tools):
+        vars(tools)["uuid"] = ids
     for kit in kits(environment).values():
         views = {
             name: Table(Records(value, (domain, package, name))) if isinstance(value, dict) else value

@@ -59,7 +59,8 @@ class Tau2Domain(Shared):
         self.user_tools = upstream.users
         self.policy: str = upstream.environment.policy if dual else upstream.solo_policy
         roles = tables.read(__package__, "tau2")["specialists"][domain]
-        self.specialists = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        held = {role: frozenset(names) & set(self.tools) for role, names in roles.items()}
+        self.specialists: Mapping[str, frozenset[str]] = held
         self.splits = tuple(upstream.splits)
         """What is published."""
         self.skipped: Mapping[str, str] = {task: why for task, one in upstream.tasks.items() if (why := _unfit(one))}
