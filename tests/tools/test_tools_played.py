@@ -193,7 +193,8 @@ def plays(env: FlexEnv, seed: int, reply: Callable[[FlexEnv, str], str], **optio
 
 @pytest.fixture(params=TEAMS)
 def env(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[FlexEnv]:
-    made = make(request.param, domain(request.param), split="train")
+    # One gold of the bank has four calls that fail, after each of which advisers speak.
+    made = make(request.param, domain(request.param), split="train", max_idle=12)
     yield made
     made.close()
 

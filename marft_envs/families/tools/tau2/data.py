@@ -131,8 +131,7 @@ def load(domain: str, package: str | None = None) -> Upstream:
     names = (f"tau2.domains.{domain}.environment", f"tau2.domains.{domain}.tools", "tau2.data_model.tasks")
     _, (module, tools, models) = PACKAGE.imported(package, names)
     environment, ids, described = module.get_environment(), NumberedIds(), dict[str, Tool]()
-    if "uuid" in vars(tools):
-        vars(tools)["uuid"] = ids
+    vars(tools)["uuid"] = ids  # only telecom's tools draw any
     for kit in kits(environment).values():
         views = {
             name: Table(Records(value, (domain, package, name))) if isinstance(value, dict) else value
