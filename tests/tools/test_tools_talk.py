@@ -236,7 +236,7 @@ def test_a_planner_advises_the_agent_whenever_the_user_has_spoken() -> None:
     assert [turn.agent for turn in turns] == [
         "user_0", "planner_0", "agent_0", "agent_0", "user_0", "planner_0", "agent_0",
     ]  # fmt: skip
-    assert [turn.sees for turn in turns] == [(), (0,), (0, 1), (0, 1, 2), (0, 3), (0, 1, 3, 4), (0, 1, 2, 3, 4, 5)]
+    assert [turn.sees for turn in turns] == [(), (0,), (0, 1), (0, 1, 2), (0, 3), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 5)]
     assert [agent.trained for agent in env.team] == [False, True, True]
     assert oracle.play(make("service", tiny()), options={"task_id": "tiny/two"}).success
     check_env(lambda: make("service", tiny(), max_turns=6))

@@ -169,7 +169,7 @@ class Talk(DependencyFunction):
     Args:
         first: Who speaks first.
         second: Who answers.
-        advisers: Who speak, side by side, before ``second`` does, and to it alone; they hear the talk.
+        advisers: Who speak, side by side, before ``second`` does, and to it alone; they see what it sees.
     """
 
     def __init__(self, first: str, second: str, advisers: Sequence[str] = ()) -> None:
@@ -203,7 +203,7 @@ class Talk(DependencyFunction):
         return [self._turn(view, to)]
 
     def _turn(self, view: View, to: str) -> Turn:
-        heard = (to, *self.advisers) if to == self.pair[1] else (to,)
+        heard = (self.pair[1], *self.advisers) if to != self.pair[0] else (to,)
         return Turn(to, tuple(sorted({*self.words, *(turn.index for turn in view.history if turn.agent in heard)})))
 
 
