@@ -102,6 +102,13 @@ for _team, _summary in {
 }.items():
     register(f"docs-{_team}-v0", "marft_envs.families.docs:make", {"team_name": _team}, _summary)
 for _team, _summary in {
+    "solo": "one agent searches, round by round, and answers",
+    "chain": "searcher and reader in turn, then an answerer",
+    "planner": "a planner's words send out searchers side by side; a checker answers, or asks for more",
+    "router": "a router's words name who acts next: searcher, reader or answerer",
+}.items():
+    register(f"rag-{_team}-v0", "marft_envs.families.rag:make", {"team_name": _team}, _summary)
+for _team, _summary in {
     "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
     "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
 }.items():

@@ -1,0 +1,197 @@
+"""Search in passages by words: BM25 as Lucene computes it, in arrays that the processes of a machine share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from marft_envs.errors import DataError
+
+VERSION = 1
+"""Of what an index holds; another one is not read."""
+K1, B = 1.2, 0.75
+"""Lucene's: how soon more of a word counts no more, and how much long passages are discounted."""
+QUERY_WORDS = 64
+"""Different words of a query that are looked up; what an agent says beyond them costs no time."""
+_WORD = re.compile(r"\w+")
+_ARRAYS = ("words", "starts", "numbers", "weights", "text", "ends")
+
+
+class Passage(NamedTuple):
+    """A piece of a corpus."""
+
+    id: str
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        """Returns it as agents read it."""
+        return f"[{self.id}] {self.title}: {self.text}" if self.title else f"[{self.id}] {self.text}"
+
+
+def words(text: str) -> list[str]:
+    """Returns the words by which passages are found."""
+    return _WORD.findall(text.casefold())
+
+
+class Index:
+    """BM25 (Robertson and Zaragoza 2009; Lucene's form as in Kamphuis et al., ECIR 2020) over passages.
+
+    Args:
+        arrays: ``words [V] uint64`` (sorted hashes), ``starts [V + 1] int64`` (of each word's part of the next two),
+            ``numbers [P] int32`` (of passages) and ``weights [P] float32`` (what the word is worth there),
+            ``text [bytes] uint8`` (passages as JSON) and ``ends [N] int64`` (of each passage in it).
+        folder: Where they lie; None: in this process's memory.
+    """
+
+    def __init__(self, arrays: Mapping[str, Any], folder: Path | None = None) -> None:
+        self.arrays, self.folder = dict(arrays), folder
+
+    @classmethod
+    def of(cls, passages: Iterable[Passage]) -> Index:
+        """Builds an index.
+
+        Raises:
+            DataError: There is no passage, an id comes twice, or a passage is no text or nothing but blanks.
+        """
+        known: dict[str, int] = {}
+        places, numbers, counts = array("q"), array("i"), array("i")
+        lengths, ends, seen, text = array("i"), array("q"), set[str](), bytearray()
+        for number, passage in enumerate(passages):
+            _check(passage, seen)
+            said = words(f"{passage.title} {passage.text}")
+            for word, count in Counter(said).items():
+                places.append(known.setdefault(word, len(known)))
+                numbers.append(number)
+                counts.append(count)
+            lengths.append(len(said))
+            text += json.dumps(passage).encode()
+            ends.append(len(text))
+        if not seen:
+            raise DataError("The corpus is empty. Expected passages with an id, a title and a text.")
+        place, number, n = (np.array(a, np.int64) for a in (places, numbers, counts))
+        length = np.array(lengths, np.float64)
+        often = np.bincount(place, minlength=len(known))  # [V] passages that have the word
+        rarity = np.log1p((len(ends) - often + 0.5) / (often + 0.5))
+        norm = K1 * (1 - B + B * length / max(length.mean(), 1.0))
+        weights = rarity[place] * n / (n + norm[number])
+        hashes = np.array([_hash(word) for word in known], np.uint64)
+        order = np.argsort(hashes)
+        rank = np.argsort(order)[place]
+        by_word = np.lexsort((number, rank))
+        starts = np.concatenate([[0], np.cumsum(often[order])])
+        parts = hashes[order], starts, number[by_word].astype(np.int32), weights[by_word].astype(np.float32)
+        return cls(dict(zip(_ARRAYS, (*parts, np.frombuffer(text, np.uint8), np.array(ends, np.int64)), strict=True)))
+
+    @classmethod
+    def at(cls, folder: Path, corpus: str, passages: Callable[[], Iterable[Passage]]) -> Index:
+        """Opens the index in a folder, memory-mapped, and builds it there first if there is none.
+
+        Args:
+            folder: Of the index; it may be missing.
+            corpus: A hash of what is in the corpus.
+            passages: Reads the corpus.
+
+        Raises:
+            DataError: The index is of another version or corpus, or damaged; or the corpus is (see :meth:`of`).
+        """
+        wanted = {"version": VERSION, "corpus": corpus}
+        if not (folder / "header.json").is_file():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as aside:  # whole or not at all
+                new = Path(aside, "index")
+                new.mkdir()
+                for name, values in cls.of(passages()).arrays.items():
+                    np.save(new / f"{name}.npy", values)
+                (new / "header.json").write_text(json.dumps(wanted), encoding="utf-8")
+                try:
+                    os.replace(new, folder)
+                except OSError as error:  # another process was faster, or something else lies there
+                    if not (folder / "header.json").is_file():
+                        raise DataError(
+                            f"No index can be written to {folder}: {error}. Name another folder."
+                        ) from error
+        try:
+            header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
+            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+        except (OSError, EOFError, ValueError) as error:
+            raise DataError(f"The index in {folder} is damaged: {error}. Next: rm -r {folder}, and again.") from error
+        for what, value in wanted.items():
+            if not isinstance(header, dict) or header.get(what) != value:
+                had = header.get(what) if isinstance(header, dict) else header
+                raise DataError(
+                    f"The index in {folder} has the {what} {had}; expected {value}. Next: rm -r {folder}, so that it is "
+                    "made anew, or index=… another folder."
+                )
+        return cls(arrays, folder)
+
+    def __len__(self) -> int:
+        return len(self.arrays["ends"])
+
+    def __getitem__(self, number: int) -> Passage:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        ends = self.arrays["ends"]
+        start = int(ends[number - 1]) if number else 0
+        return Passage(*json.loads(self.arrays["text"][start : int(ends[number])].tobytes()))
+
+    def search(self, query: str, k: int) -> list[tuple[Passage, float]]:
+        """Returns the best k passages that have a word of the query, with scores; of equal ones the first."""
+        table, starts = self.arrays["words"], self.arrays["starts"]
+        scores = np.zeros(len(self), np.float32)
+        for word, count in Counter(words(query)).most_common(QUERY_WORDS):
+            hashed = _hash(word)
+            place = int(np.searchsorted(table, hashed))
+            if place < len(table) and table[place] == hashed:
+                part = slice(int(starts[place]), int(starts[place + 1]))
+                scores[self.arrays["numbers"][part]] += count * self.arrays["weights"][part]
+        last = np.partition(scores, -k)[-k] if k < len(scores) else 0.0
+        found = np.flatnonzero(scores >= max(last, np.float32(1e-30)))
+        best = found[np.lexsort((found, -scores[found]))][:k]
+        return [(self[int(number)], float(scores[number])) for number in best]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Returns id -> number of its passage."""
+        return {passage.id: number for number, passage in enumerate(self)}
+
+    def get(self, passage_id: str) -> Passage | None:
+        """Returns the passage of that id, if there is one."""
+        number = self.places.get(passage_id)
+        return None if number is None else self[number]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Index:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_mapped, (self.folder,)) if self.folder else (Index, (self.arrays,))
+
+
+def _mapped(folder: Path) -> Index:
+    return Index({name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}, folder)
+
+
+def _hash(word: str) -> np.uint64:
+    """Returns what stands for a word: two of a million are taken for one another once in ten million corpora."""
+    return np.uint64(int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest()))
+
+
+def _check(passage: Passage, seen: set[str]) -> None:
+    if not all(isinstance(part, str) for part in passage):
+        raise DataError(f"A passage is {passage!r}; expected an id, a title and a text, all of them text.")
+    if not passage.text.strip():
+        raise DataError(f"The passage '{passage.id}' is empty. Leave it out.")
+    if passage.id in seen:
+        raise DataError(f"The corpus has the id '{passage.id}' twice. Make ids unique.")
+    seen.add(passage.id)
