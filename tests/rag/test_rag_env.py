@@ -164,7 +164,9 @@ def test_alone_a_line_is_a_search_and_a_box_an_answer() -> None:
 def test_a_planner_sends_searchers_with_a_part_each() -> None:
     env = started("planner")
     env.step("First:\n100 a; 200 b")
-    assert env.ready_agents == ["searcher_0", "searcher_1"] and told(env, "searcher_1").endswith("[planner]\n200 b")
+    assert env.ready_agents == ["searcher_0", "searcher_1"] and told(env, "searcher_1").endswith(
+        "[planner]\nYour search: 200 b"
+    )
     env.step("100 a")
     env.step("200 b")
     assert told(env, "checker_0").count("[feedback]") == 2

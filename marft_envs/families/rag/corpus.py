@@ -1,4 +1,4 @@
-"""Corpora: JSONL files, folders of text files, paragraphs of a published set; and the search that a team does in one."""
+"""Corpora (JSONL files, folders of text files, paragraphs of a published set), and the search that a team does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = 100
 SUFFIXES = (".txt", ".md")
 """Files of a folder that are read."""
 Search = Callable[[str, int], Sequence[Any]]
-"""``search(query, k)``, best first: pairs of an id and a score, or passages (id, title, text; or an object of these)."""
+"""``search(query, k)``, best first: pairs (id, score), or passages (id, title, text; or an object of these)."""
 
 
 def opened(path: str | Path, folder: str | Path | None = None) -> Index:

@@ -131,8 +131,8 @@ class Index:
             if not isinstance(header, dict) or header.get(what) != value:
                 had = header.get(what) if isinstance(header, dict) else header
                 raise DataError(
-                    f"The index in {folder} has the {what} {had}; expected {value}. Next: rm -r {folder}, so that it is "
-                    "made anew, or index=… another folder."
+                    f"The index in {folder} has the {what} {had}; expected {value}. Next: rm -r {folder}, so that "
+                    "it is made anew, or index=… another folder."
                 )
         return cls(arrays, folder)
 

@@ -1,4 +1,4 @@
-"""A made corpus of facts and questions of one to four hops: a pure function of level and world; splits share no name."""
+"""A made corpus of facts, and questions of one to four hops: a pure function of its world; splits share no name."""
 
 from __future__ import annotations
 

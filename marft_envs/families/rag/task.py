@@ -19,6 +19,8 @@ from marft_envs.problems.sets import Drawn, ProblemSet
 
 REWARDS = {"em": em, "f1": f1, "substring": substring}
 NOTHING = "No passage was found."
+QUERY = 1000
+"""Characters of a search; what is said beyond them is neither looked up nor shown."""
 
 
 class RagTask(Drawn[Question]):
@@ -93,7 +95,7 @@ class RagTask(Drawn[Question]):
             return "", ""
         if role == "planner" and reader in self._searchers:
             parts, i = parse_assignments(turn.text) or [], self._searchers.index(reader)
-            return (parts[i] if i < len(parts) else turn.text), ""
+            return f"Your search: {parts[i]}" if i < len(parts) else turn.text, ""
         words = self._query(turn) if role in SEARCHING else boxed(turn.text)
         return None if words is None else (words, turn.result)
 
@@ -104,7 +106,7 @@ class RagTask(Drawn[Question]):
         box = boxed(turn.text)
         if self._roles[turn.agent] == "solo" and box is not None:
             return None
-        return next((line.strip() for line in turn.text.splitlines() if line.strip()), "") if box is None else box
+        return (turn.text.strip().partition("\n")[0] if box is None else box)[:QUERY].strip()
 
     @property
     def _recall(self) -> float:
