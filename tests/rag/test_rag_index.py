@@ -78,8 +78,8 @@ def test_of_equal_passages_the_first_is_first_and_long_queries_cost_no_more() ->
     [
         ([], "corpus is empty"),
         ([("1", "", "x"), ("1", "", "y")], "the id '1' twice"),
-        ([("1", "T", " \n")], "'1' is empty"),
-        ([("1", "", 3)], "expected an id, a title and a text"),
+        ([("1", "T", " \n")], "expected an id"),
+        ([("1", "", 3)], "expected an id, a title "),
     ],
 )
 def test_corpora_that_cannot_be_searched(passages: list[Any], message: str) -> None:
@@ -98,18 +98,19 @@ def test_an_index_is_built_once_mapped_and_refused_where_it_is_anothers(tmp_path
         "w3", 2
     )
     assert again.get("id7") == passages[7] and again.get("id99") is None
-    with pytest.raises(DataError, match=r"has the corpus one; expected two\. Next: rm -r .*index"):
+    with pytest.raises(DataError, match=r"'corpus': 'one'.*expected .*'two'.*Next: rm -r .*index"):
         Index.at(folder, "two", lambda: passages)
     header = folder / "header.json"
     header.write_text(header.read_text().replace('"version": 1', '"version": 0'))
-    with pytest.raises(DataError, match="has the version 0; expected 1"):
+    with pytest.raises(DataError, match="'version': 0"):
         Index.at(folder, "one", lambda: passages)
+    header.write_text(header.read_text().replace('"version": 0', '"version": 1'))
     (folder / "starts.npy").write_bytes(b"")
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match="There is no index in .*Next: rm -r"):
         Index.at(folder, "one", lambda: passages)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
-    with pytest.raises(DataError, match="Name another folder"):
+    with pytest.raises(DataError, match="or index=… another folder"):
         Index.at(tmp_path / "full", "one", lambda: passages)
 
 
@@ -193,9 +194,9 @@ def test_a_function_can_be_named_and_is_then_code_of_somebodys() -> None:
     name = f"{__name__}:found"
     assert Searcher(None, name).search is found
     assert [power.does for power in powers({"env_kwargs": {"search": name}})] == ["runs code of that module"]
-    for bad in ("nowhere:search", f"{__name__}:nothing", "found", 3):
+    for bad in ("nowhere:search", f"{__name__}:nothing", "found"):
         with pytest.raises(ConfigError, match="module:function"):
-            Searcher(None, bad)  # type: ignore[arg-type]
+            Searcher(None, bad)
     with pytest.raises(ConfigError, match="without passages"):
         Searcher(None)
 

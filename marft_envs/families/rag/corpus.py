@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,8 +13,9 @@ from threading import Thread
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.families.rag.index import VERSION, Index, Passage
+from marft_envs.families.rag.index import Index, Passage
 from marft_envs.problems import rows
+from marft_envs.registry import EnvSpec
 
 WORDS = 100
 """Most words of a passage that is cut out of a longer text: as in DPR (arXiv 2004.04906)."""
@@ -38,15 +38,15 @@ def opened(path: str | Path, folder: str | Path | None = None) -> Index:
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(f"There is no corpus {path}. Expected a JSONL file, or a folder of .txt and .md files.")
-    stamps = tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+    stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
     return _opened(path, stamps, Path(folder).expanduser() if folder else None)
 
 
 @lru_cache(maxsize=4)
-def _opened(path: Path, stamps: tuple[tuple[str, int, int], ...], folder: Path | None) -> Index:
-    digest = hashlib.sha256(f"{VERSION} {WORDS}".encode())
+def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path | None) -> Index:
+    digest = hashlib.sha256(f"{WORDS}".encode())
     for file, _, size in stamps:
-        digest.update(f"\n{Path(file).relative_to(path.parent).as_posix()} {size}\n".encode() + Path(file).read_bytes())
+        digest.update(f"\n{file.relative_to(path.parent).as_posix()} {size}\n".encode() + file.read_bytes())
     return stored(digest.hexdigest(), lambda: read(path), folder)
 
 
@@ -61,23 +61,19 @@ def _files(path: Path) -> list[Path]:
 
 
 def read(path: Path) -> Iterator[Passage]:
-    """Yields the passages of a JSONL file or a folder; long texts are cut into several, empty files left out.
+    """Yields the passages of a JSONL file or a folder; long texts are cut into several, empty ones left out.
 
     Raises:
         DataError: A row or file is not text; names it.
     """
-    if path.is_dir():
-        for file in _files(path):
-            try:
-                text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise DataError(
-                    f"{file} cannot be read as text: {error}. Save it as UTF-8, or take it away."
-                ) from error
-            yield from cut(file.relative_to(path).with_suffix("").as_posix(), file.stem, text)
-        return
-    for number, where, row in rows.of_file(path, "with 'text', and if wanted 'id' and 'title'"):
-        identity, title, text = rows.whole(row.get("id", str(number))), row.get("title") or "", row.get("text")
+    for file in _files(path) if path.is_dir() else ():
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file} cannot be read as text: {error}. Save it as UTF-8, or take it away.") from error
+        yield from cut(file.relative_to(path).with_suffix("").as_posix(), file.stem, text)
+    for number, where, row in rows.of_file(path) if path.is_file() else ():
+        identity, title, text = rows.whole(row.get("id", number)), row.get("title") or "", row.get("text")
         if not isinstance(title, str) or not isinstance(text, str) or not isinstance(identity, str | int):
             raise DataError(f"{where}: expected 'text', and if wanted 'title', as text, and 'id' as text or a number.")
         yield from cut(str(identity), title, text)
@@ -96,12 +92,11 @@ def pieces(text: str, most: int) -> list[str]:
     for paragraph in re.split(r"\n\s*\n", text):
         whole = len(paragraph.split()) <= most
         for sentence in [paragraph] if whole else re.split(r"(?<=[.!?])\s+", paragraph):
-            every = sentence.split()
-            for unit in (every[i : i + most] for i in range(0, len(every), most)):
-                if out and len(out[-1]) + len(unit) <= most:
-                    out[-1] += unit
-                else:
-                    out.append(unit)
+            said = sentence.split()
+            for unit in (said[i : i + most] for i in range(0, len(said), most)):
+                if not out or len(out[-1]) + len(unit) > most:
+                    out.append([])
+                out[-1] += unit
     return [" ".join(part) for part in out]
 
 
@@ -109,22 +104,17 @@ class Searcher:
     """What a team searches with: an index, or a function of the user's, which has so many seconds to answer.
 
     Raises:
-        ConfigError: There is no such function.
+        ConfigError: There is no such function, or neither.
     """
 
     def __init__(self, index: Index | None, search: Search | str | None = None, timeout_s: float = 30.0) -> None:
-        self.index, self.timeout_s = index, timeout_s
-        if isinstance(search, str):
-            module, _, name = search.partition(":")
-            try:
-                search = getattr(importlib.import_module(module), name)
-            except (ImportError, AttributeError, ValueError) as error:
-                raise ConfigError(f"search={search!r} cannot be loaded: {error}. Expected module:function.") from error
-        if search is not None and not callable(search):
-            raise ConfigError(f"search is {search!r}; expected a function search(query, k), or 'module:function'.")
-        if search is None and index is None:
+        try:
+            loaded: Any = EnvSpec("", search).load() if search is not None else None
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"search={search!r} cannot be loaded: {error}. Expected 'module:function'.") from error
+        if loaded is None and index is None:
             raise ConfigError("These questions come without passages. Next: corpus=PATH, or search='module:function'.")
-        self.search: Search | None = search
+        self.index, self.search, self.timeout_s = index, loaded, timeout_s
 
     def __call__(self, query: str, k: int) -> list[Passage]:
         """Returns at most k passages, best first.
@@ -133,33 +123,30 @@ class Searcher:
             TimeoutError: The function has not answered in time.
             Exception: Whatever it raises; a ConfigError where it returns something else than passages.
         """
-        if self.search is None:
-            assert self.index is not None
+        if self.search is None and self.index is not None:
             return [passage for passage, _ in self.index.search(query, k)]
         answer: Future[Any] = Future()
-        search = self.search
 
         def ask() -> None:
             try:
-                answer.set_result(list(search(query, k)))
+                answer.set_result([self._passage(item) for item in self.search(query, k)[:k]])
             except BaseException as error:  # raised again where the call was made
                 answer.set_exception(error)
 
         Thread(target=ask, daemon=True, name="marft-search").start()
         if not wait([answer], self.timeout_s).done:
             raise TimeoutError(f"the search did not answer within {self.timeout_s:g} s")
-        return [self._passage(item) for item in answer.result()[:k]]
+        return answer.result()  # type: ignore[no-any-return]
 
     def _passage(self, item: Any) -> Passage:
-        if isinstance(item, Mapping) and {"id", "text"} <= item.keys():
-            return Passage(str(item["id"]), str(item.get("title") or ""), str(item["text"]))
-        if isinstance(item, tuple | list) and len(item) == 3 and all(isinstance(part, str) for part in item):
-            return Passage(*item)
-        if isinstance(item, tuple | list) and len(item) == 2 and self.index is not None:
-            passage = self.index.get(str(item[0]))
-            if passage is not None:
-                return passage
-        raise ConfigError(f"The search returned {item!r}; expected (id, score) of the corpus, or (id, title, text).")
+        parts = [item.get(name, "") for name in Passage._fields] if isinstance(item, Mapping) else list(item)
+        if len(parts) == 2 and self.index is not None:
+            parts = [*(self.index.get(str(parts[0])) or ())]
+        if len(parts) != len(Passage._fields):
+            raise ConfigError(
+                f"The search returned {item!r}; expected (id, score) of the corpus, or (id, title, text)."
+            )
+        return Passage(*map(str, parts))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Searcher:
         return self

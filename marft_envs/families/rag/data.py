@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
 from marft_envs.families import tables
-from marft_envs.families.math.hub import short
 from marft_envs.families.rag.corpus import stored
 from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.question import Question
@@ -21,22 +19,11 @@ from marft_envs.problems.sets import ProblemSet, spread
 
 HUB: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "hub")
 ROW = "'question' and 'answer' (and 'needed' or the passages of HotpotQA, 2WikiMultiHopQA or MuSiQue)"
+Pool = tuple[list[Question], tuple[Passage, ...]]
+"""Questions, and the passages of all of them, each once."""
 
 
-class Rows(NamedTuple):
-    """What a set says."""
-
-    questions: tuple[Question, ...]
-    """What is needed is named by titles."""
-    pooled: tuple[Question, ...]
-    """The same, by the ids of passages where several have one title (MuSiQue)."""
-    passages: tuple[Passage, ...]
-    """Of all rows, each once."""
-
-
-def load(
-    name: str | Path, split: str, limit: int | None, with_corpus: bool
-) -> tuple[ProblemSet[Question], Index | None]:
+def load(name: str | Path, split: str, limit: int | None, alone: bool) -> tuple[ProblemSet[Question], Index | None]:
     """Loads the questions of a set, and the index of its own passages.
 
     Args:
@@ -45,102 +32,79 @@ def load(
             replaced, without it the file is used whole.
         split: ``train`` or ``test``.
         limit: At most so many questions, evenly spaced; the passages are those of all rows.
-        with_corpus: The passages come from elsewhere: documents that are needed are known by their titles.
+        alone: The passages come from elsewhere, and needed documents are known by their titles.
 
     Raises:
         DataError: Unknown name, no file, a bad row, an unreachable hub, or nothing left.
         MissingExtraError: A set on the hub without the ``data`` extra.
     """
+    path = Path(str(name).replace("{split}", split)).expanduser()
     if str(name) in HUB:
-        found = _hub(str(name), split)
+        questions, passages = _hub(str(name), split, alone)
+    elif path.is_file():
+        questions, passages = _file(path, path.stat().st_mtime_ns, path.stat().st_size, alone)
     else:
-        path = Path(str(name).replace("{split}", split)).expanduser()
-        if not path.is_file():
-            raise DataError(
-                f"'{name}' is neither a set of questions nor a file. {did_you_mean(str(name), ('procedural', *HUB))} "
-                f"For your own, give the path of a JSONL file with {ROW} in each row."
-            )
-        found = _file(path, path.stat().st_mtime_ns, path.stat().st_size)
-    kept = found.questions if with_corpus else found.pooled
-    if with_corpus or not found.passages:
-        return ProblemSet(spread(kept, limit), str(name)), None
-    digest = hashlib.sha256("\n".join(map(json.dumps, found.passages)).encode()).hexdigest()
-    return ProblemSet(spread(kept, limit), str(name)), stored(digest, lambda: found.passages)
+        raise DataError(
+            f"'{name}' is neither a set of questions nor a file. {did_you_mean(str(name), ('procedural', *HUB))} "
+            f"For your own, give the path of a JSONL file with {ROW} in each row."
+        )
+    problems = ProblemSet(spread(questions, limit), str(name))
+    if alone or not passages:
+        return problems, None
+    return problems, stored(hashlib.sha256(json.dumps(passages).encode()).hexdigest(), lambda: passages)
 
 
 @lru_cache(maxsize=4)
-def _file(path: Path, mtime_ns: int, size: int) -> Rows:
-    return pooled((f"{path.stem}/{number}", where, row) for number, where, row in rows.of_file(path, f"with {ROW}"))
+def _file(path: Path, mtime_ns: int, size: int, alone: bool) -> Pool:
+    found = rows.of_file(path, f"with {ROW}")
+    return pooled(((f"{path.stem}/{number}", where, row) for number, where, row in found), alone)
 
 
 @lru_cache(maxsize=4)
-def _hub(name: str, split: str) -> Rows:
+def _hub(name: str, split: str, alone: bool) -> Pool:
     known = HUB[name]
-    theirs = known["splits"].get(split, "")
-
-    def fetch(datasets: Any) -> Iterable[Any]:
-        return datasets.load_dataset(known["hub_id"], known.get("config"), split=theirs)  # type: ignore[no-any-return]
-
-    found = rows.of_hub(name, known["hub_id"], known["splits"], split, ROW, fetch)
-    where = f"{known['hub_id']} ({theirs}), row"
-    return pooled((f"{name}/{theirs}/{number}", f"{where} {number}", row) for number, row in enumerate(found))
+    where, part = known["hub_id"], known["splits"].get(split, "")
+    load = lambda datasets: datasets.load_dataset(where, known.get("config"), split=part)  # noqa: E731
+    found = rows.of_hub(name, where, known["splits"], split, ROW, load)
+    return pooled(((f"{name}/{i}", f"{where} ({part}), row {i}", row) for i, row in enumerate(found)), alone)
 
 
-def pooled(found: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Rows:
-    """Takes rows (id, place in words, content) apart; those without an answer are left out.
+def pooled(found: Iterable[tuple[str, str, Mapping[str, Any]]], alone: bool = False) -> Pool:
+    """Takes rows (id, place in words, content) apart; those that say that they have no answer are left out.
 
     Raises:
         DataError: A row is not as any of the published sets has it; names it.
     """
     ids: dict[tuple[str, str], str] = {}
-    by_title, by_id = [], []
+    questions = []
     for identity, where, row in found:
+        if not row.get("answerable", True):
+            continue
         try:
-            paragraphs, needed = _paragraphs(row)
-            answer = row.get("answer", row.get("answers"))
-            if not row.get("answerable", True):
-                continue
-            named = row.get("id", row.get("_id"))
-            answers = [answer] if isinstance(answer, str | int) else [*answer]
-            golds = tuple(str(a).strip() for a in (*answers, *(row.get("answer_aliases") or ())))
-            question = row["question"]
-            if not isinstance(question, str) or not all(golds) or not golds or any(c in a for a in golds for c in "{}"):
-                raise ValueError(f"question {short(question)} with the answers {short(list(golds))}")
+            for title, text, _ in (parts := _paragraphs(row)):
+                ids.setdefault((title, text), f"p{len(ids) + 1}")
+            exact = "paragraphs" in row and not alone  # of MuSiQue several paragraphs have one title
+            named = (ids[title, text] if exact else title for title, text, needed in parts if needed)
+            given = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
+            golds = tuple(str(answer).strip() for answer in [*given, *(row.get("answer_aliases") or ())])
+            if not all(golds) or not golds or any(bracket in gold for gold in golds for bracket in "{}"):
+                raise ValueError(f"the answers {list(golds)} cannot be given in a box")
+            needed = tuple(dict.fromkeys(map(str, row.get("needed", named))))
+            asked = row["question"].strip()
+            questions.append(Question(str(row.get("id", row.get("_id", identity))), asked, golds, needed))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            has = ", ".join(map(str, row))
-            raise DataError(f"{where}: {type(error).__name__}: {error}. Expected {ROW}. The row has: {has}.") from error
-        keys = [ids.setdefault(paragraph, f"p{len(ids) + 1}") for paragraph in paragraphs]
-        titles = row["needed"] if "needed" in row else [title for title, _ in needed]
-        one = Question(str(named or identity), question.strip(), golds, tuple(dict.fromkeys(map(str, titles))))
-        by_title.append(one)
-        exact = tuple(dict.fromkeys(keys[paragraphs.index(paragraph)] for paragraph in needed))
-        by_id.append(replace(one, needed=exact) if "paragraphs" in row else one)
-    passages = tuple(Passage(key, title, text) for (title, text), key in ids.items())
-    return Rows(tuple(by_title), tuple(by_id), passages)
+            problem = f"{where}: {type(error).__name__}: {error}. Expected {ROW}."
+            raise DataError(f"{problem} The row has: {', '.join(map(str, row))}.") from error
+    return questions, tuple(Passage(key, *paragraph) for paragraph, key in ids.items())
 
 
-def _paragraphs(row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Returns the paragraphs (title, text) of a row, and those that are needed."""
+def _paragraphs(row: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Returns title and text of each paragraph of a row, and whether it is needed."""
     if "paragraphs" in row:  # MuSiQue
-        parts = [(p["title"], p["paragraph_text"], bool(p.get("is_supporting"))) for p in row["paragraphs"]]
-    elif "context" in row:  # HotpotQA and 2WikiMultiHopQA: as lists in their files, as columns on the hub
-        facts = row.get("supporting_facts") or ()
-        needed = set(facts["title"]) if isinstance(facts, Mapping) else {title for title, *_ in facts}
-        parts = [(title, "".join(_spaced(said)), title in needed) for title, said in _pairs(row["context"])]
-    else:  # NQ-open: nothing
-        parts = []
-    kept = [(title.strip(), text.strip(), wanted) for title, text, wanted in parts if text.strip()]
-    return [(t, text) for t, text, _ in kept], [(t, text) for t, text, wanted in kept if wanted]
-
-
-def _pairs(context: Any) -> Sequence[Any]:
-    if isinstance(context, Mapping):
-        return list(zip(context["title"], context.get("sentences", context.get("content")), strict=True))
-    return context  # type: ignore[no-any-return]
-
-
-def _spaced(sentences: Sequence[str]) -> list[str]:
-    """Returns sentences that can be joined: some sets have blanks between them, some have none."""
-    return [
-        s if not i or s[:1].isspace() or sentences[i - 1][-1:].isspace() else f" {s}" for i, s in enumerate(sentences)
-    ]
+        parts = [(part["title"], part["paragraph_text"], bool(part["is_supporting"])) for part in row["paragraphs"]]
+    else:  # HotpotQA and 2WikiMultiHopQA, with columns on the hub and lists in their files; NQ-open has none
+        context, facts = row.get("context") or (), row.get("supporting_facts") or ()
+        pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, Mapping) else context
+        wanted = set(facts["title"]) if isinstance(facts, Mapping) else {title for title, *_ in facts}
+        parts = [(title, " ".join(map(str.strip, said)), title in wanted) for title, said in pairs]
+    return [(title.strip(), text.strip(), needed) for title, text, needed in parts if text.strip()]

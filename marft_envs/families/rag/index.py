@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
 import re
 import tempfile
 from array import array
@@ -66,10 +66,14 @@ class Index:
             DataError: There is no passage, an id comes twice, or a passage is no text or nothing but blanks.
         """
         known: dict[str, int] = {}
-        places, numbers, counts = array("q"), array("i"), array("i")
-        lengths, ends, seen, text = array("i"), array("q"), set[str](), bytearray()
+        places, numbers, counts, lengths, ends = (array("q") for _ in range(5))
+        seen, text = set[str](), bytearray()
         for number, passage in enumerate(passages):
-            _check(passage, seen)
+            if not all(isinstance(part, str) for part in passage) or not passage.text.strip():
+                raise DataError(f"A passage is {passage!r}; expected an id, a title (or '') and a text.")
+            if passage.id in seen:
+                raise DataError(f"The corpus has the id '{passage.id}' twice. Make ids unique.")
+            seen.add(passage.id)
             said = words(f"{passage.title} {passage.text}")
             for word, count in Counter(said).items():
                 places.append(known.setdefault(word, len(known)))
@@ -80,19 +84,16 @@ class Index:
             ends.append(len(text))
         if not seen:
             raise DataError("The corpus is empty. Expected passages with an id, a title and a text.")
-        place, number, n = (np.array(a, np.int64) for a in (places, numbers, counts))
-        length = np.array(lengths, np.float64)
+        place, number_, n, length = (np.array(values) for values in (places, numbers, counts, lengths))
         often = np.bincount(place, minlength=len(known))  # [V] passages that have the word
-        rarity = np.log1p((len(ends) - often + 0.5) / (often + 0.5))
-        norm = K1 * (1 - B + B * length / max(length.mean(), 1.0))
-        weights = rarity[place] * n / (n + norm[number])
+        rarity = np.log1p((len(seen) - often + 0.5) / (often + 0.5))
+        weights = rarity[place] * n / (n + K1 * (1 - B + B * length / max(length.mean(), 1.0))[number_])
         hashes = np.array([_hash(word) for word in known], np.uint64)
         order = np.argsort(hashes)
-        rank = np.argsort(order)[place]
-        by_word = np.lexsort((number, rank))
+        by_word = np.lexsort((number_, np.argsort(order)[place]))
         starts = np.concatenate([[0], np.cumsum(often[order])])
-        parts = hashes[order], starts, number[by_word].astype(np.int32), weights[by_word].astype(np.float32)
-        return cls(dict(zip(_ARRAYS, (*parts, np.frombuffer(text, np.uint8), np.array(ends, np.int64)), strict=True)))
+        parts = hashes[order], starts, number_[by_word].astype(np.int32), weights[by_word].astype(np.float32)
+        return cls(dict(zip(_ARRAYS, (*parts, np.frombuffer(text, np.uint8), np.array(ends)), strict=True)))
 
     @classmethod
     def at(cls, folder: Path, corpus: str, passages: Callable[[], Iterable[Passage]]) -> Index:
@@ -106,35 +107,25 @@ class Index:
         Raises:
             DataError: The index is of another version or corpus, or damaged; or the corpus is (see :meth:`of`).
         """
-        wanted = {"version": VERSION, "corpus": corpus}
-        if not (folder / "header.json").is_file():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as aside:  # whole or not at all
-                new = Path(aside, "index")
-                new.mkdir()
-                for name, values in cls.of(passages()).arrays.items():
-                    np.save(new / f"{name}.npy", values)
-                (new / "header.json").write_text(json.dumps(wanted), encoding="utf-8")
-                try:
-                    os.replace(new, folder)
-                except OSError as error:  # another process was faster, or something else lies there
-                    if not (folder / "header.json").is_file():
-                        raise DataError(
-                            f"No index can be written to {folder}: {error}. Name another folder."
-                        ) from error
+        header, wanted = folder / "header.json", {"version": VERSION, "corpus": corpus}
+        again = f"Next: rm -r {folder}, so that it is made anew, or index=… another folder."
         try:
-            header = json.loads((folder / "header.json").read_text(encoding="utf-8"))
-            arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
+            if not header.is_file():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as aside:  # whole or not at all
+                    for name, values in cls.of(passages()).arrays.items():
+                        np.save(Path(aside, f"{name}.npy"), values)
+                    Path(aside, header.name).write_text(json.dumps(wanted), encoding="utf-8")
+                    with contextlib.suppress(OSError):  # another process was faster
+                        Path(aside).replace(folder)
+            had = json.loads(header.read_text(encoding="utf-8"))
+            if had != wanted:
+                raise DataError(f"The index in {folder} is {had}; expected {wanted}. {again}")
+            return _mapped(folder)
+        except DataError:
+            raise
         except (OSError, EOFError, ValueError) as error:
-            raise DataError(f"The index in {folder} is damaged: {error}. Next: rm -r {folder}, and again.") from error
-        for what, value in wanted.items():
-            if not isinstance(header, dict) or header.get(what) != value:
-                had = header.get(what) if isinstance(header, dict) else header
-                raise DataError(
-                    f"The index in {folder} has the {what} {had}; expected {value}. Next: rm -r {folder}, so that "
-                    "it is made anew, or index=… another folder."
-                )
-        return cls(arrays, folder)
+            raise DataError(f"There is no index in {folder}: {error}. {again}") from error
 
     def __len__(self) -> int:
         return len(self.arrays["ends"])
@@ -185,13 +176,3 @@ def _mapped(folder: Path) -> Index:
 def _hash(word: str) -> np.uint64:
     """Returns what stands for a word: two of a million are taken for one another once in ten million corpora."""
     return np.uint64(int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest()))
-
-
-def _check(passage: Passage, seen: set[str]) -> None:
-    if not all(isinstance(part, str) for part in passage):
-        raise DataError(f"A passage is {passage!r}; expected an id, a title and a text, all of them text.")
-    if not passage.text.strip():
-        raise DataError(f"The passage '{passage.id}' is empty. Leave it out.")
-    if passage.id in seen:
-        raise DataError(f"The corpus has the id '{passage.id}' twice. Make ids unique.")
-    seen.add(passage.id)

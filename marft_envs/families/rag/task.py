@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from marft_envs.core.routing import parse_assignments
+from marft_envs.core.teams import check_answerer
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
-from marft_envs.errors import ConfigError, UnsolvedError
+from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.docs.document import boxed
 from marft_envs.families.rag.corpus import Searcher
-from marft_envs.families.rag.index import Passage
-from marft_envs.families.rag.question import Question, cited, em, f1, substring
-from marft_envs.families.rag.teams import ROLES, SEARCHING
+from marft_envs.families.rag.question import Question, cited, em, f1, normal, substring
+from marft_envs.families.rag.teams import ROLES
 from marft_envs.problems.sets import Drawn, ProblemSet
 
 REWARDS = {"em": em, "f1": f1, "substring": substring}
@@ -41,9 +41,6 @@ class RagTask(Drawn[Question]):
         ConfigError: An agent has a role that the family does not know, nobody answers, or a setting is out of range.
     """
 
-    problems: ProblemSet[Question]
-    worst_return = 0.0
-
     def __init__(
         self,
         problems: ProblemSet[Question],
@@ -53,36 +50,24 @@ class RagTask(Drawn[Question]):
         reward: str = "em",
         recall_reward: float = 0.0,
     ) -> None:
-        self.problems, self._search, self._k = problems, search, k
-        self._reward, self._recall_reward = reward, recall_reward
-        self.slow = search.search is not None
-        for agent in team:
-            if agent.role not in ROLES:
-                raise ConfigError(
-                    f"No agent of a team that retrieves has the role '{agent.role}'. Known: {', '.join(ROLES)}."
-                )
-        if reward not in REWARDS:
-            raise ConfigError(f"There is no reward '{reward}'. Expected one of {', '.join(REWARDS)}.")
+        check_known([agent.role for agent in team], ROLES, "Nobody who retrieves has the role '{}'.")
+        check_known([reward], REWARDS, "There is no reward '{}'.")
+        check_answerer(team, "the team")
         if type(k) is not int or k < 1:
             raise ConfigError(f"k is {k!r}; expected how many passages a search returns, 1 or more.")
         if recall_reward and not problems[0].needed:
-            raise ConfigError("recall_reward needs to know which documents are needed, and these questions do not say.")
+            raise ConfigError("These questions do not say what is needed to answer them. Next: without recall_reward.")
+        self.problems, self.slow = problems, search.search is not None
+        self._search, self._k, self._reward, self._recall_reward = search, k, reward, recall_reward
         self._roles = {agent.name: agent.role for agent in team}
         self._searchers = [agent.name for agent in team if agent.role == "searcher"]
         self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
-        if not self._answerers:
-            raise ConfigError("Nobody of the team answers. Give one agent with_answer=True.")
-        self._begin()
-
-    def _begin(self) -> None:
-        self._found: set[str] = set()
-        """Ids and titles of the passages that were found."""
-        self._searches, self._last = 0, ""
+        self._found, self._searches, self._last = set[str](), 0, ""
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the question ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
-        self._begin()
+        self._found, self._searches, self._last = set(), 0, ""
 
     def observe(self, agent: str) -> str:
         """Returns the question."""
@@ -91,71 +76,59 @@ class RagTask(Drawn[Question]):
     def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str] | None:
         """Shows a search with its passages, a reply's note, of a plan a searcher's own part; a router's words not."""
         role = self._roles[turn.agent]
-        if role == "router":
-            return "", ""
         if role == "planner" and reader in self._searchers:
             parts, i = parse_assignments(turn.text) or [], self._searchers.index(reader)
             return f"Your search: {parts[i]}" if i < len(parts) else turn.text, ""
-        words = self._query(turn) if role in SEARCHING else boxed(turn.text)
+        words = "" if role == "router" else self._query(turn) or boxed(turn.text)
         return None if words is None else (words, turn.result)
 
-    def _query(self, turn: TurnRecord) -> str | None:
-        """Returns what a turn searches for; "" for nothing, None where it does not search."""
-        if self._roles[turn.agent] not in SEARCHING:
-            return None
-        box = boxed(turn.text)
-        if self._roles[turn.agent] == "solo" and box is not None:
-            return None
+    def _query(self, turn: TurnRecord) -> str:
+        """Returns what a turn searches for; "" for nothing."""
+        role, box = self._roles[turn.agent], boxed(turn.text)
+        if role not in ("solo", "searcher") or (role == "solo" and box is not None):
+            return ""
         return (turn.text.strip().partition("\n")[0] if box is None else box)[:QUERY].strip()
 
-    @property
-    def _recall(self) -> float:
-        needed = self.problem.needed
-        return len(self._found.intersection(needed)) / len(needed) if needed else 0.0
+    def _missing(self) -> list[int]:
+        return [i for i, name in enumerate(self.problem.needed) if name not in self._found]
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Searches, pays searchers for what they found of what is needed, and grades an answer."""
-        results: dict[int, str] = {}
-        paid: dict[int, float] = {}
+        results, paid = dict[int, str](), dict[int, float]()
         for turn in turns:
             self._last = self._roles[turn.agent]
-            query = self._query(turn)
-            if query is None:
-                continue
-            before = self._recall
-            try:
-                passages = self._search(query, self._k) if query else []
-            except Exception as error:  # whatever a search raises is no agent's doing
-                why = {"world_error": f"{type(error).__name__}: {error}"}
-                hung = isinstance(error, TimeoutError)
-                return Outcome(fault="world", stop_reason="world_hung" if hung else "world_crashed", info=why)
-            self._searches += 1
-            self._found.update(name for passage in passages for name in (passage.id, passage.title) if name)
-            results[turn.index] = "\n".join(map(str, passages)) or NOTHING
-            if self._recall_reward:
-                paid[turn.index] = self._recall_reward * (self._recall - before)
-        answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
-        if answer is None or (box := boxed(answer.text)) is None:
-            return Outcome(results=results, turn_rewards=paid)
-        golds = self.problem.answers
-        scores = {name: score(box, golds) for name, score in REWARDS.items()}
-        metrics = {**self._metrics(answer.text), **scores, "parsed": 1.0}
-        done = Outcome(team_reward=scores[self._reward], success=bool(scores["em"]), terminated=True, metrics=metrics)
-        done.results, done.turn_rewards = results, paid
-        return done
+            if query := self._query(turn):
+                missed = len(self._missing())
+                try:
+                    passages = self._search(query, self._k)
+                except Exception as error:  # whatever a search raises is no agent's doing
+                    reason = "world_hung" if isinstance(error, TimeoutError) else "world_crashed"
+                    why = {"world_error": f"{type(error).__name__}: {error}"}
+                    return Outcome(fault="world", stop_reason=reason, info=why)
+                self._searches += 1
+                self._found.update(name for passage in passages for name in (passage.id, passage.title))
+                results[turn.index] = "\n".join(map(str, passages)) or NOTHING
+                if self._recall_reward:
+                    share = (missed - len(self._missing())) / len(self.problem.needed)
+                    paid[turn.index] = self._recall_reward * share
+        out = Outcome(results=results, turn_rewards=paid)
+        answer = next((turn.text for turn in reversed(turns) if turn.agent in self._answerers), "")
+        if (box := boxed(answer)) is not None:
+            scores = {name: score(box, self.problem.answers) for name, score in REWARDS.items()}
+            out.metrics = {**self._metrics(answer), **scores, "parsed": 1.0}
+            out.team_reward, out.success, out.terminated = scores[self._reward], scores["em"] == 1, True
+        return out
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Notes what was found, where nobody has answered yet."""
         return Outcome(success=False, metrics={**self._metrics(""), **dict.fromkeys((*REWARDS, "parsed"), 0.0)})
 
     def _metrics(self, answer: str) -> dict[str, float]:
-        metrics = {"searches": float(self._searches)}
-        if needed := self.problem.needed:
-            named = cited(answer)
+        metrics, needed, named = {"searches": float(self._searches)}, self.problem.needed, cited(answer)
+        if needed:
             right = len(named.intersection(needed))
-            metrics |= {"recall": self._recall, "cited": right / len(needed)}
-            if named:
-                metrics["cited_precision"] = right / len(named)
+            metrics |= {"recall": 1 - len(self._missing()) / len(needed), "cited": right / len(needed)}
+            metrics |= {"cited_precision": right / len(named)} if named else {}
         return metrics
 
     # Experts and checks -------------------------------------------------------------------------------
@@ -170,19 +143,16 @@ class RagTask(Drawn[Question]):
         if not question.steps:
             raise UnsolvedError(f"No expert knows the hops of '{question.id}', which was not made here.")
         hops = len(question.steps)
-        known = next((i for i, name in enumerate(question.needed) if name not in self._found), hops)
-        search = question.steps[min(known, hops - 1)][0]
+        known = min([*self._missing(), hops])
         if role in ("searcher", "planner") or (role == "solo" and known < hops):
-            return search
+            return question.steps[min(known, hops - 1)][0]
         if role == "router":
-            return {"searcher": "reader"}.get(self._last) or ("answerer" if known == hops else "searcher")
+            return "reader" if self._last == "searcher" else "answerer" if known == hops else "searcher"
         note = question.steps[known - 1][1] if known else "-"
-        if role == "reader":
-            return rf"\boxed{{{note}}}"
         if role == "checker" and known < hops:
             return note
-        named = "" if question.id.split("/")[2] == "0" else "".join(f" [{name}]" for name in question.needed)
-        return rf"\boxed{{{question.answers[0]}}}{named}"
+        named = "".join(f" [{name}]" for name in question.needed if "[" in note)
+        return rf"\boxed{{{note}}}" if role == "reader" else rf"\boxed{{{question.answers[0]}}}{named}"
 
     def sample_actions(self, agent: str) -> Sequence[str]:
         """Returns replies as models give them: searches, notes, answers, routes, and nothing."""
@@ -196,8 +166,7 @@ class RagTask(Drawn[Question]):
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
-        box = boxed(text)
-        return " ".join((text if box is None else box).casefold().split())
+        return normal(boxed(text) or text)
 
     def validate(self) -> None:
         """Checks on a sample that the answer counts, silence does not, and an expert's searches find what is needed.
@@ -205,11 +174,9 @@ class RagTask(Drawn[Question]):
         Raises:
             ConfigError: Naming the first question for which it does not hold.
         """
-        for question_id in self.eval_panel(16):
-            question = self.problems.get(question_id)
+        for question in map(self.problems.get, self.eval_panel(16)):
             if not em(question.answers[0], question.answers) or f1("", question.answers):
                 raise ConfigError(f"The answer of {question.id} does not count, or silence does. Check the data.")
             for (query, _), needed in zip(question.steps, question.needed, strict=False):
-                found: list[Passage] = self._search(query, self._k)
-                if needed not in [passage.id for passage in found]:
+                if needed not in [passage.id for passage in self._search(query, self._k)]:
                     raise ConfigError(f"The search for {query!r} of {question.id} does not find {needed}. Raise k.")

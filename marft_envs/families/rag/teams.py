@@ -14,7 +14,6 @@ from marft_envs.families import tables
 SEARCHERS = 3
 """Most searchers that a planner can send out side by side."""
 ROLES = ("solo", "searcher", "reader", "answerer", "planner", "checker", "router")
-SEARCHING = ("solo", "searcher")
 _PROFILES: dict[str, str] = tables.read(__package__, "teams")
 
 
