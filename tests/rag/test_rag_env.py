@@ -79,7 +79,7 @@ def test_questions_are_known_by_their_ids() -> None:
     assert asked.get(asked[5].id) == asked[5] and len({question.question for question in asked}) == len(asked)
     test = questions((2,), 0, 0, "test", 3)[0].id
     for bad in (test, "procedural/2/1/0/3", "procedural/2/0/1/3", "procedural/9/0/0/3", "procedural/2/0/0/99999", "x"):
-        with pytest.raises(DataError, match="no problem with the id .* Ids here look like 'procedural/2/0/0/"):
+        with pytest.raises(DataError, match=r"no problem with the id .* Ids here look like 'procedural/2/0/0/"):
             asked.get(bad)
     env = started(hops=[1, 2])
     assert env.task.kind_of(f"{ASKED}77") == "procedural/2/0/0" and len(env.task.eval_panel(50)) == 50

@@ -17,7 +17,7 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, DataError
-from marft_envs.families.rag.corpus import Searcher, cut, opened, pieces
+from marft_envs.families.rag.data import Searcher, cut, opened, pieces
 from marft_envs.families.rag.index import K1, QUERY_WORDS, B, Index, Passage, words
 from marft_envs.powers import powers
 
@@ -106,7 +106,7 @@ def test_an_index_is_built_once_mapped_and_refused_where_it_is_anothers(tmp_path
         Index.at(folder, "one", lambda: passages)
     header.write_text(header.read_text().replace('"version": 0', '"version": 1'))
     (folder / "starts.npy").write_bytes(b"")
-    with pytest.raises(DataError, match="There is no index in .*Next: rm -r"):
+    with pytest.raises(DataError, match=r"There is no index in .*Next: rm -r"):
         Index.at(folder, "one", lambda: passages)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")

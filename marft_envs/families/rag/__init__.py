@@ -14,7 +14,7 @@ from marft_envs.core.teams import Profiles, named
 from marft_envs.errors import ConfigError
 from marft_envs.families.rag import data as data_mod
 from marft_envs.families.rag import procedural
-from marft_envs.families.rag.corpus import Search, Searcher, opened
+from marft_envs.families.rag.data import Search, Searcher
 from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.task import RagTask
 from marft_envs.families.rag.teams import TEAMS
@@ -79,7 +79,7 @@ def make(
         searches = max(wanted, default=1) if made_here else DATA_SEARCHES
     if type(searches) is not int or not 1 <= searches <= MOST_SEARCHES:
         raise ConfigError(f"searches is {searches!r}; expected how often a team searches, 1 to {MOST_SEARCHES}.")
-    given = None if corpus is None else opened(corpus, index)
+    given = None if corpus is None else data_mod.opened(corpus, index)
     if made_here:
         problems = procedural.questions(wanted, level, world, split, limit)
         own: Index | None = procedural.world(level, world, split)[1]

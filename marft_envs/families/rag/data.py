@@ -1,21 +1,160 @@
-"""Questions by name or path, with the passages that come with them: ``load("hotpotqa")``, ``load("mine.jsonl")``."""
+"""What is asked and searched: published sets, JSONL files, folders of text files, and a search of the user's own."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from functools import lru_cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from marft_envs.errors import DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families import tables
-from marft_envs.families.rag.corpus import stored
 from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.question import Question
 from marft_envs.problems import rows
 from marft_envs.problems.sets import ProblemSet, spread
+from marft_envs.registry import EnvSpec
+
+WORDS = 100
+"""Most words of a passage that is cut out of a longer text: as in DPR (arXiv 2004.04906)."""
+SUFFIXES = (".txt", ".md")
+"""Files of a folder that are read."""
+Search = Callable[[str, int], Sequence[Any]]
+"""``search(query, k)``, best first: pairs (id, score), or passages (id, title, text; or an object of these)."""
+
+
+def opened(path: str | Path, folder: str | Path | None = None) -> Index:
+    """Opens the index of a corpus, and makes it first where there is none.
+
+    Args:
+        path: A JSONL file with ``text``, and if wanted ``id`` and ``title``, in each row, or a folder of text files.
+        folder: Of the index; None: one in ``$XDG_CACHE_HOME/marft/indexes``, else ``~/.cache/marft/indexes``.
+
+    Raises:
+        DataError: There is no such corpus, or it is not usable, or the index is another's.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(f"There is no corpus {path}. Expected a JSONL file, or a folder of .txt and .md files.")
+    stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+    return _opened(path, stamps, Path(folder).expanduser() if folder else None)
+
+
+@lru_cache(maxsize=4)
+def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path | None) -> Index:
+    digest = hashlib.sha256(f"{WORDS}".encode())
+    for file, _, size in stamps:
+        digest.update(f"\n{file.relative_to(path.parent).as_posix()} {size}\n".encode() + file.read_bytes())
+    return stored(digest.hexdigest(), lambda: read(path), folder)
+
+
+def stored(corpus: str, passages: Callable[[], Iterable[Passage]], folder: Path | None = None) -> Index:
+    """Opens the index of the corpus of that hash in a folder; None: in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "indexes").expanduser()
+    return Index.at(folder or cache / corpus[:32], corpus, passages)
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
+
+
+def read(path: Path) -> Iterator[Passage]:
+    """Yields the passages of a JSONL file or a folder; long texts are cut into several, empty ones left out.
+
+    Raises:
+        DataError: A row or file is not text; names it.
+    """
+    for file in _files(path) if path.is_dir() else ():
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{file} cannot be read as text: {error}. Save it as UTF-8, or take it away.") from error
+        yield from cut(file.relative_to(path).with_suffix("").as_posix(), file.stem, text)
+    for number, where, row in rows.of_file(path) if path.is_file() else ():
+        identity, title, text = rows.whole(row.get("id", number)), row.get("title") or "", row.get("text")
+        if not isinstance(title, str) or not isinstance(text, str) or not isinstance(identity, str | int):
+            raise DataError(f"{where}: expected 'text', and if wanted 'title', as text, and 'id' as text or a number.")
+        yield from cut(str(identity), title, text)
+
+
+def cut(identity: str, title: str, text: str) -> Iterator[Passage]:
+    """Yields a text as passages of at most ``WORDS`` words; several have ``#1``, ``#2`` … behind their ids."""
+    parts = pieces(text, WORDS)
+    for number, part in enumerate(parts, start=1):
+        yield Passage(f"{identity}#{number}" if len(parts) > 1 else identity, title, part)
+
+
+def pieces(text: str, most: int) -> list[str]:
+    """Cuts a text at the ends of paragraphs, longer ones at those of sentences, and longer ones anywhere."""
+    out: list[list[str]] = []
+    for paragraph in re.split(r"\n\s*\n", text):
+        whole = len(paragraph.split()) <= most
+        for sentence in [paragraph] if whole else re.split(r"(?<=[.!?])\s+", paragraph):
+            said = sentence.split()
+            for unit in (said[i : i + most] for i in range(0, len(said), most)):
+                if not out or len(out[-1]) + len(unit) > most:
+                    out.append([])
+                out[-1] += unit
+    return [" ".join(part) for part in out]
+
+
+class Searcher:
+    """What a team searches with: an index, or a function of the user's, which has so many seconds to answer.
+
+    Raises:
+        ConfigError: There is no such function, or neither.
+    """
+
+    def __init__(self, index: Index | None, search: Search | str | None = None, timeout_s: float = 30.0) -> None:
+        try:
+            loaded: Any = EnvSpec("", search).load() if search is not None else None
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"search={search!r} cannot be loaded: {error}. Expected 'module:function'.") from error
+        if loaded is None and index is None:
+            raise ConfigError("These questions come without passages. Next: corpus=PATH, or search='module:function'.")
+        self.index, self.search, self.timeout_s = index, loaded, timeout_s
+
+    def __call__(self, query: str, k: int) -> list[Passage]:
+        """Returns at most k passages, best first.
+
+        Raises:
+            TimeoutError: The function has not answered in time.
+            Exception: Whatever it raises; a ConfigError where it returns something else than passages.
+        """
+        if self.search is None and self.index is not None:
+            return [passage for passage, _ in self.index.search(query, k)]
+        answer: Future[Any] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result([self._passage(item) for item in self.search(query, k)[:k]])
+            except BaseException as error:  # raised again where the call was made
+                answer.set_exception(error)
+
+        Thread(target=ask, daemon=True, name="marft-search").start()
+        if not wait([answer], self.timeout_s).done:
+            raise TimeoutError(f"the search did not answer within {self.timeout_s:g} s")
+        return answer.result()  # type: ignore[no-any-return]
+
+    def _passage(self, item: Any) -> Passage:
+        parts = [item.get(name, "") for name in Passage._fields] if isinstance(item, Mapping) else list(item)
+        if len(parts) == 2 and self.index is not None:
+            parts = [*(self.index.get(str(parts[0])) or ())]
+        if len(parts) != len(Passage._fields):
+            raise ConfigError(
+                f"The search returned {item!r}; expected (id, score) of the corpus, or (id, title, text)."
+            )
+        return Passage(*map(str, parts))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Searcher:
+        return self
+
 
 HUB: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "hub")
 ROW = "'question' and 'answer' (and 'needed' or the passages of HotpotQA, 2WikiMultiHopQA or MuSiQue)"

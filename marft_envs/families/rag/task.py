@@ -12,7 +12,7 @@ from marft_envs.core.teams import check_answerer
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.docs.document import boxed
-from marft_envs.families.rag.corpus import Searcher
+from marft_envs.families.rag.data import Searcher
 from marft_envs.families.rag.question import Question, cited, em, f1, normal, substring
 from marft_envs.families.rag.teams import ROLES
 from marft_envs.problems.sets import Drawn, ProblemSet
@@ -111,25 +111,25 @@ class RagTask(Drawn[Question]):
                 if self._recall_reward:
                     share = (missed - len(self._missing())) / len(self.problem.needed)
                     paid[turn.index] = self._recall_reward * share
-        out = Outcome(results=results, turn_rewards=paid)
         answer = next((turn.text for turn in reversed(turns) if turn.agent in self._answerers), "")
-        if (box := boxed(answer)) is not None:
-            scores = {name: score(box, self.problem.answers) for name, score in REWARDS.items()}
-            out.metrics = {**self._metrics(answer), **scores, "parsed": 1.0}
-            out.team_reward, out.success, out.terminated = scores[self._reward], scores["em"] == 1, True
+        out = Outcome() if boxed(answer) is None else self._graded(answer)
+        out.results, out.turn_rewards = results, paid
         return out
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Notes what was found, where nobody has answered yet."""
-        return Outcome(success=False, metrics={**self._metrics(""), **dict.fromkeys((*REWARDS, "parsed"), 0.0)})
+        """Says what was found, where nobody has answered yet."""
+        return self._graded("")
 
-    def _metrics(self, answer: str) -> dict[str, float]:
-        metrics, needed, named = {"searches": float(self._searches)}, self.problem.needed, cited(answer)
+    def _graded(self, answer: str) -> Outcome:
+        box, needed, named = boxed(answer), self.problem.needed, cited(answer)
+        scores = {name: score(box or "", self.problem.answers) for name, score in REWARDS.items()}
+        metrics = {**scores, "parsed": float(box is not None), "searches": float(self._searches)}
         if needed:
             right = len(named.intersection(needed))
             metrics |= {"recall": 1 - len(self._missing()) / len(needed), "cited": right / len(needed)}
             metrics |= {"cited_precision": right / len(named)} if named else {}
-        return metrics
+        reward, ends = scores[self._reward], box is not None
+        return Outcome(team_reward=reward, success=scores["em"] == 1, terminated=ends, metrics=metrics)
 
     # Experts and checks -------------------------------------------------------------------------------
 
