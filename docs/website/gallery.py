@@ -20,6 +20,7 @@ FAMILIES = {
     "code": ("Coding", "code.md"),
     "tools": ("Tools", "tools.md"),
     "docs": ("Long documents", "long-documents.md"),
+    "rag": ("Retrieval", "retrieval.md"),
     "search": ("Search", "search.md"),
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
@@ -29,6 +30,7 @@ MEASURED = {
     "code": "results.md#coding-teams",
     "tools": "results.md#tool-use",
     "docs": "long-documents.md",
+    "rag": "retrieval.md",
     "search": "search.md",
 }
 """Family -> where its numbers stand that are in no table by id."""

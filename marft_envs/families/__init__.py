@@ -1,1 +1,1 @@
-"""Families of environments: toys, mathematics, code, tools, long documents, puzzles.."""
+"""Families of environments: toys, mathematics, code, tools, long documents, retrieval, puzzles."""

@@ -66,7 +66,7 @@ class Index:
             DataError: There is no passage, an id comes twice, or a passage is no text or nothing but blanks.
         """
         known: dict[str, int] = {}
-        places, numbers, counts, lengths, ends = (array("q") for _ in range(5))
+        hits, lengths, ends = array("q"), array("q"), array("q")
         seen, text = set[str](), bytearray()
         for number, passage in enumerate(passages):
             if not all(isinstance(part, str) for part in passage) or not passage.text.strip():
@@ -76,23 +76,22 @@ class Index:
             seen.add(passage.id)
             said = words(f"{passage.title} {passage.text}")
             for word, count in Counter(said).items():
-                places.append(known.setdefault(word, len(known)))
-                numbers.append(number)
-                counts.append(count)
+                hits.extend((known.setdefault(word, len(known)), number, count))
             lengths.append(len(said))
             text += json.dumps(passage).encode()
             ends.append(len(text))
         if not seen:
             raise DataError("The corpus is empty. Expected passages with an id, a title and a text.")
-        place, number_, n, length = (np.array(values) for values in (places, numbers, counts, lengths))
+        place, at, n = np.array(hits).reshape(-1, 3).T
+        length = np.array(lengths)
         often = np.bincount(place, minlength=len(known))  # [V] passages that have the word
         rarity = np.log1p((len(seen) - often + 0.5) / (often + 0.5))
-        weights = rarity[place] * n / (n + K1 * (1 - B + B * length / max(length.mean(), 1.0))[number_])
+        weights = rarity[place] * n / (n + K1 * (1 - B + B * length / max(length.mean(), 1.0))[at])
         hashes = np.array([_hash(word) for word in known], np.uint64)
         order = np.argsort(hashes)
-        by_word = np.lexsort((number_, np.argsort(order)[place]))
+        by_word = np.lexsort((at, np.argsort(order)[place]))
         starts = np.concatenate([[0], np.cumsum(often[order])])
-        parts = hashes[order], starts, number_[by_word].astype(np.int32), weights[by_word].astype(np.float32)
+        parts = hashes[order], starts, at[by_word].astype(np.int32), weights[by_word].astype(np.float32)
         return cls(dict(zip(_ARRAYS, (*parts, np.frombuffer(text, np.uint8), np.array(ends)), strict=True)))
 
     @classmethod
