@@ -43,7 +43,7 @@ def suited(env: str) -> str:
     """Names the preset of the embedded model that was made for this environment."""
     if env in TOYS:
         return "toy"
-    return next((name for name in ("code", "tools", "docs") if env.startswith(f"{name}-")), "quickstart")
+    return next((name for name in ("code", "tools", "docs", "rag") if env.startswith(f"{name}-")), "quickstart")
 
 
 def accepts(env_id: str, keyword: str) -> bool:

@@ -114,6 +114,7 @@ def test_a_chain_passes_on_searches_and_notes() -> None:
     question = env.task.problem
     (first, note), (second, _) = question.steps
     assert told(env, "searcher_0") == question.question
+    assert env.messages("searcher_0")[0]["content"] == "searcher"  # at level 0 all that a profile says
     env.step(f"\n{first}\nbecause")
     shown = told(env, "reader_0")
     assert shown.startswith(f"{question.question}\n\n[searcher]\n{first}\n\n[feedback]\n") and "because" not in shown

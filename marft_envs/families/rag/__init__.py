@@ -65,7 +65,7 @@ def make(
         reward: ``em``, ``f1`` or ``substring``.
         recall_reward: What is paid to a search, times the share of the needed documents that it was first to find.
         limit: At most so many questions.
-        profiles: Agent or role -> another profile.
+        profiles: Agent or role -> another profile; at level 0 of procedural questions it is the role's name.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
         **flex: Settings of :class:`FlexEnv` (``observation``, ``max_chars``, ``on_invalid``, …).
 
@@ -87,6 +87,9 @@ def make(
         problems, own = data_mod.load(data, split, limit, given is not None or search is not None)
     if k is None:
         k = procedural.RESULTS.get(level, 3) if made_here else max(procedural.RESULTS.values())
-    team = named("rag", team_name, TEAMS)(searches).changed(profiles, dependency)
+    team = named("rag", team_name, TEAMS)(searches)
+    if made_here and level == 0:
+        team = team.changed({agent.role: agent.role for agent in team.agents})
+    team = team.changed(profiles, dependency)
     searcher = Searcher(given or own, search, search_timeout_s)
     return team.on(RagTask(problems, searcher, team.agents, k, reward, recall_reward), **flex)
