@@ -15,7 +15,7 @@ from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import ProblemSet, evenly, spread
 
 HOPS = (1, 2, 3, 4)
-RELATIONS = {0: ("a", "b", "c"), 1: ("boss", "friend", "teacher")}
+RELATIONS = {0: ("1", "2", "3"), 1: ("boss", "friend", "teacher")}
 """By level."""
 RESULTS = {0: 2, 1: 3}
 """Passages that a search returns: the one that says it, and others with the same words."""
@@ -30,7 +30,7 @@ class World:
     """The facts of a split: every name has one other name in every relation, and is that of one other.
 
     Args:
-        level: 0 (numbers and letters, for the embedded models) or 1 (people, in prose).
+        level: 0 (numbers, for the embedded models) or 1 (people, in prose).
         number: Which world; another number has other facts.
         split: ``train`` or ``test``.
     """
