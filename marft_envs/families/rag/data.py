@@ -77,10 +77,10 @@ def read(path: Path) -> Iterator[Passage]:
             raise DataError(f"{file} cannot be read as text: {error}. Save it as UTF-8, or take it away.") from error
         yield from cut(file.relative_to(path).with_suffix("").as_posix(), file.stem, text)
     for number, where, row in rows.of_file(path) if path.is_file() else ():
-        identity, title, text = rows.whole(row.get("id", number)), row.get("title") or "", row.get("text")
-        if not isinstance(title, str) or not isinstance(text, str) or not isinstance(identity, str | int):
+        identity, title, said = rows.whole(row.get("id", number)), row.get("title") or "", row.get("text")
+        if not isinstance(title, str) or not isinstance(said, str) or not isinstance(identity, str | int):
             raise DataError(f"{where}: expected 'text', and if wanted 'title', as text, and 'id' as text or a number.")
-        yield from cut(str(identity), title, text)
+        yield from cut(str(identity), title, said)
 
 
 def cut(identity: str, title: str, text: str) -> Iterator[Passage]:
@@ -111,7 +111,7 @@ class Searcher:
         ConfigError: There is no such function, or neither.
     """
 
-    def __init__(self, index: Index | None, search: Search | str | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(self, index: Index | None, search: Any = None, timeout_s: float = 30.0) -> None:
         try:
             loaded: Any = EnvSpec("", search).load() if search is not None else None
         except (ImportError, AttributeError, ValueError) as error:
@@ -140,7 +140,7 @@ class Searcher:
         Thread(target=ask, daemon=True, name="marft-search").start()
         if not wait([answer], self.timeout_s).done:
             raise TimeoutError(f"the search did not answer within {self.timeout_s:g} s")
-        return answer.result()  # type: ignore[no-any-return]
+        return answer.result()
 
     def _passage(self, item: Any) -> Passage:
         parts = [item.get(name, "") for name in Passage._fields] if isinstance(item, Mapping) else list(item)

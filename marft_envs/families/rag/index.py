@@ -154,7 +154,7 @@ class Index:
     @cached_property
     def places(self) -> dict[str, int]:
         """Returns id -> number of its passage."""
-        return {passage.id: number for number, passage in enumerate(self)}
+        return {self[number].id: number for number in range(len(self))}
 
     def get(self, passage_id: str) -> Passage | None:
         """Returns the passage of that id, if there is one."""
