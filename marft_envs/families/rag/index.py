@@ -169,7 +169,8 @@ class Index:
 
 
 def _mapped(folder: Path) -> Index:
-    return Index({name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}, folder)
+    arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
+    return Index(arrays, folder)
 
 
 def _hash(word: str) -> np.uint64:
