@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from marft_envs.errors import ConfigError, MissingExtraError
 from marft_envs.families.tools import make
 from marft_envs.families.tools.tau2 import data
-from marft_envs.families.tools.tau2.data import PACKAGE, NumberedIds, Records, Table
+from marft_envs.families.tools.tau2.data import PACKAGE, NumberedIds, SharedTable, Table
 
 
 class Line(BaseModel):
@@ -36,15 +36,15 @@ def orders() -> dict[str, Order]:
     return {f"#{i}": Order(status="pending", lines=[Line(name=f"cup {i}", price=i)]) for i in range(20)}
 
 
-BASE = Records(orders(), ("shop", None, "orders"))
+BASE = SharedTable(orders(), ("shop", None, "orders"))
 
 
-def found(*place: Any) -> Records:
+def found(*place: Any) -> SharedTable:
     return BASE
 
 
 @pytest.fixture
-def base(monkeypatch: pytest.MonkeyPatch) -> Records:
+def base(monkeypatch: pytest.MonkeyPatch) -> SharedTable:
     monkeypatch.setattr(data, "_records", found)
     return BASE
 
@@ -73,7 +73,7 @@ def step(table: Any, rng: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_view_behaves_as_a_deep_copy(base: Records, seed: int) -> None:
+def test_a_view_behaves_as_a_deep_copy(base: SharedTable, seed: int) -> None:
     """Through writes, snapshots and forks; and the records that are shared stay as they were."""
     table: Any = Table(base)
     plain: Any = copy.deepcopy(base.records)
@@ -90,7 +90,7 @@ def test_a_view_behaves_as_a_deep_copy(base: Records, seed: int) -> None:
     assert dumped(base.records) == dumped(orders())
 
 
-def test_only_what_was_asked_for_is_copied(base: Records) -> None:
+def test_only_what_was_asked_for_is_copied(base: SharedTable) -> None:
     table = Table(base)
     assert len(table) == 20 and "#3" in table and len(list(table.values())) == 20 and not table.touched
     assert table["#3"] is table["#3"] is not base.records["#3"] and list(table.touched) == ["#3"]

@@ -16,7 +16,7 @@ from typing import Any
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families import tables
 from marft_envs.families.rag.index import Index, Passage
-from marft_envs.families.rag.question import Question
+from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems import rows
 from marft_envs.problems.sets import ProblemSet, spread
 from marft_envs.registry import EnvSpec
@@ -158,11 +158,11 @@ class Searcher:
 
 HUB: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "hub")
 ROW = "'question' and 'answer' (and 'needed' or the passages of HotpotQA, 2WikiMultiHopQA or MuSiQue)"
-Pool = tuple[list[Question], tuple[Passage, ...]]
+Pool = tuple[list[OpenQuestion], tuple[Passage, ...]]
 """Questions, and the passages of all of them, each once."""
 
 
-def load(name: str | Path, split: str, limit: int | None, alone: bool) -> tuple[ProblemSet[Question], Index | None]:
+def load(name: str | Path, split: str, limit: int | None, alone: bool) -> tuple[ProblemSet[OpenQuestion], Index | None]:
     """Loads the questions of a set, and the index of its own passages.
 
     Args:
@@ -230,7 +230,7 @@ def pooled(found: Iterable[tuple[str, str, Mapping[str, Any]]], alone: bool = Fa
                 raise ValueError(f"the answers {list(golds)} cannot be given in a box")
             needed = tuple(dict.fromkeys(map(str, row.get("needed", named))))
             asked = row["question"].strip()
-            questions.append(Question(str(row.get("id", row.get("_id", identity))), asked, golds, needed))
+            questions.append(OpenQuestion(str(row.get("id", row.get("_id", identity))), asked, golds, needed))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"{where}: {type(error).__name__}: {error}. Expected {ROW}."
             raise DataError(f"{problem} The row has: {', '.join(map(str, row))}.") from error

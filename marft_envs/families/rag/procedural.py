@@ -8,7 +8,7 @@ from itertools import product
 from marft_envs.errors import ConfigError, check_known
 from marft_envs.families import tables
 from marft_envs.families.rag.index import Index, Passage
-from marft_envs.families.rag.question import Question
+from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import SPLITS, split_of
 from marft_envs.problems.rows import Lazy
@@ -26,7 +26,7 @@ NAMES = {
 }
 
 
-class World:
+class FactWorld:
     """The facts of a split: every name has one other name in every relation, and is that of one other.
 
     Args:
@@ -52,7 +52,7 @@ class World:
             for fact, other in self.facts.items()
         ]
 
-    def question(self, question_id: str) -> Question:
+    def question(self, question_id: str) -> OpenQuestion:
         """Returns the question with that id: what one comes to from a name along relations."""
         hops, key = (int(question_id.split("/")[i]) for i in (1, 4))
         name = at = NAMES[self.level][key // 3**hops]
@@ -64,11 +64,11 @@ class World:
             at = self.facts[at, relation]
             steps.append((query, f"{at} [{needed[-1]}]" if self.level else at))
         asked = f"Who is the {' of the '.join(path[::-1])} of {name}?" if self.level else f"{name} {' '.join(path)}?"
-        return Question(question_id, asked, (at,), tuple(needed), tuple(steps))
+        return OpenQuestion(question_id, asked, (at,), tuple(needed), tuple(steps))
 
 
 @lru_cache(maxsize=8)
-def world(level: int, number: int, split: str) -> tuple[World, Index]:
+def world(level: int, number: int, split: str) -> tuple[FactWorld, Index]:
     """Returns a world and the index of its facts.
 
     Raises:
@@ -79,12 +79,14 @@ def world(level: int, number: int, split: str) -> tuple[World, Index]:
         raise ConfigError(
             f"level={level!r}, world={number!r}: expected level 0 (terse) or 1 (prose), a world from 0 on."
         )
-    made = World(level, number, split)
+    made = FactWorld(level, number, split)
     return made, Index.of(made.passages())
 
 
 @lru_cache(maxsize=16)
-def questions(hops: tuple[int, ...], level: int, number: int, split: str, limit: int | None) -> ProblemSet[Question]:
+def questions(
+    hops: tuple[int, ...], level: int, number: int, split: str, limit: int | None
+) -> ProblemSet[OpenQuestion]:
     """Returns the questions of some numbers of hops, as many of each.
 
     Raises:

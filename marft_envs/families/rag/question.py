@@ -15,7 +15,7 @@ _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenQuestion:
     """What is asked. Agents see ``question`` alone."""
 
     id: str

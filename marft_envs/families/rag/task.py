@@ -13,7 +13,7 @@ from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.docs.document import boxed
 from marft_envs.families.rag.data import Searcher
-from marft_envs.families.rag.question import Question, cited, em, f1, normal, substring
+from marft_envs.families.rag.question import OpenQuestion, cited, em, f1, normal, substring
 from marft_envs.families.rag.teams import ROLES
 from marft_envs.problems.sets import Drawn, ProblemSet
 
@@ -23,7 +23,7 @@ QUERY = 1000
 """Characters of a search; what is said beyond them is neither looked up nor shown."""
 
 
-class RagTask(Drawn[Question]):
+class RagTask(Drawn[OpenQuestion]):
     r"""Draws a question; searches for what its searchers say, and compares the box of who answers.
 
     A search is what stands in a reply's last ``\boxed{}``, else its first line (of one agent alone: its first line, and
@@ -43,7 +43,7 @@ class RagTask(Drawn[Question]):
 
     def __init__(
         self,
-        problems: ProblemSet[Question],
+        problems: ProblemSet[OpenQuestion],
         search: Searcher,
         team: Sequence[AgentSpec],
         k: int,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from unittest import mock
 from pydantic import BaseModel
 
 from marft_envs.families import tables
+from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.schema import tool
 from marft_envs.families.tools.tau2.data import Upstream
@@ -37,7 +36,7 @@ Search = Callable[[str, int], Sequence[Any]]
 """``search(query, k)``: ids of documents, best first, or tuples that begin with one."""
 
 
-class Store(BaseModel):
+class KeptModel(BaseModel):
     """In place of a model that inspect_ai keeps between calls: here the world keeps it."""
 
 
@@ -81,7 +80,7 @@ def load(package: str | None = None, search: Search | None = None) -> Upstream:
     agent, user, wrapped, users_wrapped, environment, models, utils = _modules(package)
     folder = utils.TAU2_DATA_DIR / "domains" / "banking_knowledge"
     documents = {row["id"]: row for row in json.loads(gzip.decompress((folder / "documents.json.gz").read_bytes()))}
-    ask = search or partial(bm25, {key: _words(f"{row['title']} {row['content']}") for key, row in documents.items()})
+    ask = search or Index.of(Passage(key, row["title"], row["content"]) for key, row in documents.items()).search
 
     def KB_search(query: str) -> str:
         """Search the knowledge base. Returns the most relevant documents, best first.
@@ -89,7 +88,8 @@ def load(package: str | None = None, search: Search | None = None) -> Upstream:
         Args:
             query: What to look for, in words.
         """
-        found = [documents[item if isinstance(item, str) else item[0]] for item in ask(query, TOP_K)]
+        ids = (item if isinstance(item, str) else getattr(item[0], "id", item[0]) for item in ask(query, TOP_K))
+        found = [documents[one] for one in ids]
         return "\n".join(f"{row['title']}\n   ID: {row['id']}\n   {row['content']}\n" for row in found)
 
     sides = (wrapped.all_banking_agent_tools, users_wrapped.all_banking_user_tools)
@@ -114,7 +114,7 @@ def _modules(package: str | None) -> list[ModuleType]:
     root, top = PACKAGE.imported(package)[0] / "tau2", "inspect_evals.tau2"
     for name, folder in ((top, root), (f"{top}.banking", root / "banking")):
         sys.modules.setdefault(name, ModuleType(name)).__path__ = [str(folder)]
-    stand = SimpleNamespace(tool=lambda made: made, ToolError=ToolError, StoreModel=Store, store_as=None)
+    stand = SimpleNamespace(tool=lambda made: made, ToolError=ToolError, StoreModel=KeptModel, store_as=None)
     stand.Tool = stand.Content = stand.ContentText = Any
     with mock.patch.dict(sys.modules, {f"inspect_ai{part}": stand for part in ("", ".tool", ".util", ".model")}):
         found = PACKAGE.imported(package, [f"{top}.{name}" for name in _TABLE["modules"]])[1]
@@ -139,22 +139,3 @@ def _same(equal: Callable[[Any, Any], bool], action: Any, call: Any) -> bool:
     if names is None:
         return equal(mine, theirs)
     return equal({name: mine.get(name) for name in names}, {name: theirs.get(name) for name in names})
-
-
-def _words(text: str) -> Counter[str]:
-    return Counter(re.findall(r"\w+", text.lower()))
-
-
-def bm25(texts: Mapping[str, Counter[str]], query: str, k: int) -> list[str]:
-    """Returns ids of at most k texts, given by their words, that hold a word of the query, best first.
-
-    Okapi's BM25 with k1 = 1.5 and b = 0.75.
-    """
-    scores: Any = Counter()
-    mean = sum(words.total() for words in texts.values()) / max(len(texts), 1)
-    for word in _words(query):
-        holding = {key: words[word] for key, words in texts.items() if word in words}
-        weight = math.log(1 + (len(texts) - len(holding) + 0.5) / (len(holding) + 0.5))
-        for key, count in holding.items():
-            scores[key] += weight * count * 2.5 / (count + 1.5 * (0.25 + 0.75 * texts[key].total() / mean))
-    return [key for key, _ in scores.most_common(k)]

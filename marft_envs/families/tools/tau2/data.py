@@ -24,7 +24,7 @@ SIDES = ("tools", "user_tools")
 """Attributes of upstream's environment: the agent's tools on one database, the user's on another."""
 
 
-class Records(Shared):
+class SharedTable(Shared):
     """One published table, never changed: id -> record (a pydantic model)."""
 
     def __init__(self, records: Mapping[str, Any], place: tuple[Any, ...]) -> None:
@@ -48,10 +48,10 @@ class Records(Shared):
 class Table(ChainMap[str, Any]):
     """One episode's view of a table: holds the records that were asked for by id, copied when they were, and new ones.
 
-    Going through the whole table copies nothing. Records cannot be taken out; no tool of upstream's does that.
+    Going through the whole table copies nothing. SharedTable cannot be taken out; no tool of upstream's does that.
     """
 
-    def __init__(self, base: Records, touched: dict[str, Any] | None = None) -> None:
+    def __init__(self, base: SharedTable, touched: dict[str, Any] | None = None) -> None:
         self.base, self.touched = base, {} if touched is None else touched
         super().__init__(self.touched, base.records)  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def load(domain: str, package: str | None = None) -> Upstream:
     vars(tools)["uuid"] = ids  # only telecom's tools draw any
     for kit in kits(environment).values():
         views = {
-            name: Table(Records(value, (domain, package, name))) if isinstance(value, dict) else value
+            name: Table(SharedTable(value, (domain, package, name))) if isinstance(value, dict) else value
             for name, value in kit.db
         }
         kit.db = type(kit.db).model_construct(**views)
@@ -157,7 +157,7 @@ def kits(environment: Any) -> dict[str, Any]:
     )
 
 
-def _records(domain: str, package: str | None, field_name: str) -> Records:
+def _records(domain: str, package: str | None, field_name: str) -> SharedTable:
     """The table that a pickle has left out."""
-    base: Records = getattr(load(domain, package).environment.tools.db, field_name).base
+    base: SharedTable = getattr(load(domain, package).environment.tools.db, field_name).base
     return base

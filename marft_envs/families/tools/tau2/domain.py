@@ -24,7 +24,7 @@ from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, 
 from marft_envs.problems.sets import ProblemSet, spread
 
 
-class Gold(NamedTuple):
+class GoldReplay(NamedTuple):
     """What a replay of the gold actions leads to."""
 
     changed: Mapping[Key, str]
@@ -162,7 +162,7 @@ def _unfit(task: Any) -> str:
 
 
 @lru_cache(maxsize=4096)
-def replay(upstream: Upstream, task_id: str) -> Gold:
+def replay(upstream: Upstream, task_id: str) -> GoldReplay:
     """Returns what the gold actions lead to; it goes on after one that is refused, as upstream does."""
     world, task, worked = Tau2World(upstream, task_id), upstream.tasks[task_id], list[ToolCall]()
     for action in _actions(task):
@@ -170,7 +170,7 @@ def replay(upstream: Upstream, task_id: str) -> Gold:
             world.call(action.name, action.arguments)
             worked.append(world.calls[-1])
     changed, calls = world.changed(), tuple(world.calls if "ACTION" in _basis(task) else worked)
-    return Gold(changed, _parts(world, changed), calls)
+    return GoldReplay(changed, _parts(world, changed), calls)
 
 
 def _basis(task: Any) -> set[str]:
