@@ -21,7 +21,7 @@ from unittest import mock
 
 from marft_envs.families.tools.session import CallEntry
 from marft_envs.families.tools.tau2 import Tau2Domain
-from marft_envs.families.tools.tau2.banking import Store
+from marft_envs.families.tools.tau2.banking import KeptModel
 from marft_envs.families.tools.tau2.data import PACKAGE, Table, kits
 from marft_envs.families.tools.types import ToolError, ToolProblem
 
@@ -112,7 +112,7 @@ class Said(SimpleNamespace):
 @cache
 def bank_scorer() -> Any:
     """Upstream's module of the bank's scorer; the bank must be loaded already. Its decorators are stood in for."""
-    stand = mock.MagicMock(tool=lambda made: made, ToolError=ToolError, StoreModel=Store)
+    stand = mock.MagicMock(tool=lambda made: made, ToolError=ToolError, StoreModel=KeptModel)
     stand.ChatMessageAssistant, stand.ChatMessageUser, stand.ChatMessage, stand.Tool = Said, SimpleNamespace, Any, Any
     parts = ("", ".agent", ".dataset", ".event", ".model", ".scorer", ".solver", ".tool", ".util", ".log")
     with mock.patch.dict(sys.modules, {f"inspect_ai{part}": stand for part in parts}):
