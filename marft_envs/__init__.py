@@ -89,6 +89,7 @@ for _team, _summary in {
     "debate": "two proposers in parallel, then an executor",
     "dual_control": "an agent and a user-agent with tools of their own on one state",
     "service": "a planner and an agent serve a user, who has tools of its own and is not trained",
+    "screened": "an actor who never reads results, and a reader without tools who says one value of them",
     "desks": "two desks with records and tools of their own, who hear each other's words alone",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team}, _summary)

@@ -55,6 +55,8 @@ class Team:
     """Who sees a problem's document; None: everybody."""
     terse: frozenset[str] = frozenset()
     """Whose words reach others only where they are one word or one number: else others see a question mark."""
+    screened: frozenset[str] = frozenset()
+    """Who never reads what its calls return: the readers do, who hold no tools, and answer it tersely."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Agent -> the policy that it reads in place of the domain's; "" for none."""
 

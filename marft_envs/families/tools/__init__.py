@@ -45,6 +45,10 @@ DOMAINS = {
     "tau": "marft_envs.families.tools.tau:TauDomain",
     **{f"tau2/{name}": f"{__name__}.tau2:{name}" for name in ("airline", "banking_knowledge", "retail", "telecom")},
     "mcp": "marft_envs.families.tools.mcp:MCPToolDomain",
+    "agentdojo/banking": "marft_envs.families.tools.dojo:banking",
+    "agentdojo/slack": "marft_envs.families.tools.dojo:slack",
+    "agentdojo/travel": "marft_envs.families.tools.dojo:travel",
+    "agentdojo/workspace": "marft_envs.families.tools.dojo:workspace",
 }
 """Name -> ``module:callable`` that makes the domain; imported when it is asked for."""
 
@@ -120,7 +124,7 @@ def make(
     dialects = by_agent(dialect, members)
     members = told(members, dialects)
     problems = tool_domain.problems(split, whole(levels), limit)
-    if members.readers and not problems[0].document:
+    if members.readers and not members.screened and not problems[0].document:
         who = ", ".join(sorted(members.readers))
         raise ConfigError(
             f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='letters', a domain"

@@ -16,6 +16,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools.dialects import DEFAULT, dialect
 from marft_envs.families.tools.session import ToolSession
+from marft_envs.families.tools.show import terse
 from marft_envs.families.tools.teams import FINISH
 from marft_envs.families.tools.types import StateGrade, ToolCall, ToolDomain, ToolProblem, graded
 from marft_envs.records.experts import play as play
@@ -43,6 +44,8 @@ def answer(task: ToolTask, agent: str) -> str:
     one who reads the document for the others says what is sought of it, or, if its words may be any, the whole.
     """
     rest, team, control = remaining(task), task.team, task.control[agent]
+    if team.screened:
+        return screened(task, rest, agent)
     private = bool(team.user) and not task.holds[team.user] - {FINISH} <= task.domain.user_tools
     heard = [words for who, words in task.talk.replies if private and who != agent]
     read = "\n".join([*heard, *_read(task, agent, private)])
@@ -72,6 +75,39 @@ def answer(task: ToolTask, agent: str) -> str:
     if agent == team.user and not private:
         return task.problem.turns[task.user_turn]
     return plan(rest[:1], read) if team.user in (holder, agent) else DONE
+
+
+def screened(task: ToolTask, rest: Sequence[ToolCall], agent: str) -> str:
+    """Returns what a team says whose actor never reads results: the reader says value by value what the actor lacks."""
+    lacks = wants(task, rest)
+    if agent not in task.team.screened:
+        return lacks[0][1] if lacks else "ok"
+    if lacks and task.live.log:  # before the first result nobody could tell more
+        return f"What is the {lacks[0][0]}?"
+    names = {text: name for name, text in task.screen.answers.items() if not terse(text)}
+    if not rest:
+        tell = gold_words(task.domain, task.problem)
+        return f"{names.get(tell, tell)}\n{task.speech.write(agent, [ToolCall(FINISH, {})])}".strip()
+    given = {}
+    for key, value in rest[0].arguments.items():
+        named = names.get(_said(value))
+        given[key] = value if named is None else [named] if isinstance(value, list) else named
+    return task.speech.write(agent, [rest[0]._replace(arguments=given)])
+
+
+def wants(task: ToolTask, rest: Sequence[ToolCall]) -> list[tuple[str, str]]:
+    """Returns arguments of the next gold call, or at the end the "answer", whose values nobody has said yet."""
+    needed = rest[0].arguments if rest else {"answer": gold_words(task.domain, task.problem)}
+    known = "\n".join([task.domain.policy, *task.problem.turns[: task.user_turn + 1]])
+    said = {key: _said(value) for key, value in needed.items() if not _stands_in(value, known)}
+    return [(key, text) for key, text in said.items() if text.strip() and text not in task.screen.answers.values()]
+
+
+def _said(value: Any) -> str:
+    """A value as a reader says it: a list line by line; "" for what nobody can say so."""
+    if isinstance(value, list):
+        return "\n".join(value) if all(isinstance(item, str) for item in value) else ""
+    return "" if isinstance(value, Mapping) else str(value)
 
 
 def _read(task: ToolTask, agent: str, private: bool) -> list[str]:

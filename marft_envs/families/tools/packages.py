@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
+import pickle
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Self
 from unittest import mock
 
 from marft_envs.errors import ConfigError, MissingExtraError
@@ -64,3 +67,28 @@ class Package:
             loaded = f"{self.name} is loaded from {root.parent} already, not from {wanted[0]}."
             raise ConfigError(f"{loaded} Start a new process.")
         return root, modules
+
+
+class Pickled:
+    """A world of objects of a package: a fresh episode, a snapshot and a fork share none of them."""
+
+    parts: tuple[str, ...]
+    """Names of the attributes that are its state."""
+    _hash: str
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        other = copy.copy(self)
+        other.restore(self.snapshot())
+        return other
+
+    def snapshot(self) -> bytes:
+        """Returns a pickle of the state."""
+        return pickle.dumps(tuple(getattr(self, name) for name in self.parts), pickle.HIGHEST_PROTOCOL)
+
+    def restore(self, snapshot: bytes) -> None:
+        """Goes back to a snapshot."""
+        self.__dict__.update(zip(self.parts, pickle.loads(snapshot), strict=True))
+        self._hash = ""
+
+    def close(self) -> None:
+        """Nothing is held."""

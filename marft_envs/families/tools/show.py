@@ -6,7 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from marft_envs.core.teams import Team
 from marft_envs.core.types import Show, TurnRecord
+from marft_envs.families.tools import screen
 from marft_envs.families.tools.dialects import Dialect
 from marft_envs.families.tools.types import Tool
 
@@ -54,24 +56,37 @@ def document(text: str, readers: frozenset[str] | None, reader: str) -> list[str
     return [f"The letter:\n{text}"] if text and (readers is None or reader in readers) else []
 
 
-_ONE = re.compile(r"[A-Za-z]{1,24}|\d{1,9}")
+_ONE = re.compile(
+    r"[A-Za-z]{1,24}"
+    r"|-?\d{1,9}([.]\d{1,4})?"
+    r"|\d{4}-\d\d-\d\d([ T]\d\d:\d\d)?|\d\d:\d\d"
+    r"|[A-Z]{2}\d{2}[A-Z\d]{11,30}"
+    r"|[A-Za-z\d]{1,16}([.-][A-Za-z\d]{1,16})?@[A-Za-z\d-]{1,24}([.][A-Za-z]{2,12}){1,2}"
+)
+"""A word, a number, a date, a time, an IBAN, or an email address."""
 
 
-def tersely(agents: frozenset[str], otherwise: Show | None) -> Show | None:
+def terse(text: str) -> bool:
+    """Returns whether a text is one word or one number."""
+    return _ONE.fullmatch(text.strip()) is not None
+
+
+def tersely(team: Team, otherwise: Show | None) -> Show | None:
     """Returns how turns stand in others' observations where some agents may only say one word or one number.
 
     Args:
-        agents: Theirs are shown as a question mark if they are anything else.
+        team: What its terse agents say is shown as a question mark if it is anything else, or, where some agents are
+            screened, as a name that these can write for it.
         otherwise: How the turns of all others stand there.
     """
-    return partial(_tersely, agents, otherwise) if agents else otherwise
+    return partial(_tersely, team, otherwise) if team.terse else otherwise
 
 
 def _tersely(
-    agents: frozenset[str], otherwise: Show | None, turn: TurnRecord, reader: str, sees: Sequence[int]
+    team: Team, otherwise: Show | None, turn: TurnRecord, reader: str, sees: Sequence[int]
 ) -> tuple[str, str] | None:
-    if turn.agent in agents:
-        return turn.text.strip() if _ONE.fullmatch(turn.text.strip()) else "?", ""
+    if turn.agent in team.terse:
+        return turn.text.strip() if terse(turn.text) else screen.name(turn) if team.screened else "?", ""
     return None if otherwise is None else otherwise(turn, reader, sees)
 
 

@@ -18,6 +18,7 @@ from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.tools import oracle, scoring, show
 from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.scoring import CallStep, Tally
+from marft_envs.families.tools.screen import Screen
 from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown
 from marft_envs.families.tools.speech import Speech, UserTalk, by_agent
 from marft_envs.families.tools.teams import FINISH, SKILL, control, ends, held, skill
@@ -110,11 +111,11 @@ class ToolTask(Drawn[ToolProblem]):
         self.tally = Tally()
         self._paid_for: tuple[StateGrade, Tally] | None = None
         self._metrics: dict[str, float] = {}
-        self.talk = UserTalk(self.team.user)
+        self.talk, self.screen = UserTalk(self.team.user), Screen(self.team)
         self._acted = self._idle = 0
         self._score = 0.0
         self._gold: list[list[ToolCall]] | None = None
-        self._texts: dict[tuple[str, int], str] = {}
+        self._texts: dict[tuple[str, int, int], str] = {}
         if self.records is not None:
             self.records.start()
 
@@ -147,12 +148,13 @@ class ToolTask(Drawn[ToolProblem]):
 
     def observe(self, agent: str) -> str:
         """Returns the policy, the tools that the agent holds, and what the user has said so far."""
-        key = (agent, self.user_turn)
+        returned = self.screen.returned(agent, self.live.log)
+        key = (agent, self.user_turn, len(returned and self.live.log))
         if key not in self._texts:
             parts = self._stands(agent)
             if self.team.user in ("", agent):
                 parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)]
-            parts = [*parts, *show.document(self.problem.document, self.team.readers, agent)]
+            parts = [*parts, *show.document(self.problem.document, self.team.readers, agent), *returned]
             self._texts[key] = "\n\n".join(parts)
         return self._texts[key]
 
@@ -179,7 +181,7 @@ class ToolTask(Drawn[ToolProblem]):
     @property
     def show(self) -> Show | None:
         """How a turn stands in others' observations: as it is, as its record, or as the one word that it may be."""
-        return show.tersely(self.team.terse, None if self.records is None else self.records.show)
+        return show.tersely(self.team, None if self.records is None else self.records.show)
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Carries out the calls of each turn, in canonical order; ends the episode with the last user turn."""
@@ -196,7 +198,7 @@ class ToolTask(Drawn[ToolProblem]):
             result, new = self._act(session, turn, facts)
             if result:
                 results[turn.index] = result
-            self.tally.trace.append((turn.agent if len(turns) == 1 else "", new))
+            self.tally.trace.append(("" if len(turns) > 1 or turn.agent in self.screen.readers else turn.agent, new))
             idle = 0 if new else idle
         self._idle = idle
         self.over = facts["over"]
@@ -236,8 +238,8 @@ class ToolTask(Drawn[ToolProblem]):
         """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
-            return "", False  # nothing is read after the end, nor of those whose words are only words
-        reply = self.speech.read(agent, turn.text)
+            return "", self.screen.hear(turn)  # no call is read after the end, nor of those whose words are only words
+        reply = self.screen.filled(agent, self.speech.read(agent, turn.text))
         if reply.error:
             tally.malformed += 1
             tally.attempts[agent] += 1
@@ -283,7 +285,7 @@ class ToolTask(Drawn[ToolProblem]):
             facts["failed"] = True
             tally.refusals[agent] += result.error in scoring.REFUSED
         new = result.changed or (result.ok and not entry.duplicate)
-        return entry.line, new and call.name != FINISH
+        return self.screen.line(agent, entry), new and call.name != FINISH
 
     def _controlled(self, agent: str, call: ToolCall, facts: dict[str, Any]) -> ToolResult:
         """``finish`` and handovers, which are the environment's own; and every call once the user's turn is over."""
@@ -292,9 +294,8 @@ class ToolTask(Drawn[ToolProblem]):
         if call.name == SKILL:
             text = skill(self.team, agent, call.arguments)
             self.tally.skill_words += len(text.split())
-            return ToolResult(
-                call, agent, bool(text), text or None, "" if text else "tool_error", "there is no such skill"
-            )
+            error = "" if text else "tool_error"
+            return ToolResult(call, agent, bool(text), text or None, error, "there is no such skill")
         to = self.control[agent][call.name][1]
         if call.arguments:
             return ToolResult(call, agent, False, None, "invalid_arguments", "this tool takes no arguments")

@@ -43,7 +43,7 @@ def check(team: Team, domain: ToolDomain) -> None:
     references = {
         "holds": team.holds, "enders": team.enders, "transfers": team.transfers, "routers": team.routers,
         "policies": team.policies, "user": (team.user,) if team.user else (),
-        "readers": team.readers or (), "terse": team.terse,
+        "readers": team.readers or (), "terse": team.terse, "screened": team.screened,
         "transfers' targets": [to for others in team.transfers.values() for to in others],
     }  # fmt: skip
     for field_name, referred in references.items():
@@ -99,6 +99,8 @@ def ends(team: Team, agent: str, text: str) -> bool:
     """Returns whether a reply without a call ends the user's turn."""
     if agent not in team.enders:
         return False
+    if agent in team.screened:
+        return not text.strip()  # its words without a call are a question
     if agent == team.user:
         return not text.strip() or bool(team.end_marker and team.end_marker in text)
     if agent in team.routers:
@@ -139,6 +141,11 @@ def verified(view: View) -> tuple[str, ...]:
     if last == "verifier_0":
         return (str(view.outcome.info.get("handoff") or last),)
     return ("executor_0" if last else "planner_0",)
+
+
+def consulted(view: View, actor: str, reader: str) -> tuple[str, ...]:
+    """The actor, and after each of its turns the reader."""
+    return (reader if view.layer and view.history[-1].agent == actor else actor,)
 
 
 def routed(view: View, boss: str) -> tuple[str, ...]:
@@ -329,6 +336,14 @@ def quarantine(domain: ToolDomain, name: str = "quarantine") -> Team:
     return replace(advised_team(domain, name), readers=readers, terse=terse)
 
 
+def screened(domain: ToolDomain) -> Team:
+    """An actor who holds everything and never reads results, and a reader of them who holds nothing and is terse."""
+    actor, reader = agents = _agents("screened", domain)
+    readers, actors = frozenset({reader.name}), frozenset({actor.name})
+    dependency, holds = _d(consulted, actor=actor.name, reader=reader.name), {actor.name: frozenset(domain.tools)}
+    return Team(agents, dependency, holds=holds, enders=actors, readers=readers, terse=readers, screened=actors)
+
+
 TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "solo": partial(advised_team, name="solo"),
     "dual": partial(advised_team, name="dual"),
@@ -338,6 +353,7 @@ TEAMS: dict[str, Callable[[ToolDomain], Team]] = {
     "debate": partial(advised_team, name="debate"),
     "dual_control": dual_control,
     "service": partial(dual_control, name="service"),
+    "screened": screened,
 }
 READING: dict[str, Callable[[ToolDomain], Team]] = {
     "quarantine": quarantine,

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from marft_envs.families.tools.bfcl.data import READS, STATELESS, Backends, BFCLTask
+from marft_envs.families.tools.packages import Pickled
 from marft_envs.families.tools.types import ToolError
 
 
@@ -32,9 +33,10 @@ def initial(backends: Backends, task: BFCLTask) -> bytes:
     return pickle.dumps((instances, [], 0, False, []), pickle.HIGHEST_PROTOCOL)
 
 
-class BfclWorld:
+class BfclWorld(Pickled):
     """The back ends of one task."""
 
+    parts = ("instances", "responses", "turn", "called", "verdicts")
     instances: dict[str, Any]
     responses: list[str]
     """Every answer so far, as upstream's executor would write it; its checker compares these."""
@@ -48,11 +50,6 @@ class BfclWorld:
     def __init__(self, backends: Backends, task: BFCLTask) -> None:
         self.task = task
         self.restore(initial(backends, task))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> BfclWorld:
-        other = copy.copy(self)
-        other.restore(self.snapshot())
-        return other
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Runs a tool of the task.
@@ -79,23 +76,12 @@ class BfclWorld:
             raise ToolError(str(value["error"]))
         return as_json(value)
 
-    def snapshot(self) -> bytes:
-        now = (self.instances, self.responses, self.turn, self.called, self.verdicts)
-        return pickle.dumps(now, pickle.HIGHEST_PROTOCOL)
-
-    def restore(self, snapshot: bytes) -> None:
-        self.instances, self.responses, self.turn, self.called, self.verdicts = pickle.loads(snapshot)
-        self._hash = ""
-
     def state_hash(self) -> str:
         """Returns SHA-256 over all that the back ends hold, what they hide included; times of writing are left out."""
         if not self._hash:
             prints = "\n".join(map(fingerprint, self.instances.values()))
             self._hash = hashlib.sha256(prints.encode()).hexdigest()
         return self._hash
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def as_text(value: Any) -> str:
