@@ -40,9 +40,9 @@ def domain(request: pytest.FixtureRequest) -> Tau2Domain:
 
 
 def sample(domain: Tau2Domain) -> Sequence[ToolProblem]:
-    """All tasks; of telecom the published base and every 40th of all others. All: ``python -m benchmarks tools_real``."""
-    base = list(domain.problems("base"))
-    return [*base, *list(domain.problems("full"))[::40]] if domain.name == "tau2/telecom" else base
+    """Every fourth task, and of telecom every 120th of all others. All of them: ``python -m benchmarks tools_real``."""
+    base = list(domain.problems("base"))[::4]
+    return [*base, *list(domain.problems("full"))[::120]] if domain.name == "tau2/telecom" else base
 
 
 def play(domain: Tau2Domain, problem: ToolProblem, calls: Sequence[ToolCall]) -> Any:
@@ -91,7 +91,7 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
     rng, seen, problems = random.Random(0), {True: 0, False: 0}, sample(domain)
     team = Scripted(domain, "full" if domain.user_tools else "base")
     problems = [problem for problem in problems if domain.oracle(problem)[0]]
-    for _ in range(20 if domain.name == "tau2/airline" else 40):  # more: python -m benchmarks tools_real
+    for _ in range(12 if domain.name == "tau2/airline" else 24):  # more: python -m benchmarks tools_real
         problem = rng.choice(problems)
         kind, turns = spoiled(domain.oracle(problem), rng)
         team.paid(problem, turns)
@@ -102,14 +102,14 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
         assert (grade.progress == 1) == grade.completion or 0 <= grade.progress < 1
         assert told is not task.talk.told or ours.success == grade.completion
         seen[grade.completion] += 1
-    assert min(seen.values()) > 2, "both verdicts must occur, or the comparison shows nothing"
+    assert min(seen.values()) > 0, "both verdicts must occur, or the comparison shows nothing"
 
 
 def test_a_world_of_views_ends_as_upstreams_with_databases_of_its_own(domain: Tau2Domain) -> None:
     """The whole of both databases, byte for byte, and the shared records are as they were read."""
     short = domain.name.partition("/")[2]
     before = upstream.digest(domain._upstream.environment)
-    for problem in sample(domain)[:: 7 if short == "airline" else 3]:
+    for problem in sample(domain)[:: 4 if short == "airline" else 2]:
         world, plain = domain.open(problem), upstream.plain(short)
         state = domain._task(problem).initial_state
         plain.set_state(state and state.initialization_data, state and state.initialization_actions, [])
@@ -127,7 +127,7 @@ def test_a_world_of_views_ends_as_upstreams_with_databases_of_its_own(domain: Ta
 
 def test_reads_change_nothing_and_never_pay(domain: Tau2Domain) -> None:
     called = set()
-    for problem in sample(domain)[::4]:
+    for problem in sample(domain)[::2]:
         world, reads = domain.open(problem), [c for c in domain.oracle(problem)[0] if domain.tools[c.name].read_only]
         fresh = domain.grade(problem, world)
         start = world.changed()
@@ -143,7 +143,7 @@ def test_reads_change_nothing_and_never_pay(domain: Tau2Domain) -> None:
 
 def test_gold_beats_every_part_and_every_part_is_no_less_than_null(domain: Tau2Domain) -> None:
     compared = 0
-    for problem in sample(domain)[::3]:
+    for problem in sample(domain)[::2]:
         gold = domain.oracle(problem)[0]
         null = domain.grade(problem, domain.open(problem))
         assert null.progress == float(null.completion), problem.id
@@ -153,11 +153,11 @@ def test_gold_beats_every_part_and_every_part_is_no_less_than_null(domain: Tau2D
             grade = domain.grade(problem, play(domain, problem, gold[:count]), said)
             assert grade.completion or grade.progress < 1
             compared += 1
-    assert compared > 30
+    assert compared > 10
 
 
 def test_episodes_forks_and_snapshots_do_not_share_records(domain: Tau2Domain) -> None:
-    for problem in sample(domain)[::9]:
+    for problem in sample(domain)[::3]:
         fresh = domain.open(problem).state_hash()
         one = play(domain, problem, domain.oracle(problem)[0])
         end, saved, fork = one.state_hash(), one.snapshot(), copy.deepcopy(one)
@@ -206,20 +206,20 @@ def test_golds_of_the_bank_are_complete_and_upstreams_functions_say_so() -> None
         env = make(team, bank, split="base", **LIMITS)
         task = env.unwrapped.task
         assert len(task.problems) == 97 and not bank.skipped
-        for problem in task.problems:
+        for problem in list(task.problems)[::4]:
             episode = oracle.play(env, options={"task_id": problem.id})
             assert episode.success and episode.stop_reason == "task", (problem.id, episode.info)
             assert upstream.bank_accepts(bank, problem, task.live.world, task.live.log), problem.id
     bank, rng, seen = domain_of("banking_knowledge"), random.Random(0), {True: 0, False: 0}
     team_of_one, problems = Scripted(bank, "base"), list(bank.problems("base"))
-    for _ in range(40):
+    for _ in range(20):
         problem = rng.choice(problems)
         kind, turns = spoiled(bank.oracle(problem), rng)
         team_of_one.paid(problem, turns)
         live, ours = team_of_one.solo.unwrapped.task.live, bool(team_of_one.solo.episode.success)
         assert ours == upstream.bank_accepts(bank, problem, live.world, live.log), (problem.id, kind)
         seen[ours] += 1
-    assert min(seen.values()) > 1
+    assert min(seen.values()) > 0
 
 
 def test_the_bank_searches_its_documents_with_a_function_of_the_users() -> None:
