@@ -153,7 +153,7 @@ def test_gold_beats_every_part_and_every_part_is_no_less_than_null(domain: Tau2D
             grade = domain.grade(problem, play(domain, problem, gold[:count]), said)
             assert grade.completion or grade.progress < 1
             compared += 1
-    assert compared > 10
+    assert compared > 4
 
 
 def test_episodes_forks_and_snapshots_do_not_share_records(domain: Tau2Domain) -> None:
