@@ -112,6 +112,8 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
 
 def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
     """Says what this start and this pay make of reinforcement; docs/should-i-train-a-team.md has the figures."""
+    if getattr(config.algorithm, "offline", False):
+        return f"this learnt what it was shown; reinforcement goes on from here: {typed('train', '--start', run.root)}"
     credit = getattr(config.algorithm, "credit", "")
     priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
     lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]

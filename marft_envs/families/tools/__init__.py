@@ -87,8 +87,8 @@ def make(
     """Builds a tool-use environment.
 
     Args:
-        team_name: One of :data:`TEAMS` or :data:`READING` (which one is the id's business), or a :class:`Team` of your
-            own.
+        team_name: One of :data:`TEAMS`, :data:`READING` or ``teams.SPLIT`` (which one is the id's business), or a
+            :class:`Team` of your own.
         domain: A name of :data:`DOMAINS`, ``tau:FOLDER``, ``module:callable`` for a plug-in, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
         split: ``train`` or ``test``, or what else the domain has.
