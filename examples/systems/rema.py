@@ -13,8 +13,8 @@ import marft_envs
 from examples.systems.system import System, main
 
 
-def make(**kwargs):
-    return marft_envs.make("math-dual-v0", levels=[0], **kwargs)
+def make(split="train", **kwargs):
+    return marft_envs.make("math-dual-v0", split=split, levels=[0], **kwargs)
 
 
 marft_envs.register("systems/rema-v0", make, summary="ReMA: a meta-thinker and a reasoner")

@@ -1,0 +1,32 @@
+"""UnityMAS-O (arXiv 2605.26646): one trainer for teams whose roles, turns and rewards a workflow names.
+
+Reproduced: a workflow of several rounds in which a coder is paid for its program and a reflector for what the next
+program gains on it (credit rule `difference`), beside what the team is paid. Departs: the workflow is short, and each
+role has a policy of its own.
+
+    python examples/systems/unity_mas.py
+"""
+
+from __future__ import annotations
+
+import marft_envs
+from examples.systems.system import System, main
+
+
+def make(split="train", **kwargs):
+    return marft_envs.make("code-reflect-v0", split=split, **{"levels": [0], **kwargs})
+
+
+marft_envs.register("systems/unity_mas-v0", make, summary="UnityMAS-O: a coder and a reflector, paid by turns")
+SYSTEM = System(
+    "UnityMAS-O (2605.26646)",
+    env="systems/unity_mas-v0",
+    algo="mappo",
+    settings={"preset": "code", "algorithm": {"credit": {"rule": "difference", "critics": ["reflector"]}}},
+    single="code-retry-v0",
+    single_settings={"env_kwargs": {"levels": [0]}, "algorithm": {"credit": "broadcast"}},
+    claim="Rewards of single turns teach a role what it is for.",
+)
+
+if __name__ == "__main__":
+    main(SYSTEM)
