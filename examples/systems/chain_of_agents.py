@@ -20,7 +20,9 @@ def make(split="train", **kwargs):
     return marft_envs.make("docs-chain-v0", split=split, **{"level": 0, "kinds": "total", "lengths": 1, **kwargs})
 
 
-marft_envs.register("systems/chain_of_agents-v0", make, summary="Chain-of-Agents: readers in turn, whom one agent learns from")
+marft_envs.register(
+    "systems/chain_of_agents-v0", make, summary="Chain-of-Agents: readers in turn, whom one agent learns from"
+)
 SYSTEM = System(
     "Chain-of-Agents (2508.13167)",
     env="systems/chain_of_agents-v0",

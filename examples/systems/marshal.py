@@ -13,15 +13,12 @@ import marft_envs
 from examples.systems.system import System, main
 
 
-def make(**kwargs):
-    return marft_envs.make("pettingzoo:tictactoe_v3", **kwargs)
+def make(opponents=None, **kwargs):
+    seats = {"opponents": opponents} if opponents else {}
+    return marft_envs.make("pettingzoo:tictactoe_v3", **seats, **kwargs)
 
 
-def load(opponents=None, illegal="lose", **kwargs):
-    return make(illegal=illegal, **({"opponents": opponents} if opponents else {}), **kwargs)
-
-
-marft_envs.register("systems/marshal-v0", load, summary="MARSHAL: tic-tac-toe against oneself")
+marft_envs.register("systems/marshal-v0", make, summary="MARSHAL: tic-tac-toe against oneself")
 SYSTEM = System(
     "MARSHAL (2510.15414)",
     env="systems/marshal-v0",

@@ -36,7 +36,7 @@ class Brief(MathTask):
         for turn in turns:
             for chunk in CHUNK.finditer(turn.text):
                 step = re.sub(r"[\s,.]", "", chunk[0])
-                if step and ("=" not in step and "boxed" not in step or step in self.said):
+                if step and (("=" not in step and "boxed" not in step) or step in self.said):
                     spans.setdefault(turn.index, []).append((*chunk.span(), -PRICE * len(chunk[0])))
                     wasted += 1
                 self.said.add(step)
@@ -45,7 +45,9 @@ class Brief(MathTask):
 
 def make(split="train", **kwargs):
     team = TEAMS["dual"]
-    return FlexEnv(team.agents, Brief(data.load("procedural", split, None, 0), ["actor_0"]), team.dependency(), **kwargs)
+    return FlexEnv(
+        team.agents, Brief(data.load("procedural", split, None, 0), ["actor_0"]), team.dependency(), **kwargs
+    )
 
 
 marft_envs.register("systems/scma-v0", make, summary="SCMA: superfluous chunks of a reply cost")

@@ -1,8 +1,8 @@
-"""Search-R2 (He et al., arXiv 2602.03647): a refiner cuts a reply where it goes wrong, and the actor goes on from there.
+"""Search-R2 (He et al., arXiv 2602.03647): a refiner cuts a reply, and the actor goes on from there.
 
 Reproduced: cut and regenerate. The refiner says how many steps it keeps; the actor's second reply begins with them
-(``Task.prefix``) and is credited for the rest alone; both are trained together on the last answer. Departs: calculations
-of two steps in place of searches, and no reward for the process.
+(``Task.prefix``) and is credited for the rest alone; both are trained together on the last answer. Departs:
+calculations of two steps in place of searches, and no reward for the process.
 
     python examples/systems/search_r2.py
 """

@@ -1,0 +1,65 @@
+"""HAMMER (Gupta et al., arXiv 2102.00824): a centre that sees everything sends a message to agents that see little.
+
+Reproduced: local agents act at once on what they see themselves and on the centre's message; the message is learnt from
+what they are paid. Departs: one message for all in place of one for each, words in place of numbers, and two bits in
+place of navigation.
+
+    python examples/systems/hammer.py
+"""
+
+from __future__ import annotations
+
+import marft_envs
+from examples.systems.system import System, main
+from marft_envs import AgentSpec, FlexEnv, Layered, Outcome
+from marft_envs.families.toy.base import ToyTask, digit
+
+LOCALS = ("local_0", "local_1")
+TEAM = (
+    AgentSpec("centre_0", "centre", "Pass the digit on. Say one digit from 0 to 3."),
+    *(AgentSpec(name, "local", "Find the digit. Say one digit from 0 to 3.", with_answer=True) for name in LOCALS),
+)
+
+
+class Sum(ToyTask):
+    """Each local agent sees its own bit, and has to say the sum of both."""
+
+    name = "hammer"
+    states = tuple((a, b) for a in range(2) for b in range(2))
+    sizes = dict.fromkeys(("centre_0", *LOCALS), 4)
+
+    def observe(self, agent):
+        return "bits {} {}".format(*self.state) if agent == "centre_0" else f"bit {self.state[LOCALS.index(agent)]}"
+
+    def on_layer(self, turns):
+        super().on_layer(turns)
+        right = [t.index for t in turns if t.agent in LOCALS and digit(t.text, 4) == sum(self.state)]
+        return Outcome(turn_rewards=dict.fromkeys(right, 0.5))
+
+    def on_round(self, turns):
+        """Both were paid already."""
+        return Outcome(success=self.right(turns), terminated=True)
+
+    def right(self, turns):
+        said = [digit(t.text, 4) for t in turns if t.agent in LOCALS]
+        return said == [sum(self.state)] * 2
+
+    def gold_turns(self):
+        return [("centre_0", str(sum(self.state))), *((name, str(sum(self.state))) for name in LOCALS)]
+
+
+def make(dependency=None, **kwargs):
+    return FlexEnv(TEAM, Sum(), dependency or Layered([["centre_0"], LOCALS]), **kwargs)
+
+
+marft_envs.register("systems/hammer-v0", make, summary="HAMMER: a centre sends messages to local agents")
+SYSTEM = System(
+    "HAMMER (2102.00824)",
+    env="systems/hammer-v0",
+    algo="marft",
+    settings={"policies": {"centre_0": "centre", **dict.fromkeys(LOCALS, "local")}},
+    claim="With the centre's message local agents do better than without (--env-kwargs dependency=independent).",
+)
+
+if __name__ == "__main__":
+    main(SYSTEM)
