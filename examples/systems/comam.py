@@ -1,4 +1,4 @@
-"""CoMAM (Mao et al., arXiv 2603.12631): agents of a memory share the global reward by how their own rewards rank with it.
+"""CoMAM (Mao et al., arXiv 2603.12631): agents of a memory are paid the global reward by rank.
 
 Reproduced: two agents write into a memory what each has seen and are paid for what they cover, a third answers from it;
 w_i of the credit rule `rank` is the rank correlation of an agent's own rewards with the team's. Departs: two facts of a

@@ -29,7 +29,7 @@ class Consultation(ToyTask):
     rounds = QUESTIONS + 1
     worst_return = -0.2
     states = tuple((x,) for x in range(4))
-    sizes = dict(((DOCTOR, 4), (PATIENT, 2)))
+    sizes = dict.fromkeys((DOCTOR, PATIENT), 4)
 
     def observe(self, agent):
         asked = len([t for t in self._said if t.agent == DOCTOR])

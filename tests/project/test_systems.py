@@ -1,0 +1,71 @@
+"""The systems of the literature in ``examples/systems``: short, registered, playable, and trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import marft_envs
+from examples.systems.run import HERE, NAMES, main, system
+from examples.systems.system import scores
+from marft_envs.core.types import optional
+from marft_envs.errors import UnsolvedError
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK = ("rema", "search_r2")
+
+
+def reply(env: marft_envs.FlexEnv, rng: np.random.Generator) -> str:
+    """What the expert says now, or one of the task's samples where there is none."""
+    task, agent = env.unwrapped.task, env.agent_selection
+    expert = optional(task, "expert")
+    try:
+        return str(expert(agent)) if expert else str(rng.choice(list(task.sample_actions(agent))))
+    except UnsolvedError:
+        return str(rng.choice(list(task.sample_actions(agent))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_system_is_short_and_its_team_plays(name: str) -> None:
+    source = (HERE / f"{name}.py").read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 120
+    for said in ("Reproduced:", "Departs:", "python examples/systems/"):
+        assert said in source
+    one = system(name)
+    assert one.env == f"systems/{name}-v0" and one.claim
+    env = marft_envs.make(one.env, **one.settings.get("env_kwargs", {}))
+    env.unwrapped.task.validate()
+    rng = np.random.default_rng(0)
+    successes = []
+    for seed in range(3):
+        env.reset(seed=seed)
+        while not env.unwrapped.done:
+            env.step(reply(env, rng))
+        assert not env.unwrapped.episode.failed
+        successes.append(env.unwrapped.episode.success)
+    if optional(env.unwrapped.task, "expert"):
+        assert successes == [True] * 3
+    if one.single:
+        assert len(marft_envs.make(one.single, **one.single_settings.get("env_kwargs", {})).possible_agents) == 1
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
+def test_a_system_is_trained(name: str, tmp_path: Path) -> None:
+    run = system(name).train(2, runs=tmp_path)
+    before, after = scores(run)
+    assert 0 <= before <= 1 and 0 <= after <= 1 and run.report_file.is_file()
+
+
+def test_the_page_names_every_file() -> None:
+    page = (ROOT / "docs" / "systems.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"`{name}.py`" not in page] == []
+
+
+def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["remma"])
+    assert "There is no system remma" in capsys.readouterr().err
