@@ -16,8 +16,8 @@ from marft_envs.families.toy.base import ToyTask, digit
 
 ACTORS = ("actor_0", "actor_1", "actor_2")
 TEAM = (
-    AgentSpec("consensus_0", "consensus", "Say 0 or 1, what most of the bits are."),
-    *(AgentSpec(name, "actor", "Find the digit. Say 0 or 1.", with_answer=True) for name in ACTORS),
+    AgentSpec("consensus_0", "consensus", "Pass your bit on. Say 0 or 1."),
+    *(AgentSpec(name, "actor", "Signal the digit. Say 0 or 1.", with_answer=True) for name in ACTORS),
 )
 
 
@@ -29,7 +29,11 @@ class Majority(ToyTask):
     sizes = dict.fromkeys(("consensus_0", *ACTORS), 2)
 
     def observe(self, agent):
-        return "bits {} {} {}".format(*self.state) if agent not in ACTORS else f"bit {self.state[ACTORS.index(agent)]}"
+        return (
+            "bit {}, bit {}, bit {}".format(*self.state)
+            if agent not in ACTORS
+            else f"bit {self.state[ACTORS.index(agent)]}"
+        )
 
     def right(self, turns):
         return [digit(t.text, 2) for t in turns if t.agent in ACTORS] == [int(sum(self.state) > 1)] * 3

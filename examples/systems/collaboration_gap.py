@@ -17,12 +17,12 @@ from examples.systems.system import System, main
 from marft_envs import AgentSpec, Chain, FlexEnv
 from marft_envs.families.toy.base import ToyTask, digit
 
-SAY = "Find the open corridor. Say one digit from 0 to 3."
+SAY = "Find the digit. Say one digit from 0 to 3."
 HALVES = ("west_0", "east_0")
 
 
 class Maze(ToyTask):
-    """A corridor that is open in both halves, and one more in each that is not."""
+    """A corridor that is open in both halves, and one more in each; an agent is shown which are open in its half."""
 
     name = "maze"
     states = tuple((r, w, e) for r in range(4) for w in range(4) for e in range(4) if len({r, w, e}) == 3)
@@ -36,7 +36,7 @@ class Maze(ToyTask):
     def observe(self, agent):
         route, *others = self.state
         west, east = (" ".join(map(str, sorted((route, other)))) for other in others)
-        return {"west_0": f"west open {west}", "east_0": f"east open {east}"}.get(agent, f"open {west}, {east}")
+        return {"west_0": f"digit {west}", "east_0": f"digit {east}"}.get(agent, f"digit {west}, digit {east}")
 
     def right(self, turns):
         """Whether everybody's last word is the route."""

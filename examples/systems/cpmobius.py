@@ -23,7 +23,7 @@ LEVELS = ((1, 3, 2), (2, 6, 3), (4, 9, 5), (6, 9, 9))
 """Lowest and highest summand, and highest factor."""
 PLAYERS = tuple(f"player_{i}" for i in range(4))
 TEAM = (
-    AgentSpec("coach_0", "coach", "Say the number, 0 to 3, of the level of a problem."),
+    AgentSpec("coach_0", "coach", "Say one digit from 0 to 3."),
     *(AgentSpec(name, "player", TEAMS["solo"].agents[0].prompt, with_answer=True) for name in PLAYERS),
 )
 
@@ -47,7 +47,7 @@ class Coached:
 
     def observe(self, agent):
         if agent == "coach_0" or self.level is None:
-            return "level ?"
+            return "digit ?"
         return "Compute $({}+{})\\cdot {}$.".format(*self.problems[self.level])
 
     def on_layer(self, turns):

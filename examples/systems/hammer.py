@@ -22,14 +22,15 @@ TEAM = (
 
 
 class Sum(ToyTask):
-    """Each local agent sees its own bit, and has to say the sum of both."""
+    """Each local agent sees its own bit, and has to say the sum of both; the centre sees both, as a number."""
 
     name = "hammer"
     states = tuple((a, b) for a in range(2) for b in range(2))
     sizes = dict.fromkeys(("centre_0", *LOCALS), 4)
 
     def observe(self, agent):
-        return "bits {} {}".format(*self.state) if agent == "centre_0" else f"bit {self.state[LOCALS.index(agent)]}"
+        a, b = self.state
+        return f"digit {2 * a + b}" if agent == "centre_0" else f"digit {self.state[LOCALS.index(agent)]}"
 
     def on_layer(self, turns):
         super().on_layer(turns)

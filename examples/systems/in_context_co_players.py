@@ -1,7 +1,7 @@
 """In-context co-players (Weis et al., arXiv 2602.16301): who meets many kinds of others learns to cooperate.
 
-Reproduced: the iterated prisoner's dilemma; an agent sees its own moves and what came of them (`history="own"`), from
-which it can find out whom it plays with; co-players are drawn, from past states of the policy (`pool`), and each is
+Reproduced: the iterated prisoner's dilemma; an agent sees its own moves (`history="own"`) and the other's, from which
+it can find out whom it plays with; co-players are drawn, from past states of the policy (`pool`), and each is
 paid its own. Departs: the paper draws half of the co-players from tables of strategies, and its main method plans in a
 model of the other; here co-players are past selves alone, and the method is PPO.
 
@@ -18,7 +18,7 @@ from marft_envs.families.toy.base import ToyTask, digit
 PAIR = ("left_0", "right_0")
 PAY = {(0, 0): 3, (0, 1): 0, (1, 0): 5, (1, 1): 1}
 """Own move and the other's -> what is paid; 0 cooperates, all else defects."""
-TEAM = tuple(AgentSpec(name, "player", "Say 0 or 1.", with_answer=True) for name in PAIR)
+TEAM = tuple(AgentSpec(name, "player", "Signal the digit. Say 0 or 1.", with_answer=True) for name in PAIR)
 
 
 class Dilemma(ToyTask):
@@ -29,16 +29,17 @@ class Dilemma(ToyTask):
     sizes = dict.fromkeys(PAIR, 2)
 
     def observe(self, agent):
-        return "move ?"
+        """What the other has done so far."""
+        return f"digit {' '.join(t.text.strip()[:1] for t in self._said if t.agent != agent) or '?'}"
 
     def on_layer(self, turns):
-        """Tells each what the other did, behind its own move, and pays it."""
+        """Pays each its own."""
         super().on_layer(turns)
         moves = [int(digit(turn.text, 2) != 0) for turn in turns]
         if len(moves) < 2:
             return Outcome()
         paid = {t.agent: PAY[moves[i], moves[1 - i]] / (5 * self.rounds) for i, t in enumerate(turns)}
-        return Outcome(agent_rewards=paid, results={t.index: f"other {moves[1 - i]}" for i, t in enumerate(turns)})
+        return Outcome(agent_rewards=paid)
 
     def on_round(self, turns):
         """Success is that both cooperate in the end; it is not paid."""

@@ -1,8 +1,8 @@
 """MARSHAL (arXiv 2510.15414): agents learn from games against themselves, with advantages of single turns.
 
 Reproduced: one policy plays every seat; turns are paid what follows them, centred and scaled for each player; the
-algorithm is the paper's. Departs: tic-tac-toe alone (from PettingZoo: `pip install -e '.[pettingzoo]'`), past selves
-play some seats, and whether games help elsewhere is not asked.
+algorithm is the paper's. Departs: tic-tac-toe alone (PettingZoo's: `pip install -e '.[pettingzoo]'`), in which a move
+is drawn for who names no free square; past selves play some seats; whether games help elsewhere is not asked.
 
     python examples/systems/marshal.py
 """
@@ -15,6 +15,7 @@ from examples.systems.system import System, main
 
 def make(opponents=None, **kwargs):
     seats = {"opponents": opponents} if opponents else {}
+    kwargs = {"profiles": "Add to the last digit. Say one digit.", "illegal": "random", **kwargs}
     return marft_envs.make("pettingzoo:tictactoe_v3", **seats, **kwargs)
 
 

@@ -17,7 +17,6 @@ from marft_envs import AgentSpec, FlexEnv, Outcome, Router, Turn
 from marft_envs.families.math import data
 from marft_envs.families.math.task import MathTask
 from marft_envs.families.math.teams import TEAMS
-from marft_envs.families.toy.base import digit
 
 STEP = re.compile(r"[^,.]*=[^,.]*[,.]\s*")
 KEEP_ALL = 3
@@ -25,6 +24,12 @@ TEAM = (
     *TEAMS["solo"].agents,
     AgentSpec("refiner_0", "refiner", "Say one digit from 0 to 3. So many steps are kept; 3: the whole reply."),
 )
+
+
+def cut_after(text):
+    """Returns how many steps the refiner keeps: the first digit that it says; no digit, or a large one: all."""
+    said = re.search(r"\d", text)
+    return min(int(said[0]), KEEP_ALL) if said else KEEP_ALL
 
 
 class Cut(MathTask):
@@ -39,8 +44,7 @@ class Cut(MathTask):
 
     def on_layer(self, turns):
         if turns[0].agent == "refiner_0":
-            keep = digit(turns[0].text, KEEP_ALL)
-            self.kept = "".join(STEP.findall(self.first)[:keep]) if keep else ""
+            self.kept = "".join(STEP.findall(self.first)[: cut_after(turns[0].text)])
         elif not self.first:
             self.first = turns[0].text
         return Outcome(metrics={"cut": float(turns[0].index == 2)})
@@ -61,7 +65,7 @@ def speaks(view):
     """Actor, refiner, and the actor again if its reply is cut: it reads its prompt as before, and nothing else."""
     if view.layer == 1:
         return [Turn("refiner_0", (view.history[-1].index,))]
-    cut = view.layer == 2 and digit(view.history[-1].text, KEEP_ALL) is not None
+    cut = view.layer == 2 and cut_after(view.history[-1].text) < KEEP_ALL
     return [Turn("actor_0", ())] if view.layer == 0 or cut else []
 
 
