@@ -27,7 +27,14 @@ NEEDS_EXTRA = {
     "website",
 }
 """What no file imports, nor a helper that it imports, that is tested on a base install."""
-PROGRAMS = {"test_contributing.py", "test_examples.py", "test_house.py", "test_newcomer.py", "test_readme.py"}
+PROGRAMS = {
+    "test_contributing.py",
+    "test_examples.py",
+    "test_house.py",
+    "test_newcomer.py",
+    "test_readme.py",
+    "test_systems.py",
+}
 """These start programs that train."""
 
 
