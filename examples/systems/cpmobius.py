@@ -3,7 +3,8 @@
 Reproduced: no data; the coach says how hard a problem is to be, four copies of the player solve it, each is paid for
 its answer and the coach for problems that are neither too hard nor too easy. Departs: the paper pays the coach for how
 the player changes in an update, which a task cannot see; here it is paid 1 - 2|p - 1/2|, p the share of right answers.
-The coach chooses one of four levels of a calculation in place of writing the problem.
+The coach chooses one of four levels of a calculation in place of writing the problem. Success is that half of the
+players are right at the level that was chosen, so it falls where the coach moves on.
 
     python examples/systems/cpmobius.py
 """

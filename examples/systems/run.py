@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(
             f"There is no system {', '.join(unknown) or '(none was named)'}. Expected --all, or of: {', '.join(NAMES)}."
         )
-    print(f"{'system':<16} {'who':<7} {'seed':>4} {'before':>7} {'after':>7} {'s':>6}")
+    print(f"{'system':<22} {'who':<7} {'seed':>4} {'before':>7} {'after':>7} {'s':>6}")
     for name in names:
         one = system(name)
         for single in (False, True) if args.single and one.single else (False,):
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
                 before, after = scores(one.train(args.iterations, seed, single, args.out))
                 took = time.perf_counter() - begun
                 who = "single" if single else "team"
-                print(f"{name:<16} {who:<7} {seed:>4} {before:>7.2f} {after:>7.2f} {took:>6.0f}", flush=True)
+                print(f"{name:<22} {who:<7} {seed:>4} {before:>7.2f} {after:>7.2f} {took:>6.0f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """UnityMAS-O (arXiv 2605.26646): one trainer for teams whose roles, turns and rewards a workflow names.
 
-Reproduced: a workflow of several rounds in which a coder is paid for its program and a reflector for what the next
-program gains on it (credit rule `difference`), beside what the team is paid. Departs: the workflow is short, and each
-role has a policy of its own.
+Reproduced: a workflow of several rounds with rewards of turns: by the credit rule `difference` a coder is paid for what
+its program gains on its last one, and a reflector for what the next one gains after its words. Departs: the workflow
+is short, and each role has a policy of its own.
 
     python examples/systems/unity_mas.py
 """
