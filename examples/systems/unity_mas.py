@@ -23,7 +23,7 @@ SYSTEM = System(
     env="systems/unity_mas-v0",
     algo="mappo",
     settings={"preset": "code", "algorithm": {"credit": {"rule": "difference", "critics": ["reflector"]}}},
-    single="code-retry-v0",
+    single="code-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}, "algorithm": {"credit": "broadcast"}},
     claim="Rewards of single turns teach a role what it is for.",
 )
