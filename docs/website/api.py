@@ -13,7 +13,8 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "marft_envs": {
         "Making environments": ("make", "make_vec", "register", "spec", "list_envs", "EnvSpec", "check_env"),
         "Environment and task": (
-            "FlexEnv", "Task", "ToolTask", "Team", "AgentSpec", "Outcome", "CompositeReward", "UnicodeText",
+            "FlexEnv", "Task", "ToolTask", "Team", "AgentSpec", "Outcome", "CompositeReward", "Rubric", "judged",
+            "UnicodeText",
         ),
         "Who hears whom": (
             "DependencyFunction", "View", "Chain", "Layered", "Independent", "StaticDAG", "Router", "Scheduled",

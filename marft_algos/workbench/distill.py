@@ -27,7 +27,7 @@ class DistillArguments:
     source: Annotated[str, tyro.conf.Positional]
     """Folder of a run that recorded episodes, or a JSONL file of them."""
     into: str
-    """Environment of one agent with the same problems (math-solo-v0)."""
+    """Environment of one agent with the same problems."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of that environment; the same problems as the team's (levels, split, data) must be there."""
     out: str = ""
@@ -51,8 +51,8 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
     """
     if len(env.possible_agents) != 1:
         raise ConfigError(
-            f"{env.unwrapped.env_id} has {len(env.possible_agents)} agents; a team is distilled into one. Next: an"
-            " environment with one, such as math-solo-v0."
+            f"{env.unwrapped.env_id} has {len(env.possible_agents)} agents; a team is distilled into one. Next: the"
+            " family's environment with one, as a rule its id with solo."
         )
     env.reset(seed=episode.seed, options={**episode.options, "task_id": episode.task_id})
     said: list[str] = []

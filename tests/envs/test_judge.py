@@ -165,3 +165,9 @@ def test_a_partner_that_fails_is_an_outage(partner: ModuleType, name: str) -> No
 def test_a_team_needs_no_chain_to_be_judged() -> None:
     env = judged(FlexEnv(flex(2).team, PlainTask(), Chain("b_0", "a_0")), RUBRIC)
     assert env.dependency.is_static and ("b_0", "judge_0") in (env.dependency.possible_edges or ())
+
+
+@pytest.mark.parametrize("id", ["xor-v0", "steps-v0"])
+def test_environments_with_partners_keep_the_rules(id: str) -> None:
+    partner = marft_envs.make(id).possible_agents[0]
+    check_env(lambda: marft_envs.make(id, partners={partner: "expert"}))
