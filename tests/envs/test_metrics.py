@@ -61,8 +61,8 @@ def test_tool_selection_counts_what_was_skipped_and_what_was_hoarded() -> None:
 def test_tools_metrics_are_these_and_no_others() -> None:
     """What an episode's record says of itself is what anybody computes from the record."""
     for team in TEAMS:
-        if team == "screened":  # its reader answers after every call: that hands nothing over, but the record cannot tell
-            continue
+        if team == "screened":
+            continue  # its reader answers after every call: that hands nothing over, but the record cannot tell
         env = make(team, tiny())
         for seed in range(6):
             env.reset(seed=seed)
