@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -124,6 +125,21 @@ def shared_passes(texts: Sequence[list[int]], shared: Sharing, budget: int) -> l
                 sizes.append(size)
             pieces[-1] += [i for k in part for i in held[rows[k]]]
     return pieces
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Keeps Python's garbage collector from going through what is there now, again and again, while the block runs.
+
+    Libraries and a model are a million objects that stay; reference counts free what does not, and cycles among what is
+    made in the block are still found.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from marft_algos import memory
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
@@ -95,7 +96,7 @@ class Trainer:
                 self.policies.prepare()
                 self.rollouts.prepare()
                 self.rollouts.publish(self.policies.policies, self.policies.version)
-                with session.interrupt.installed():
+                with session.interrupt.installed(), memory.settled():
                     self._run(session)
         finally:
             if self.parts.demonstrations is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from helpers import teams
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
+from marft_algos import memory
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
@@ -205,3 +208,18 @@ def test_the_display_shows_progress_time_left_and_scores(finished: tuple[Trainer
     shown = console.export_text()
     assert "4/4" in shown and "left" in shown and "solver_0" in shown
     assert "evaluated on 8 held-out problems" in shown and "against untrained" in shown
+
+
+def test_the_collector_passes_over_what_stays_and_finds_what_does_not() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.me = self
+
+    before = Ring()
+    with memory.settled():
+        assert gc.get_freeze_count() > 0
+        assert all(thing is not before for thing in gc.get_objects())
+        ring = weakref.ref(Ring())
+        gc.collect()
+        assert ring() is None, "a cycle of the block's own is freed"
+    assert gc.get_freeze_count() == 0
