@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class MarftError(Exception):
@@ -61,6 +64,21 @@ def check_known(names: Iterable[Any], known: Collection[Any], says: str, error: 
     for name in names:
         if name not in known:
             raise (error or ConfigError)(f"{says.replace('{}', str(name))} {did_you_mean(str(name), known)}")
+
+
+def of_fields(kind: type[_T], given: Mapping[str, Any], lacks: str) -> _T:
+    """Returns settings made of a mapping; where a name is no field of theirs, the error begins with ``lacks``.
+
+    Raises:
+        ConfigError: A name is no field, one is missing that has no default, or a value is refused.
+    """
+    own = fields(kind)  # type: ignore[arg-type]
+    known = [field.name for field in own]
+    check_known(given, known, f"{lacks} '{{}}'.")
+    needed = [field.name for field in own if field.default is MISSING and field.default_factory is MISSING]
+    if missing := [name for name in needed if name not in given]:
+        raise ConfigError(f"{kind.__name__} lacks {', '.join(missing)}. Expected {', '.join(known)}.")
+    return kind(**given)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

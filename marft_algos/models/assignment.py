@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 _POLICY_ID = re.compile(r"[\w-]+")
+
+
+def played(env: FlexEnv) -> list[AgentSpec]:
+    """Returns the agents that policies play: not those that a wrapper of the environment does."""
+    return [agent for agent in env.unwrapped.team if agent.name in env.possible_agents]
 
 
 def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models.assignment import assign, base_specs, check_known
+from marft_algos.models.assignment import assign, base_specs, check_known, played
 from marft_algos.models.weights import LoraSettings, check_adapter
 from marft_algos.rollout import selfplay
 from marft_algos.runs import start
@@ -101,7 +101,7 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
         ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
             here.
     """
-    team = [agent for agent in env.unwrapped.team if agent.name in env.possible_agents]  # a wrapper plays the others
+    team = played(env)
     agents = assign(team, config.policies)
     config = _with_frozen(config, team, agents)
     named: dict[str, Endpoint] = config.engines

@@ -57,8 +57,9 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
     env.reset(seed=episode.seed, options={**episode.options, "task_id": episode.task_id})
     said: list[str] = []
     turns, rounds = episode.turns, env.unwrapped.rules.max_rounds > 1
+    alone = len({turn.agent for turn in turns}) == 1
     for turn, following in zip(turns, [*turns[1:], None], strict=True):
-        said.append(turn.text if len({t.agent for t in turns}) == 1 else spoken(turn.text).strip())
+        said.append(turn.text if alone else spoken(turn.text).strip())
         ends = following is None or (rounds and following.round > turn.round)
         if (turn.result or ends) and not env.done:
             env.step("\n".join(filter(None, said)))

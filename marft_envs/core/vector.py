@@ -107,7 +107,7 @@ class Request:
         """Returns the tools that the agent can call now, as OpenAI's chat API takes them; none if there are none."""
         return optional(self._open().task, "tools")(self.agent)
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """Returns the beginning of the reply, which the task has set; "" for none."""
         text: str = optional(self._open().task, "prefix")(self.agent)

@@ -60,6 +60,11 @@ def test_judges_act_last_and_their_mean_is_paid() -> None:
     assert {name: value for name, value in episode.metrics.items() if name in wanted} == wanted
 
 
+def test_the_lowest_level_is_the_lowest_wherever_it_stands() -> None:
+    env = judged(flex(1, task=task(Outcome())), {**RUBRIC, "levels": {"right": 1, "wrong": 0}})
+    assert play(env, "x", "It is hard to say.").episode.team_return == 0.0
+
+
 def test_each_round_pays_what_the_verdict_has_changed_by() -> None:
     env = judged(flex(1, task=task(*[Outcome()] * 3), max_rounds=3), {**RUBRIC, "sees": "all"})
     episode = play(env, "x", "Verdict: partly", "y", "Verdict: right", "z", "Verdict: wrong").episode

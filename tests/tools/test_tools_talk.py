@@ -273,3 +273,14 @@ def test_an_agent_reads_a_skill_when_it_needs_it() -> None:
     for wrong in ({"adding": "text"}, [], {"adding": {"when": "", "text": "x"}}):
         with pytest.raises(ConfigError, match=r"skill"):
             make("solo", tiny(), profiles={"agent": {"skills": wrong}})  # type: ignore[dict-item]
+
+
+def test_a_domains_tool_cannot_have_the_name_of_the_one_that_reads_skills() -> None:
+    def read_skill(state: Desk) -> str:
+        """Reads something else."""
+        return "else"
+
+    domain = FunctionDomain([read_skill], PROBLEMS[:1], grade, state=start)
+    profiles: Any = {"agent": {"skills": {"adding": {"when": "w", "text": "t"}}}}
+    with pytest.raises(ConfigError, match="'read_skill' has the name of the tool that reads skills"):
+        make("solo", domain, profiles=profiles)

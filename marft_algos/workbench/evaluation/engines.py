@@ -91,7 +91,7 @@ def _check(options: EvalArguments) -> None:
 def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     """Returns the evaluation's settings, and an environment that has been started."""
     from marft_algos.config import settings
-    from marft_algos.models.assignment import assign
+    from marft_algos.models.assignment import assign, played
     from marft_algos.training import setup
 
     kwargs = {"data": options.data} if options.data else {}
@@ -105,8 +105,7 @@ def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     table |= {"eval_greedy": not sampled, "temperature": options.temperature or 1.0}
     config = settings.build(table)
     env = setup.make_env(config, setup.eval_kwargs(config))
-    team = [agent for agent in env.unwrapped.team if agent.name in env.possible_agents]
-    names = list(dict.fromkeys(assign(team, config.policies).values()))
+    names = list(dict.fromkeys(assign(played(env), config.policies).values()))
     remote, models = _who(options, names)
     return dataclasses.replace(config, engines=remote, models=models), env
 

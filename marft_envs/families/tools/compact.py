@@ -26,12 +26,12 @@ from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, of_fields
 from marft_envs.families.tools.dialects import ToolReply
 from marft_envs.families.tools.dialects.tags import unwrapped_result
 from marft_envs.families.tools.session import CallEntry, one_line
 from marft_envs.families.tools.task import ToolTask
-from marft_envs.families.tools.types import ToolCall, of_fields
+from marft_envs.families.tools.types import ToolCall
 
 Count = Callable[[str], int]
 """Tokens of a text."""

@@ -65,7 +65,7 @@ def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool,
     """Returns an agent's tools that are no domain's: name -> the tool, and whom it hands over to ("": ``finish``).
 
     Raises:
-        ConfigError: If a tool of the domain has the name of a handover.
+        ConfigError: If a tool of the domain has the name of one of these.
     """
     out = {}
     if agent in team.enders and FINISH not in domain.tools:
@@ -79,9 +79,10 @@ def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool,
     for other in team.transfers.get(agent, ()):
         role = roles[other]
         name = f"transfer_to_{role if list(roles.values()).count(role) == 1 else other}"
-        if name in domain.tools:
-            raise ConfigError(f"The domain's tool '{name}' has the name of a handover. Rename one of the two.")
         out[name] = (Tool(name, f"Hands control over to {role}.", _EMPTY), other)
+    for name in out.keys() & domain.tools.keys():
+        what = "the tool that reads skills" if name == SKILL else "a handover"
+        raise ConfigError(f"The domain's tool '{name}' has the name of {what}. Rename one of the two.")
     return out
 
 

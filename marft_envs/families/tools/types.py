@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from marft_envs.errors import ConfigError, DataError, check_known
+from marft_envs.errors import ConfigError, DataError
 from marft_envs.problems import sets as problems
 
 _T = TypeVar("_T")
@@ -237,17 +237,6 @@ class ToolDomain(Protocol):
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls, per user turn."""
-
-
-def of_fields(kind: type[_T], given: Mapping[str, Any], lacks: str) -> _T:
-    """Returns settings made of a mapping; where a name is no field of theirs, the error begins with ``lacks``.
-
-    Raises:
-        ConfigError: A name is no field, or a value is refused.
-    """
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    check_known(given, known, f"{lacks} '{{}}'.")
-    return kind(**given)
 
 
 def secret_of(domain: ToolDomain, problem: ToolProblem, kind: type[_T]) -> _T:

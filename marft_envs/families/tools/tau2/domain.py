@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marft_envs.errors import DataError, check_known
+from marft_envs.errors import DataError
 from marft_envs.families import tables
 from marft_envs.families.tools.speech import is_told
 from marft_envs.families.tools.store import as_parts, differences
@@ -21,7 +21,7 @@ from marft_envs.families.tools.tau2.banking import load as bank
 from marft_envs.families.tools.tau2.data import Upstream, load
 from marft_envs.families.tools.tau2.world import Key, Tau2World
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, World, own_world
-from marft_envs.problems.sets import ProblemSet, spread
+from marft_envs.problems.sets import ProblemSet, of_split
 
 
 class GoldReplay(NamedTuple):
@@ -83,11 +83,9 @@ class Tau2Domain(Shared):
         Raises:
             DataError: No such split, or nothing left.
         """
-        check_known([split], self.splits, f"{self.name} has no split '{{}}'.", DataError)
-        ids = self._upstream.splits[split]
         whole = problems(self._upstream, self.name, self._dual).items()
-        eligible = [one for name, one in whole if name in ids and (levels is None or one.level in levels)]
-        return ProblemSet(spread(eligible, limit), f"{self.name} ({split})")
+        parts = {part: [one for name, one in whole if name in ids] for part, ids in self._upstream.splits.items()}
+        return of_split(self.name, parts, split, levels, limit)
 
     def open(self, problem: ToolProblem) -> Tau2World:
         """Returns the environment in the task's initial state."""

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from marft_envs.families.tools.arithmetic import evaluate
+from marft_envs.families.tools.packages import Pickled
 from marft_envs.families.tools.tau2.data import SIDES, Table, Upstream, kits
 from marft_envs.families.tools.types import ToolCall, ToolError
 
@@ -25,7 +26,7 @@ Texts = Mapping[Key, str]
 """Record -> its JSON as upstream hashes it."""
 
 
-class Tau2World:
+class Tau2World(Pickled):
     """Upstream's environment in a task's state."""
 
     environment: Any
@@ -35,11 +36,6 @@ class Tau2World:
     def __init__(self, upstream: Upstream, task_id: str) -> None:
         self.upstream, self.task_id = upstream, task_id
         self.restore(initial(upstream, task_id)[0])
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tau2World:
-        other = copy.copy(self)
-        other.restore(self.snapshot())
-        return other
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """Runs a tool, and has upstream bring both databases in line.
@@ -74,9 +70,6 @@ class Tau2World:
             state = repr((sorted(self.changed().items()), unlocked))
             self._hash = hashlib.sha256(state.encode(errors="surrogatepass")).hexdigest()
         return self._hash
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def changed(self) -> dict[Key, str]:
         """Returns the records that are not as at the task's start."""
