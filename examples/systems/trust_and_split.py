@@ -2,10 +2,10 @@
 
 Reproduced: in each round coins are worth three times as much to one agent as to the other, and only it knows; both say
 a word, hear the other's, and claim coins; claims beyond what is there are cut in proportion; each is paid its own.
-Departs: two rounds, in which each has the high value once or one has it twice; agents learn by PPO on their own
-rewards. The paper's algorithm, Advantage Alignment, is not here: its finding is that plain learning grows greedy.
+Departs: two rounds, in which each has the high value once or one has it twice.
 
-    python examples/systems/trust_and_split.py
+    python examples/systems/trust_and_split.py                                                  # Advantage Alignment
+    python examples/systems/trust_and_split.py 0 ippo                                           # each for itself
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ marft_envs.register("systems/trust_and_split-v0", make, summary="Trust-and-Split
 SYSTEM = System(
     "Trust-and-Split (2511.19405)",
     env="systems/trust_and_split-v0",
-    algo="ippo",
-    claim="Agents that learn for themselves end up claiming everything, and welfare falls.",
+    algo="advantage_alignment",
+    claim="Agents that learn for themselves end up claiming everything; Advantage Alignment keeps welfare up.",
 )
 
 if __name__ == "__main__":

@@ -33,6 +33,8 @@ def run_eval(argv: list[str]) -> int:
     _only_engines(options)
     if options.compare:
         return _compare(options)
+    if options.cross:
+        return _cross(options)
     return _play(options)
 
 
@@ -95,6 +97,8 @@ def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> 
 
 def _only_engines(options: EvalArguments) -> None:
     """Refuses what would otherwise be left out without a word."""
+    if options.seats and not options.cross:
+        raise ConfigError("--seats is about --cross. Type: marft eval --cross RUN RUN --seats AGENT")
     if options.scenarios and not options.compare:
         raise ConfigError("--scenarios is about --compare. Type: marft eval --compare RUN_A RUN_B --scenarios FILE")
     given = options.given()
@@ -121,6 +125,27 @@ def _compare(options: EvalArguments) -> int:
     worse = [change.name for change in changes if change.verdict == "worse"]
     say(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
     return REGRESSION if worse else 0
+
+
+def _cross(options: EvalArguments) -> int:
+    """``marft eval --cross RUN RUN …``."""
+    if len(options.cross) < 2:
+        raise ConfigError("--cross got one run. Expected two or more: marft eval --cross RUN_A RUN_B")
+    if options.given() - {"cross", "seats", "checkpoint", "episodes"}:
+        raise ConfigError("--cross takes runs, --seats, --episodes and --checkpoint, and nothing else: all play alike.")
+    require_training()
+    from marft_algos.workbench.evaluation import cross
+
+    found = cross.cross(
+        [RunFolder.team(run) for run in options.cross], options.seats, options.checkpoint, options.episodes
+    )
+    say(f"rows play {', '.join(found.seats)}, columns the others; paid to the row's / to the others', n = {found.n}")
+    say(str(found))
+    own, others = found.cross_play
+    say(f"with itself {own:.3f}, with others {others:.3f}, difference {own - others:+.3f} (means of both sides)")
+    for i, name in enumerate(found.names):
+        say(f"exploited   {name} {found.nash_conv(i):.3f}")
+    return 0
 
 
 def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:

@@ -47,6 +47,10 @@ class EvalArguments:
     """Another device than while training."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
     """Two runs of one team, A and B; or teams on the hub, USER/NAME."""
+    cross: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")] = ()
+    """Runs of one environment: each one's agents with every other's, on the same problems (docs/evaluation.md)."""
+    seats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT …")] = ()
+    """With --cross: agents or roles that a row's run plays, the column's plays the others; none: the first agent."""
     scenarios: str = ""
     """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
     engines: dict[str, Any] | str = ""
