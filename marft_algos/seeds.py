@@ -9,6 +9,7 @@ run draws what the unbroken one would have drawn. Streams are told apart by the 
     who plays the pool     seed, 4, iteration, episode         drawn coalitions      seed, 5, iteration + 1, episode
     users' tasks           seed, 6, iteration + 2, refill      … while evaluating    0, 7, 1
     demonstrations         seed, 8, pass + 1                   learnable starts      seed, 9, iteration + 1, refill
+    states to expand       seed, 10, iteration + 1, episode, round
 
 Zeros at the end of words count for nothing in numpy. So the order of policies starts from the numbers of another stream
 in iterations 1, 3 and 4 (that stream's iteration 0), and in iteration 0 of seeds 0 and 2: published runs hang on both.
@@ -75,6 +76,11 @@ def demonstrations(seed: int, through: int) -> Words:
 def curriculum(seed: int, iteration: int, refill: int = 0) -> Words:
     """Which of several starts is played, where the run's past decides how likely each is."""
     return (seed, 9, iteration + 1, refill)
+
+
+def expansions(seed: int, iteration: int, episode: int, number: int) -> Words:
+    """Which states of an episode's tree are expanded in a round; rounds count from 1."""
+    return (seed, 10, iteration + 1, episode, number)
 
 
 def order(seed: int, iteration: int) -> Words:

@@ -116,6 +116,8 @@ class Transition:
     """What the task told the agent, apart from what others said; None: unknown."""
     worth: float | None = None
     """Of a turn that had candidates: what this one was worth; see ``TreeCollector``."""
+    leaf: int = 0
+    """Of the episode's tree, whose own turn it is; 0: the episode. See ``Trajectory.leaves``."""
     tokens_at: Mapping[int, int] = field(default_factory=dict)
     """End of a paid span of the text, in characters -> the token that completes it (``LayerRecord.segments``)."""
 
@@ -168,6 +170,9 @@ class Trajectory:
     candidates: Sequence[Transition] = ()
     """Replies at states of this episode that did not become part of it, to be learnt from like its turns: ``index`` is
     that of the turn in whose place they stand."""
+    leaves: Sequence[tuple[int, int, float]] = ()
+    """Of a tree, whose turns are ``candidates``: per leaf beside the episode itself, which is leaf 0, the leaf that it
+    branches from, before which layer, and its return."""
     replayed: Sequence[float] = ()
     """Per turn what branches say that it is answerable for; empty: nobody asked. See ``credit.Rule.replay``."""
     replayed_tokens: int = 0

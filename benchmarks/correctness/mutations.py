@@ -290,6 +290,13 @@ MUTATIONS = [
         "credit/test_credit_replayed.py::test_at_grpo_standardises_the_candidates_of_a_turn",
     ),
     Mutation(
+        "TreeRL: a branch leaves its parent before its own layer",
+        "marft_algos/algorithms/treerl.py",
+        "[: layer + 1]",
+        "[: layer + 2]",
+        "algorithms/test_treerl.py::test_advantages_of_a_grown_tree_are_those_of_brute_force",
+    ),
+    Mutation(
         "a credit rule's rewards of tokens",
         "marft_algos/credit/rewards.py",
         "return [x if y is None else y if x is None else x + y for x, y in zip(own, charged, strict=True)]",

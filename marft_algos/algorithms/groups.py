@@ -2,13 +2,14 @@
 
 A group is several episodes of one start, each with one score; a key tells which entries belong together. Credit
 works on numpy arrays in float64, and no result depends on the order of the entries; losses work on torch tensors.
-Sources: GRPO (arXiv 2402.03300), RLOO (2402.14740), DAPO (2503.14476).
+Sources: GRPO (arXiv 2402.03300), RLOO (2402.14740), DAPO (2503.14476), TreeRL (2506.11902), MARS² (2604.14564).
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,9 @@ from marft_algos.functional import LOG_RATIO_LIMIT, MIN_STD, Array
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+Node = tuple[int, ...]
+"""Of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,31 @@ def statistics(scores: Sequence[float] | Array, keys: Sequence[Hashable], ddof: 
         mean[indices], size[indices] = part[0] if equal else part.mean(), len(indices)
         std[indices] = 0.0 if equal or len(indices) <= ddof else part.std(ddof=ddof)
     return Groups(mean, std, size)
+
+
+def shape(paths: Sequence[Sequence[Node]], scores: Sequence[float], local: float, siblings: float) -> dict[Node, float]:
+    """Computes r of every node but the roots: V + γ·(V − (1 − λ)·V(parent) − λ·mean V(siblings)).
+
+    Args:
+        paths: Of each leaf, from its root.
+        scores: Of each leaf.
+        local: γ.
+        siblings: λ; the parent stands for the siblings of an only child.
+    """
+    passed = [(node, score) for path, score in zip(paths, scores, strict=True) for node in path]
+    nodes = [node for node, _ in passed]
+    value = dict(zip(nodes, statistics([score for _, score in passed], nodes).mean, strict=True))
+    parents = {node: before for path in paths for before, node in pairwise(path)}
+    children: dict[Node, list[Node]] = {}
+    for node, parent in parents.items():
+        children.setdefault(parent, []).append(node)
+    shaped = {}
+    for node, parent in parents.items():
+        others = sorted(value[other] for other in children[parent] if other != node)
+        beside = np.mean(others) if others else value[parent]
+        gain = value[node] - (1.0 - siblings) * value[parent] - siblings * beside
+        shaped[node] = float(value[node] + local * gain)
+    return shaped
 
 
 def leave_one_out(scores: Sequence[float] | Array, groups: Groups) -> Array:

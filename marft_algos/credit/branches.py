@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 Keep = Literal["nothing", "start", "decisions"]
 """What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
 
+States = dict[int, dict[int, "FlexEnv"]]
+"""Number of an episode, or place of a branch -> layer -> copy of the environment before it."""
+
 Ablation = Literal["silent", "start"]
 """What an absent agent does: say nothing, or what the policy it started from would."""
 
@@ -48,5 +51,14 @@ class BranchReplayer(Protocol):
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
         """Returns the state before a layer; None: before the first that was kept."""
 
-    def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
-        """Plays every branch to its end; None for those that an outage broke off."""
+    def play(
+        self, branches: Sequence[Branch], iteration: int, states: States | None = None, learnt: bool = False
+    ) -> list[Trajectory | None]:
+        """Plays every branch to its end; None for those that an outage broke off.
+
+        Args:
+            branches: Of any episodes of the iteration.
+            iteration: Seeds depend on it.
+            states: Where copies of the states before decisions are put, by place of the branch; None: none are kept.
+            learnt: Whether their turns are learnt from: then they count as turns, and not as replays.
+        """

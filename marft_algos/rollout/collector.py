@@ -13,13 +13,12 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.credit.branches import Keep
+from marft_algos.credit.branches import Keep, States
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.models.chat import Said
 from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
-from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.core.vector import Request, VectorEnv
 from marft_envs.errors import ConfigError
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[int, int, int], None]
 """(finished episodes, episodes, tokens sampled so far)."""
-States = dict[int, dict[int, FlexEnv]]
-"""Number of an episode -> layer -> copy of the environment before it."""
 PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
 _PANELS = count()
@@ -217,7 +214,7 @@ class Collector:
             return
         for _, same in groupby(turns, key=lambda turn: turn.episode):
             layer = list(same)
-            number = self._number(layer[0])
+            number = self._place(layer[0])
             wanted = self._keep == "decisions" and any(self._trained(self._owner(turn)) for turn in layer)
             if number in self.states and not wanted:
                 continue
@@ -230,6 +227,10 @@ class Collector:
     def _number(self, turn: Request) -> int:
         """Returns the number of a turn's episode in the iteration."""
         return self._numbers[turn.episode]
+
+    def _place(self, turn: Request) -> int:
+        """Returns where states of a turn's episode are kept."""
+        return self._number(turn)
 
     def _owner(self, turn: Request) -> str:
         """Returns the policy that plays a turn."""

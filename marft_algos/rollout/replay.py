@@ -17,9 +17,9 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from marft_algos.credit.branches import Branch
+from marft_algos.credit.branches import Branch, States
 from marft_algos.engines.base import EngineBase, RolloutEngine
-from marft_algos.rollout.collector import Collector, PolicyAssignment, States
+from marft_algos.rollout.collector import Collector, PolicyAssignment
 from marft_algos.rollout.panel import settle
 from marft_algos.types import (
     NO_REPLY,
@@ -121,12 +121,16 @@ class Replayer:
         self.lost: list[Episode] = []
         """Those of them that an outage broke off."""
 
-    def play(self, branches: Sequence[Branch], iteration: int) -> list[Trajectory | None]:
+    def play(
+        self, branches: Sequence[Branch], iteration: int, states: States | None = None, learnt: bool = False
+    ) -> list[Trajectory | None]:
         """Plays every branch; None for those that an outage broke off.
 
         Args:
             branches: Of any episodes of the iteration.
             iteration: Seeds depend on it.
+            states: Where copies of the states before decisions are put, by place of the branch; None: none are kept.
+            learnt: Whether their turns are learnt from: then they count as turns, and not as replays.
 
         Returns:
             In the order of ``branches``, whole episodes: the turns before the copy was made are those of the episode.
@@ -140,9 +144,11 @@ class Replayer:
         kwargs: dict[str, Any] = {"seed": self.seed, "assignment": self._assignment, "start": self._start}
         with closing(VectorEnv([lambda: unused] * min(self._slots, len(branches)))) as vec:
             place = (vec, self._renderer, self._engine, self._params)
-            collector = _Branches(*place, branches=branches, **kwargs)
+            collector = _Branches(*place, branches=branches, states=states, **kwargs)
             played = collector.play(iteration)
-        for branch, spent in zip(branches, collector.spent, strict=True):
+        for branch, spent, t in zip(branches, collector.spent, played, strict=True):
+            if learnt and not t.infra:
+                continue
             self.spent[branch.episode].tokens += spent.tokens
             self.spent[branch.episode].prompts += spent.prompts
         self.branches += len(played)
@@ -229,6 +235,7 @@ class _Branches(Collector):
         self, vec: VectorEnv, *args: Any, branches: Sequence[Branch], start: RolloutEngine | None, **kwargs: Any
     ) -> None:
         super().__init__(vec, *args, **kwargs)
+        self._keep = "nothing" if kwargs["states"] is None else "decisions"
         self._branches, self._start = branches, start
         self.spent = [Spent() for _ in branches]
         vec.branch([partial(_Branched, branch) for branch in branches])
@@ -242,6 +249,9 @@ class _Branches(Collector):
 
     def _number(self, turn: Request) -> int:
         return self._branches[turn.episode].episode
+
+    def _place(self, turn: Request) -> int:
+        return turn.episode
 
     def _answer(self, turns: Sequence[Request]) -> tuple[list[GenerationRequest], list[Generation]]:
         branches = [self._branches[turn.episode] for turn in turns]

@@ -191,6 +191,11 @@ class LocalRollouts:
         self._publisher.close()
 
 
+def _answered(t: Trajectory, answer: Trajectory) -> Trajectory:
+    """Returns an episode with what its replays have found out about it."""
+    return replace(t, replayed=answer.replayed, candidates=answer.candidates, leaves=answer.leaves)
+
+
 class RolloutWorker:
     """Plays chunks with the parts of a run. It is made before a run goes on: replays may need where policies began.
 
@@ -262,8 +267,8 @@ class RolloutWorker:
         played = Played(raw, frozenset(t.number for t in kept), judged, replayer.branches, replayer.lost)
         if replayer.spent or replayer.states:
             played.trajectories = replayer.add_costs(raw)
-        answers = {t.number: t.replayed for t in credited}
-        played.trajectories = [replace(t, replayed=answers.get(t.number, ())) for t in played.trajectories]
+        answers = {t.number: t for t in credited}
+        played.trajectories = [_answered(t, answers.get(t.number, t)) for t in played.trajectories]
         return played
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ NAMES = [
     "dr_mas",
     "magrpo",
     "at_grpo",
+    "treerl",
     "marshal",
     "spiral",
     "rft",
@@ -455,9 +456,8 @@ WITH_RATIO = sorted(n for n in algorithm.names() if "surrogate" in {f.name for f
 
 def test_every_algorithm_with_a_clip_has_the_other_surrogates_and_no_other_has() -> None:
     critics = {"a2po", "advantage_alignment", "happo", "ippo", "mappo", "marft", "mat", "vapo"}
-    assert critics | {"at_grpo", "dapo", "dr_grpo", "dr_mas", "grpo", "gspo", "marshal", "reinforce_pp"} == set(
-        WITH_RATIO
-    )
+    groups = {"at_grpo", "dapo", "dr_grpo", "dr_mas", "grpo", "gspo", "marshal", "reinforce_pp", "treerl"}
+    assert critics | groups == set(WITH_RATIO)
 
 
 @pytest.mark.parametrize(

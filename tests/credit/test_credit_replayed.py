@@ -294,6 +294,7 @@ class Counted:
     ("algo", "own"),
     [
         ("at_grpo", {"candidates": 3}),
+        ("treerl", {"width": 2, "rounds": 2, "group_size": 2}),
         ("marft", {"credit": {"rule": "counterfactual", "samples": 2}}),
         ("grpo", {"group_size": 4, "refills": 1}),
     ],

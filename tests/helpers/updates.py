@@ -31,7 +31,20 @@ def data_for(name: str, seed: int) -> list[Trajectory]:
         )
     if name == "at_grpo":
         data = [with_candidates(d, rng) for d in data]
-    return data
+    return [with_branches(d, rng) for d in data] if name == "treerl" else data
+
+
+def with_branches(d: Trajectory, rng: np.random.Generator) -> Trajectory:
+    """The episode as a tree: its last layers once more, and the last one of these a third time."""
+    layers = len(d.layers)
+    leaves = [(0, max(layers - 2, 0), float(rng.normal())), (1, layers - 1, float(rng.normal()))]
+    turns = []
+    for leaf, (_, first, _) in enumerate(leaves, 1):
+        for t in d.transitions:
+            if t.layer >= first:
+                ids = [int(x) for x in rng.integers(0, VOCABULARY, len(t.reply.action_ids))]
+                turns.append(dataclasses.replace(t, reply=dataclasses.replace(t.reply, action_ids=ids), leaf=leaf))
+    return dataclasses.replace(d, candidates=tuple(turns), leaves=leaves)
 
 
 def with_candidates(d: Trajectory, rng: np.random.Generator) -> Trajectory:

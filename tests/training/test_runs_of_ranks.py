@@ -30,6 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "replayed and judged": {"algo": "marft", "algorithm": COUNTERFACTUAL, "credit_diagnostics": 6},
     "absent": {"algo": "mappo", "algorithm": {"credit": {"rule": "shapley", "absence": "start"}}},
     "candidates": {"algo": "at_grpo", "algorithm": {"candidates": 2, **ONE}},
+    "trees": {"algo": "treerl", "algorithm": {"width": 2, "rounds": 2, "group_size": 2, **ONE}},
     "refilled": {"algo": "dapo", "algorithm": {"group_size": 3, "refills": 2, **ONE}},
     "wanted": {"algo": "rft", "algorithm": ONE},
     "against the past": {"algo": "ippo", "policies": "shared", "pool": 2, "pool_every": 1},
@@ -73,7 +74,7 @@ def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Pat
     if what != "shown":  # there nobody plays
         assert sum(player["tokens"] for player in line["time_players"]) == line["tokens_played"]
         assert len(line["time_ranks"]) == line["engine/ranks"] == 2
-    if what in ("replayed and judged", "absent", "candidates"):
+    if what in ("replayed and judged", "absent", "candidates", "trees"):
         assert last["branches"] > 0
     if "judged" in what:
         assert last["credit/judged"] > 0

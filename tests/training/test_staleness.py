@@ -221,7 +221,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], words: str, model:
         build(settings(model, tmp_path, staleness=1, **changes, algorithm={"epochs": 1, "minibatches": 1}))
 
 
-@pytest.mark.parametrize("algo", ["reinforce", "a2po", "happo", "grpo", "at_grpo"])
+@pytest.mark.parametrize("algo", ["reinforce", "a2po", "happo", "grpo", "at_grpo", "treerl"])
 def test_other_algorithms_learn_from_stale_turns(algo: str, model: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"group_size": 4} if "grpo" in algo else {"vtrace": algo == "a2po"} if "po" in algo else {}
     algorithm = {"epochs": 1, "minibatches": 1, "old_logprobs": "learner", "tis_cap": 2.0, **more}
