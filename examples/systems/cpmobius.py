@@ -1,10 +1,12 @@
 """CPMöbius (Li et al., arXiv 2602.02979): a coach poses problems, a player solves them, and both learn.
 
 Reproduced: no data; the coach says how hard a problem is to be, four copies of the player solve it, each is paid for
-its answer and the coach for problems that are neither too hard nor too easy. Departs: the paper pays the coach for how
-the player changes in an update, which a task cannot see; here it is paid 1 - 2|p - 1/2|, p the share of right answers.
-The coach chooses one of four levels of a calculation in place of writing the problem. Success is that half of the
-players are right at the level that was chosen, so it falls where the coach moves on.
+its answer, and the coach for how the player has changed in an update: the share of right answers less that of the
+iteration before the update at the same level (``followed``). Departs: the paper pays the choice whose problems the
+update learnt from; here its pay comes an iteration later, to who chooses that level again, which is the same sum over
+levels with a coach one update older. A level is compared with the last iteration that chose it, so the first choice of
+it pays nothing. The coach chooses one of four levels of a calculation in place of writing the problem. Success is that
+half of the players are right at the level that was chosen, so it falls where the coach moves on.
 
     python examples/systems/cpmobius.py
 """
@@ -34,13 +36,14 @@ class Coached:
 
     slow = False
     task_id = ""
+    followed = tuple(f"solved_{i}" for i in range(len(LEVELS)))
 
     def reset(self, rng, options):
         self.task_id = options.get("task_id") or "/".join(self._drawn(rng, *level) for level in LEVELS)
         if not re.fullmatch(r"(\d-\d-\d/){3}\d-\d-\d", self.task_id):
             raise ConfigError(f"There is no task '{self.task_id}'. Expected four times three digits, as in 1-2-3/….")
         self.problems = [tuple(map(int, one.split("-"))) for one in self.task_id.split("/")]
-        self.level = None
+        self.level, self.before = None, options.get("progress", {})
 
     def _drawn(self, rng, low, high, factor):
         a, b = rng.integers(low, high + 1, size=2)
@@ -59,8 +62,10 @@ class Coached:
     def on_round(self, turns):
         right = {t.agent: float(self._right(t.text)) for t in turns if t.agent in PLAYERS}
         share = sum(right.values()) / len(PLAYERS)
-        coach = {"coach_0": 1 - 2 * abs(share - 0.5)} if right else {}
-        metrics = {"share": share, "level": float(self.level or 0)}
+        name = self.followed[self.level or 0]
+        change = share - self.before.get(name, share)
+        coach = {"coach_0": change} if right else {}
+        metrics = {"share": share, "level": float(self.level or 0), name: share, "change": change}
         return Outcome(agent_rewards=right | coach, success=share >= 0.5, terminated=True, metrics=metrics)
 
     def _right(self, text):

@@ -1,4 +1,4 @@
-"""Draws starts by how learnable they are: of several candidates one, by what the run's own episodes came to.
+"""Draws starts by how learnable they are, and tells tasks what the run's own episodes came to.
 
 Starts have kinds, which the task names (``TaskDefaults.kind_of``). Where a kind succeeds with probability p, outcomes
 have the variance p(1 − p), and there is nothing to compare where it is 0 (sampling for learnability, arXiv 2408.15099).
@@ -28,6 +28,21 @@ LEAST = 0.01
 
 Evidence = Mapping[str, tuple[float, float]]
 """Kind -> successes and episodes, both faded."""
+
+
+Progress = Mapping[str, float]
+"""Metric that a task follows (``TaskDefaults.followed``) -> its mean over the last iteration that measured it."""
+
+
+def tell(panel: Panel, progress: Progress) -> Panel:
+    """Returns the panel with the progress among the options of ``reset``."""
+    return Panel(panel.seeds, [{**options, "progress": dict(progress)} for options in panel.options])
+
+
+def progressed(progress: Progress, followed: Sequence[str], played: Sequence[Trajectory]) -> Progress:
+    """Returns the progress after an iteration's episodes, but those that an outage took."""
+    measured = {name: [t.metrics[name] for t in whole(played) if name in t.metrics] for name in followed}
+    return {**progress, **{name: float(np.mean(values)) for name, values in measured.items() if values}}
 
 
 def success_rate(evidence: Evidence, kind: str) -> float:

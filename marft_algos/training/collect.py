@@ -26,7 +26,7 @@ from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.curriculum import Evidence
+from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import (
     Panel,
@@ -61,6 +61,8 @@ class Collected:
     """What replays say about some turns."""
     evidence: Evidence = field(default_factory=dict)
     """Of the curriculum, these episodes included."""
+    progress: Progress = field(default_factory=dict)
+    """Of what the task follows, these episodes included."""
 
     @property
     def tokens(self) -> int:
@@ -107,9 +109,11 @@ class RolloutQueue:
     def __init__(self, parts: Parts, config: TrainConfig, backend: RolloutBackend, group: RankGroup) -> None:
         self._algorithm, self._problems, self._demonstrations = parts.algorithm, parts.problems, parts.demonstrations
         self._config, self._backend, self._group = config, backend, group
-        self._curriculum = parts.curriculum
+        self._curriculum, self._followed = parts.curriculum, parts.followed
         self.evidence: Evidence = {}
         """Of the curriculum, after the iterations that were learnt from."""
+        self.progress: Progress = {}
+        """Of what the task follows, likewise."""
         self._variety = Variety(self._algorithm.group_size)
         self._queue = deque[Waiting]()
         self._elsewhere = ThreadPoolExecutor(1, "marft-elsewhere")  # where others play than learn
@@ -190,7 +194,8 @@ class RolloutQueue:
             TaskError: The task's code does not work.
         """
         config, algorithm = self._config, self._algorithm
-        evidence = self.evidence if before is None else before.result().evidence
+        known = self if before is None else before.result()
+        evidence, progress = known.evidence, known.progress
         judge = config.credit_diagnostics if due(iteration + 1, config.record_every) else 0
         keep: Keep = "decisions" if judge else algorithm.rule.keep
         size = algorithm.group_size
@@ -200,6 +205,8 @@ class RolloutQueue:
         parts: list[Played] = []
         for refill in range(1 + algorithm.refills):
             panel = self._panel(evidence, iteration, lacking, refill).repeated(size)
+            if self._followed:
+                panel = tell(panel, progress)
             chunks = cut(
                 panel,
                 self._backend.chunk,
@@ -221,6 +228,7 @@ class RolloutQueue:
             if not lacking:
                 break
         collected = self._counted(played, kept, parts, iteration)
+        collected = replace(collected, progress=progressed(progress, self._followed, played))
         if self._curriculum is None:
             return collected
         collected.metrics["curriculum/rate"] = self._curriculum.rate(evidence, played)
@@ -290,6 +298,7 @@ class RolloutQueue:
                     "metrics": plain.pack(collected.metrics),
                     "judged": plain.pack(collected.judged),
                     "evidence": dict(collected.evidence),
+                    "progress": dict(collected.progress),
                 }
             )
         return rows
@@ -311,6 +320,7 @@ class RolloutQueue:
                             plain.unpack(row["metrics"]),
                             plain.unpack(row["judged"]),
                             row.get("evidence", {}),
+                            row.get("progress", {}),
                         )
                     ),
                 )

@@ -27,6 +27,7 @@ from marft_algos.training.placement import placed
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
 from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
+from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError
 
 
@@ -53,6 +54,8 @@ class Parts:
     """Past states of the policies that are played against."""
     curriculum: Curriculum | None = None
     """What draws training starts; None: ``problems``, all alike."""
+    followed: Sequence[str] = ()
+    """Metrics whose progress the task is told."""
 
     @property
     def config(self) -> TrainConfig:
@@ -99,6 +102,7 @@ def build(
     ):
         problems = setup.problems(config, first, held_out)
         curriculum = setup.curriculum(config, make_env, first, problems)
+        followed = tuple(optional(first.unwrapped.task, "followed"))
         spec = resolve(config, first)
         algorithm = make_algorithm(spec, setup.sampling(config))
         hosting.reach(spec)
@@ -117,8 +121,8 @@ def build(
         pool = Pool(config, policies) if config.pool else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
-    env_makers = make_env, make_eval_env
-    return Parts(spec, *env_makers, problems, algorithm, policies, made, tuple(loggers), shown, pool, curriculum)
+    drawn = pool, curriculum, followed
+    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, *drawn)
 
 
 def _engine(

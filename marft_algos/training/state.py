@@ -74,7 +74,7 @@ class RunState:
         if self._critics is not None:
             self._critics.load_state_dict(state["critics"])
         self._queue.load_state_dict(state.get("ahead", []), progress)
-        self._queue.evidence = state.get("curriculum", {})
+        self._queue.evidence, self._queue.progress = state.get("curriculum", {}), state.get("progress", {})
         self._policies.version = progress.version
         return progress
 
@@ -88,6 +88,7 @@ class RunState:
             "learner": self._learner.state_dict(),
             "critics": self._critics.state_dict() if self._critics is not None else {},
             "curriculum": dict(self._queue.evidence),
+            "progress": dict(self._queue.progress),
         }
         if self._group.size > 1:
             check_state(self._group, [self._policies.state_dict(), state], str(run.root))

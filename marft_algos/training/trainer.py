@@ -145,7 +145,7 @@ class Trainer:
         self.rollouts.publish(self.learner.trainable, self.policies.version)
         metrics |= {"time_rollout": before - started, "time_update": time.monotonic() - before, **self._waits()}
         self.progress.iteration = iteration = iteration + 1
-        self._queue.evidence = collected.evidence
+        self._queue.evidence, self._queue.progress = collected.evidence, collected.progress
         if (pool := self.parts.pool) is not None:
             metrics |= pool.results(trajectories)
             self.rollouts.publish(pool.take(iteration), self.policies.version)

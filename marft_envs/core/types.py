@@ -324,6 +324,9 @@ class TaskDefaults:
     kind_of: Callable[[str], str] | None = None
     """``kind_of(task_id)``: what a start has in common with others of which one success rate is worth knowing: its cell
     where problems are made and seldom come twice, else itself. A curriculum draws by it. Pure. None: no curriculum."""
+    followed: Sequence[str] = ()
+    """Names of metrics of outcomes whose progress a trainer tells ``reset`` in training: ``options["progress"]`` has of
+    each its mean over the last iteration with episodes that measured it. It is part of the record, as all options."""
     expert: Callable[[str], str] | None = None
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
     episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
