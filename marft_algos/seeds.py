@@ -10,6 +10,7 @@ run draws what the unbroken one would have drawn. Streams are told apart by the 
     users' tasks           seed, 6, iteration + 2, refill      … while evaluating    0, 7, 1
     demonstrations         seed, 8, pass + 1                   learnable starts      seed, 9, iteration + 1, refill
     states to expand       seed, 10, iteration + 1, episode, round
+    parents of profiles    seed, 11, proposal + 1
 
 Zeros at the end of words count for nothing in numpy. So the order of policies starts from the numbers of another stream
 in iterations 1, 3 and 4 (that stream's iteration 0), and in iteration 0 of seeds 0 and 2: published runs hang on both.
@@ -51,6 +52,11 @@ def permuted_rewards(seed: int, iteration: int) -> Words:
 def opponents(seed: int, iteration: int, episode: int) -> Words:
     """Who plays an episode against the pool, and which past state."""
     return (seed, 4, iteration, episode)
+
+
+def parents(seed: int, proposal: int) -> Words:
+    """Whose profiles are rewritten next."""
+    return (seed, 11, proposal + 1)
 
 
 def coalitions(seed: int, iteration: int, episode: int) -> Words:

@@ -94,7 +94,7 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return _PROGRAM
     if key == "unsafe" and value:
         return _ISOLATION
-    if parent == "engines" and isinstance(value, str | Mapping):
+    if (parent == "engines" and isinstance(value, str | Mapping)) or (key == "proposer" and isinstance(value, Mapping)):
         kind = value.get("kind") if isinstance(value, Mapping) else value
         return "" if kind == "native" else _SENDS
     if not isinstance(value, str) or not path:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -18,6 +17,9 @@ import numpy as np
 
 from marft_algos import credit as credit_rules
 from marft_algos import functional as F
+from marft_algos.algorithms.needs import NEEDS as NEEDS
+from marft_algos.algorithms.needs import RunFacts as RunFacts
+from marft_algos.algorithms.needs import check as check
 from marft_algos.algorithms.settings import ClipConfig as ClipConfig
 from marft_algos.algorithms.settings import GroupConfig as GroupConfig
 from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
@@ -25,7 +27,6 @@ from marft_algos.batching import Batch, Level
 from marft_algos.lazy import torch
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
-from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.registry import import_for
 
@@ -33,21 +34,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 View = Literal["own", "team", "none"]
-NEEDS: Mapping[Need, tuple[str, str]] = {
-    "groups": ("several episodes of one start", "train with the project's trainer"),
-    "unshared": ("a policy for each agent", "use --policies own"),
-    "blocks": ("policies to update one after the other", "use --policies own, or let some agents have their own"),
-    "shared": ("one policy for all agents", "use --policies shared"),
-    "static": (
-        "a static schedule (a chain, layers or another fixed D), so that turn t is the same agent's in every episode",
-        "name an environment without a router, or give it dependency=chain",
-    ),
-    "branches": ("several replies at one state of an episode", "name an environment that can be forked"),
-    "start": ("the weights that the run started from", "sample trained policies in this process: no engines"),
-    "critic": ("value heads on the policies' hidden states", "use a model that runs here, not a hosted one"),
-    "team_state": ("a view of the whole team for its critic", "name an environment that has team_view"),
-}
-"""What each need is, and what to type where it is not met."""
 Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
 """Turns of one policy -> per turn the [L] log-probs under the policy as it is now."""
 
@@ -86,20 +72,6 @@ class Reader(Protocol):
         """Fills ``values`` of these turns: [1] at action level or for turns without a loss, else one per token."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFacts:
-    """What a run offers, known before a model is loaded; see ``setup.facts``."""
-
-    offers: frozenset[Need]
-    """Needs that it can meet."""
-    episodes: int
-    """Episodes per iteration."""
-    agent_specs: tuple[AgentSpec, ...] = ()
-    """The team."""
-    staleness: int = 0
-    """Updates that may lie between who plays and who learns."""
-
-
 class Algorithm:
     """Base class: override the hooks that make the idea, keep the rest.
 
@@ -127,6 +99,8 @@ class Algorithm:
     """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
     prefers: ClassVar[bool] = False
     """Whether these demonstrations are pairs of a better and a worse episode of one start, in this order."""
+    trains: ClassVar[bool] = True
+    """Whether it updates weights. Who does not has nobody to train, and all policies may be frozen or hosted."""
     candidates: int = 1
     """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
     seed: int = 0
@@ -153,6 +127,14 @@ class Algorithm:
         """
         relations = {"team": credit_rules.team_chain, "agent": credit_rules.agent_chain}
         return relations[self.chain](trajectory, self.rule(trajectory), estimates)
+
+    def profiles(self, member: int | None) -> Mapping[str, str]:
+        """Returns what agents are told instead of their profiles, by agent or role; here nothing.
+
+        Args:
+            member: Place of the episode in its group; None: the team is evaluated.
+        """
+        return {}
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Returns whether these episodes of one start are worth learning from; others are dropped, and refilled.
@@ -295,60 +277,8 @@ def fill_values(
             estimates.bootstraps[trajectory] = sum(beyond) / len(beyond)
 
 
-def check(algorithm: Algorithm, facts: RunFacts) -> None:
-    """Refuses a run that cannot work, before a model is loaded.
-
-    Raises:
-        ConfigError: Something the algorithm needs is not there, or the settings contradict each other.
-    """
-    name, config, rule = algorithm.name or type(algorithm).__name__, algorithm.config, algorithm.rule
-    for needs, who, kind in (
-        (algorithm.needs, name, "algorithm"),
-        (rule.needs, f"credit rule '{rule.name}'", "credit rule"),
-    ):
-        for need in sorted(needs - facts.offers):
-            what, advice = NEEDS[need]
-            raise ConfigError(f"{who} needs {what}, which this run does not offer; {advice}, or use another {kind}.")
-    if algorithm.chain not in rule.chains:
-        raise ConfigError(
-            f"Credit rule '{rule.name}' works along {' and '.join(sorted(rule.chains))} chains, and {name} has "
-            f"{algorithm.chain} chains. Use another rule ({', '.join(credit_rules.rules())}), or another algorithm "
-            "(agent chains: ippo, mappo, or chain='agent' where an algorithm has that setting)."
-        )
-    if facts.agent_specs:
-        rule.check(facts.agent_specs)
-    size = algorithm.group_size
-    if "groups" in algorithm.needs and size < 2:
-        own = type(config).__name__
-        how = "" if isinstance(config, GroupConfig) else f": derive {own} from marft_algos.GroupConfig"
-        raise ConfigError(f"{name} compares episodes of one start: group_size is {size}, expected at least 2{how}.")
-    if facts.episodes % size:
-        raise ConfigError(
-            f"episodes_per_iteration is {facts.episodes}, which is no multiple of {name}'s group_size {size}; "
-            f"try --episodes-per-iteration {max(facts.episodes // size, 1) * size}."
-        )
-    if facts.staleness:
-        _check_stale(algorithm, name)
-    if config.tis_cap is not None and config.old_logprobs != "learner":
-        raise ConfigError(
-            "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "
-            "log-probs: set old_logprobs='learner' beside it."
-        )
-
-
-def _check_stale(algorithm: Algorithm, name: str) -> None:
-    if algorithm.imitates:
-        raise ConfigError(f"{name} learns from demonstrations, which no policy plays ahead: leave out --staleness.")
-    if algorithm.config.one_step and algorithm.config.tis_cap is None:
-        raise ConfigError(
-            f"{name} has no ratio between who sampled a turn and who learns from it, and with staleness they differ. "
-            "Set old_logprobs='learner' and tis_cap=2, leave out --staleness, or use an algorithm with a ratio: marft, "
-            "grpo, mappo."
-        )
-
-
 _REGISTRY: dict[str, type[Algorithm]] = {}
-SHARED = {"base", "groups", "ppo", "settings"}
+SHARED = {"base", "groups", "needs", "ppo", "settings"}
 """Modules of this folder that are no algorithms."""
 
 

@@ -104,6 +104,10 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
             say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
     say(f"report:  {run.report_file}")
+    if run.profiles_file.is_file():
+        say(f"told:    {run.profiles_file}   # for any command: --env-kwargs profiles=FILE")
+    if not trainer.policies.policies:
+        return 0
     say(f"advice:  {_advice(run, config, solved)}")
     speaker = trainer.policies.renderer.agents[0]
     say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")

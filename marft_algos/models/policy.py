@@ -106,7 +106,9 @@ class PolicySet:
             ConfigError: unknown names, or a base model that cannot be used.
         """
         names = list(dict.fromkeys([*policies.values(), *spare]))
-        specs = dict.fromkeys(names, loaded.spec) if loaded else base_specs(models, names)
+        specs = (
+            dict.fromkeys(names, loaded.spec) if loaded else base_specs(models, names) if names or not hosted else {}
+        )
         frozen = check_known(frozen, names, "frozen")
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
@@ -150,7 +152,7 @@ class PolicySet:
     @property
     def device(self) -> torch.device:
         """Where the models live."""
-        return next(iter(self._policies.values())).base.device
+        return next((weights.base.device for weights in self._policies.values()), torch.device("cpu"))
 
     def trainable(self, policy: str) -> bool:
         """Returns whether this policy is updated."""

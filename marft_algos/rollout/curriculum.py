@@ -1,4 +1,4 @@
-"""Draws starts by how learnable they are, and tells tasks what the run's own episodes came to.
+"""Draws starts by how learnable they are, and tells tasks and teams what the run has come to.
 
 Starts have kinds, which the task names (``TaskDefaults.kind_of``). Where a kind succeeds with probability p, outcomes
 have the variance p(1 − p), and there is nothing to compare where it is 0 (sampling for learnability, arXiv 2408.15099).
@@ -37,6 +37,14 @@ Progress = Mapping[str, float]
 def tell(panel: Panel, progress: Progress) -> Panel:
     """Returns the panel with the progress among the options of ``reset``."""
     return Panel(panel.seeds, [{**options, "progress": dict(progress)} for options in panel.options])
+
+
+def told(panel: Panel, profiles: Sequence[Mapping[str, str]]) -> Panel:
+    """Returns the panel with these profiles, one after the other, among the options of ``reset``; none: as it is."""
+    if not any(profiles):
+        return panel
+    each = [{**o, "profiles": dict(profiles[i % len(profiles)])} for i, o in enumerate(panel.options)]
+    return Panel(panel.seeds, each)
 
 
 def progressed(progress: Progress, followed: Sequence[str], played: Sequence[Trajectory]) -> Progress:

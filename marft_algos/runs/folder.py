@@ -103,6 +103,7 @@ class RunFolder:
     report_file = Inside("report.html")
     curves_file = Inside("curves.png")
     commands_file = Inside("commands.jsonl")
+    profiles_file = Inside("profiles.json")
 
     def episodes_file(self, kind: str, iteration: int) -> Path:
         """Names the file of an iteration's ``train`` or ``eval`` episodes."""

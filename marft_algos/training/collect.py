@@ -26,7 +26,7 @@ from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell
+from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, told
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import (
     Panel,
@@ -172,7 +172,8 @@ class RolloutQueue:
         return self._held_out(on_progress)
 
     def _held_out(self, on_progress: OnProgress) -> list[Trajectory]:
-        chunks = cut(self._problems.held_out, self._backend.chunk, seeds.EVALUATION)
+        panel = told(self._problems.held_out, [self._algorithm.profiles(None)])
+        chunks = cut(panel, self._backend.chunk, seeds.EVALUATION)
         played = [t for part in self._backend.play(chunks, on_progress) for t in part.trajectories]
         check_any(played)
         check(played, self._config, "an evaluation")
@@ -207,6 +208,7 @@ class RolloutQueue:
             panel = self._panel(evidence, iteration, lacking, refill).repeated(size)
             if self._followed:
                 panel = tell(panel, progress)
+            panel = told(panel, [algorithm.profiles(i) for i in range(size)])
             chunks = cut(
                 panel,
                 self._backend.chunk,

@@ -36,7 +36,7 @@ def placed(spec: RunSpec, env: FlexEnv, group: RankGroup, *, loaded: bool = Fals
         raise ConfigError(
             "A base is sharded over several ranks, and this is one process. Type: --nproc 2, or --shard auto"
         )
-    if loaded or not config.check_memory:
+    if loaded or not config.check_memory or not spec.local:
         return spec, "base" if config.shard == "base" else "whole"
     if group.size == 1:
         spec, memory = fitted(spec, env)

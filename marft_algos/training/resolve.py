@@ -142,7 +142,7 @@ def _with_frozen(config: TrainConfig, team: Sequence[AgentSpec], agents: Mapping
 
 def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint], training: bool) -> None:
     remote = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
-    if training and remote >= set(endpoints):
+    if training and remote >= set(endpoints) and algorithms.get(config.algo).trains:
         raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
     for setting in ("models", "adapters"):
         named = getattr(config, setting)
@@ -202,7 +202,7 @@ def check_training(spec: RunSpec) -> None:
         ConfigError: Every policy is frozen or hosted, or has a learning rate of 0.
     """
     config, names = spec.config, sorted(spec.endpoints)
-    if config.iterations == 0:
+    if config.iterations == 0 or not algorithms.get(config.algo).trains:
         return
     lr = getattr(config.algorithm, "lr", 1.0)
     if isinstance(lr, Mapping):

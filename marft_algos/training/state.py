@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Any
 
@@ -95,5 +96,7 @@ class RunState:
         if not run.writes or (not again and checkpoint.steps(run.checkpoints)[-1:] == [progress.iteration]):
             return
         progress.version = self._policies.version
+        if profiles := self._learner.algorithm.profiles(None):
+            run.profiles_file.write_text(json.dumps(profiles, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state, self._queue.state_dict())
         checkpoint.prune(run.checkpoints, self._config.keep, progress.best_iteration)

@@ -87,7 +87,7 @@ class FlexEnv(AECEnv):
         thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent, max_path)
         self.rules = Rules(history, *limits, on_invalid, max_chars, thoughts, tag_first_round)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
-        self.team = tuple(agents) if reply_tokens is None else _limited(agents, reply_tokens)
+        self.team = tuple(agents) if reply_tokens is None else obs_mod.limited(agents, reply_tokens)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
         self.dependency = copy.deepcopy(as_dependency(dependency))
@@ -120,7 +120,7 @@ class FlexEnv(AECEnv):
 
         Args:
             seed: Seeds the environment's own generator; None goes on with it.
-            options: Passed to the task (``{"task_id": …}`` picks the problem).
+            options: ``profiles`` are told to agents or roles in this episode; the rest is the task's (``task_id``).
 
         Raises:
             ConfigError: A seed below 0, or options that are no mapping.
@@ -138,11 +138,12 @@ class FlexEnv(AECEnv):
         self.infos: dict[str, dict[str, Any]] = {name: {} for name in names}
         self._rewarded = False
         self.schedule = self._new_schedule(seed, settings)
-        self.schedule.begin(self._rng, settings)
+        self.schedule.begin(self._rng, {name: value for name, value in settings.items() if name != "profiles"})
         self._sync()
 
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
-        record = Episode(self.env_id, seed, self.task.task_id, self.team, [], [], [], options=options)
+        team = obs_mod.told(self.team, options["profiles"]) if "profiles" in options else self.team
+        record = Episode(self.env_id, seed, self.task.task_id, team, [], [], [], options=options)
         return Schedule(record, self.task, self.dependency, self.rules)
 
     def step(self, action: str | None) -> None:
@@ -361,14 +362,6 @@ class FlexEnv(AECEnv):
             tools=optional(self.task, "tools")(agent),
             team_view=self.team_view(agent),
         )
-
-
-def _limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
-    """Returns the agents, told how long a reply may be."""
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
-        raise ConfigError(f"reply_tokens is {tokens!r}; expected how many tokens a reply may have, 1 or more.")
-    words = f"A reply has at most {tokens} tokens; what is longer is cut."
-    return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
 
 
 _NAME = re.compile(r"\w[\w.-]*")

@@ -9,7 +9,7 @@ control tokens and forged role tags stay readable and stop working.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -207,6 +207,31 @@ def render(kind: str, obs: RolloutObservation) -> dict[str, Any]:
     examples = tuple({"user": e.user, "assistant": e.assistant} for e in obs.agent.examples)
     fields = {"profile": obs.agent.prompt, "examples": examples, "seen": seen, "task": obs.task}
     return {**fields, "turn": obs.turn}
+
+
+def limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
+    """Returns the agents, told how long a reply may be.
+
+    Raises:
+        ConfigError: That is no number of tokens.
+    """
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ConfigError(f"reply_tokens is {tokens!r}; expected how many tokens a reply may have, 1 or more.")
+    words = f"A reply has at most {tokens} tokens; what is longer is cut."
+    return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
+
+
+def told(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:
+    """Returns the agents with other profiles, by name or role, for one episode.
+
+    Raises:
+        ConfigError: Nobody is called so, or a profile is no text.
+    """
+    known = {name for agent in agents for name in (agent.name, agent.role)}
+    for name, text in profiles.items() if isinstance(profiles, Mapping) else [(profiles, None)]:
+        if name not in known or not isinstance(text, str):
+            raise ConfigError(f"The option 'profiles' has {name!r}: {text!r}. Expected agent or role, and text.")
+    return tuple(replace(a, prompt=profiles.get(a.name, profiles.get(a.role, a.prompt))) for a in agents)
 
 
 _TURNS = 1_000_000

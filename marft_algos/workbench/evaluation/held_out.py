@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.rollout.curriculum import told
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as runs
+from marft_algos.runs.disk import reading
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import evaluate, hosting, setup
 from marft_algos.training.resolve import resolve
@@ -61,7 +64,10 @@ class HeldOut:
             setup.check_dialects(env, self.policies.renderer)
 
     def load(self, run: RunFolder, which: str = "last") -> None:
-        """Takes over the policies that a run has trained; ``which``: see ``checkpoint.pick``."""
+        """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""
+        if run.profiles_file.is_file():
+            with reading(f"Cannot read the profiles in '{run.profiles_file}'", "Expected a file that a run wrote."):
+                self.panel = told(self.panel, [json.loads(run.profiles_file.read_text(encoding="utf-8"))])
         checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), self.policies, self.names)
 
     def play(self) -> list[Trajectory]:

@@ -1,0 +1,46 @@
+"""Agentic Neural Networks (Ma et al., arXiv 2506.09046): a team's prompts are its weights, and words are their gradient.
+
+Reproduced: agents in layers; after a forward pass over problems somebody reads what went wrong and rewrites one agent's
+prompt, and the better team is kept (`gepa`; LACMAS and OPTAGENT differ in who reads what). Departs: no model here can
+reflect, so the proposer is a script: it tries roles that the embedded model was taught, one after the other. Both
+agents begin with a profile that says nothing. Layers are one agent wide, and D is not rewritten.
+
+    python examples/systems/ann.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import marft_envs
+from examples.systems.system import System, main
+
+NOTHING = "Take part."
+ROLES = sorted({agent.prompt for team in ("solo", "dual", "trio") for agent in marft_envs.make(f"math-{team}-v0").team})
+"""What the embedded model was taught to be."""
+
+
+def rewrite(agent: str, profile: str, episodes: Sequence[Mapping[str, Any]]) -> str:
+    """Proposes the role after the present one, unless everything shown was solved."""
+    if all(episode["success"] for episode in episodes):
+        return profile
+    return ROLES[(ROLES.index(profile) + 1) % len(ROLES) if profile in ROLES else len(agent) % len(ROLES)]
+
+
+SYSTEM = System(
+    "Agentic Neural Networks (2506.09046)",
+    env="math-dual-v0",
+    algo="gepa",
+    settings={
+        "preset": "quickstart",
+        "env_kwargs": {"levels": [0], "profiles": {"reasoner": NOTHING, "actor": NOTHING}},
+        "algorithm": {"proposer": "examples.systems.ann:rewrite"},
+        "iterations": 12,
+        "episodes_per_iteration": 64,
+    },
+    claim="A team gets better by rewriting what its agents are told, without training a weight.",
+)
+
+if __name__ == "__main__":
+    main(SYSTEM)
