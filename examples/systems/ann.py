@@ -1,4 +1,4 @@
-"""Agentic Neural Networks (Ma et al., arXiv 2506.09046): a team's prompts are its weights, and words are their gradient.
+"""Agentic Neural Networks (Ma et al., arXiv 2506.09046): prompts are a team's weights, and words are their gradient.
 
 Reproduced: agents in layers; after a forward pass over problems somebody reads what went wrong and rewrites one agent's
 prompt, and the better team is kept (`gepa`; LACMAS and OPTAGENT differ in who reads what). Departs: no model here can
