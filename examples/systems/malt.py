@@ -1,8 +1,9 @@
-"""MALT (Motwani et al., arXiv 2412.01928): a generator, a verifier and a refiner learn from what they solved.
+"""MALT (Motwani et al., arXiv 2412.01928): a generator, a verifier and a refiner learn from a tree of their answers.
 
-Reproduced: the chain of three, with a policy each, and supervised steps on the turns of successful episodes. Departs:
-the paper samples a tree of answers once and labels each node by the share of right leaves, with preferences (DPO) on
-top; here every iteration samples whole chains anew and imitates those that succeed (RFT).
+Reproduced: the chain of three, with a policy each, and its whole tree: two words at every state, eight leaves, and each
+node is valued by the share of right leaves (`treerl`). Departs: the paper samples one large tree, imitates nodes above
+a threshold, and adds preferences between siblings (DPO); here every iteration grows trees anew, and each turn is
+learnt from by what its node gains on its parent.
 
     python examples/systems/malt.py
 """
@@ -27,11 +28,15 @@ marft_envs.register("systems/malt-v0", make, summary="MALT: generator, verifier,
 SYSTEM = System(
     "MALT (2412.01928)",
     env="systems/malt-v0",
-    algo="rft",
-    settings={"preset": "quickstart", "iterations": 20},
+    algo="treerl",
+    settings={
+        "preset": "quickstart",
+        "iterations": 10,
+        "algorithm": {"width": 2, "expansions": 4, "rounds": 3, "expand": "first"},
+    },
     single="math-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
-    claim="A chain trained on its own successes is ahead of one agent trained on its own.",
+    claim="A chain trained on trees of its own answers is ahead of one agent trained on its own.",
 )
 
 if __name__ == "__main__":
