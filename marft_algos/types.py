@@ -175,6 +175,8 @@ class Trajectory:
     branches from, before which layer, and its return."""
     replayed: Sequence[float] = ()
     """Per turn what branches say that it is answerable for; empty: nobody asked. See ``credit.Rule.replay``."""
+    hindsight: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Turn -> its prompt, with what was known of the reply afterwards; for algorithms that learn from this."""
     replayed_tokens: int = 0
     """Tokens sampled to find out what else could have happened; they count like those of its turns."""
     replayed_prompts: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from marft_algos.types import Trajectory
+from marft_algos.types import Trajectory, Transition
 
 if TYPE_CHECKING:
     from marft_envs.core.env import FlexEnv
@@ -50,6 +50,9 @@ class BranchReplayer(Protocol):
 
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
         """Returns the state before a layer; None: before the first that was kept."""
+
+    def prompt(self, t: Transition, words: str) -> list[int]:
+        """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""
 
     def play(
         self, branches: Sequence[Branch], iteration: int, states: States | None = None, learnt: bool = False

@@ -155,6 +155,14 @@ class Replayer:
         self.lost += [t.episode for t in played if t.infra]
         return [None if t.infra else t for t in played]
 
+    def prompt(self, t: Transition, words: str) -> list[int]:
+        """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""
+        assert self._renderer is not None
+        (*before, told), begun = t.request.messages, t.request.begun
+        rendered = self._renderer.render(t.policy, [*before, {**told, "content": f"{told['content']}\n\n{words}"}])
+        ids = [*rendered, *t.request.prompt_ids[len(t.request.prompt_ids) - begun :]]
+        return ids if len(ids) + len(t.reply.action_ids) <= self._renderer.chat(t.policy).context else []
+
     def state(self, trajectory: Trajectory, layer: int | None = None) -> FlexEnv:
         """Returns the state before a layer; None: before the first that was kept.
 

@@ -193,7 +193,8 @@ class LocalRollouts:
 
 def _answered(t: Trajectory, answer: Trajectory) -> Trajectory:
     """Returns an episode with what its replays have found out about it."""
-    return replace(t, replayed=answer.replayed, candidates=answer.candidates, leaves=answer.leaves)
+    found = {name: getattr(answer, name) for name in ("replayed", "candidates", "leaves", "hindsight")}
+    return replace(t, **found)
 
 
 class RolloutWorker:
@@ -259,8 +260,7 @@ class RolloutWorker:
         split = [settled[start : start + size] for start in range(0, len(settled), size)]
         kept = [t for group in split if self._algorithm.wanted(whole(group)) for t in group]
         credited, judged = whole(kept), list[diagnostics.Judged]()
-        if self._algorithm.rule.keep != "nothing":
-            credited = self._algorithm.rule.replay(credited, replayer, chunk.iteration)
+        credited = self._algorithm.rule.replay(credited, replayer, chunk.iteration)
         if chunk.judged:
             few = [t for t in credited if t.number < chunk.first + chunk.judged]
             judged = diagnostics.judge(few, replayer, chunk.iteration)

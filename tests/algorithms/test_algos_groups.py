@@ -51,6 +51,7 @@ NAMES = [
     "magrpo",
     "at_grpo",
     "treerl",
+    "sdpo",
     "marshal",
     "spiral",
     "rft",

@@ -227,7 +227,9 @@ def exact(d: Trajectory, rule: str, chain: str) -> list[np.ndarray]:
     return [g - np.cumsum(x) + x for g, x in zip(to_go, tokens, strict=True)]
 
 
-PAID = sorted(x for x in algorithm.pages() if not algorithm.get(x).imitates and x not in ("at_grpo", "dpo", "rft"))
+PAID = sorted(
+    x for x in algorithm.pages() if not algorithm.get(x).imitates and x not in ("at_grpo", "dpo", "rft", "sdpo")
+)
 """Algorithms that look at what turns are paid in episodes."""
 
 

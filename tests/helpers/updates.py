@@ -13,7 +13,7 @@ from marft_algos.types import Trajectory
 
 ONE_STEP = {"minibatches": 1}
 SETTINGS: dict[str, dict[str, Any]] = {"vapo": {"value_warmup": 0}} | dict.fromkeys(
-    ("magrpo", "reinforce", "rloo", "spiral"), ONE_STEP
+    ("magrpo", "reinforce", "rloo", "sdpo", "spiral"), ONE_STEP
 )
 
 
@@ -31,7 +31,12 @@ def data_for(name: str, seed: int) -> list[Trajectory]:
         )
     if name == "at_grpo":
         data = [with_candidates(d, rng) for d in data]
-    return [with_branches(d, rng) for d in data] if name == "treerl" else data
+    if name == "treerl":
+        data = [with_branches(d, rng) for d in data]
+    if name == "sdpo":
+        for d in data:
+            put(d, hindsight={t.index: [*t.request.prompt_ids, int(rng.integers(VOCABULARY))] for t in d.transitions})
+    return data
 
 
 def with_branches(d: Trajectory, rng: np.random.Generator) -> Trajectory:

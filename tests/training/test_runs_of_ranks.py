@@ -31,6 +31,12 @@ RUNS: dict[str, dict[str, Any]] = {
     "absent": {"algo": "mappo", "algorithm": {"credit": {"rule": "shapley", "absence": "start"}}},
     "candidates": {"algo": "at_grpo", "algorithm": {"candidates": 2, **ONE}},
     "trees": {"algo": "treerl", "algorithm": {"width": 2, "rounds": 2, "group_size": 2, **ONE}},
+    "hindsight": {
+        "algo": "sdpo",
+        "env": "relay-v0",
+        "episodes_per_iteration": 8,
+        "algorithm": {"group_size": 4, **ONE},
+    },
     "refilled": {"algo": "dapo", "algorithm": {"group_size": 3, "refills": 2, **ONE}},
     "wanted": {"algo": "rft", "algorithm": ONE},
     "against the past": {"algo": "ippo", "policies": "shared", "pool": 2, "pool_every": 1},
