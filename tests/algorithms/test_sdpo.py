@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -55,7 +54,7 @@ def test_its_gradient_in_expectation_is_that_of_the_kl_to_who_knows_better() -> 
         batch = pack([t], estimates, "token", minibatch=totals([t], estimates, 1))
         loss, _ = made.surrogate(policies.logprobs(*batch.scored)[0], batch)
         (gradient,) = torch.autograd.grad(loss, table)
-        found += float(log_p[token].exp()) * gradient
+        found += float(log_p[token].detach().exp()) * gradient
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -153,5 +152,6 @@ def test_a_resumed_run_learns_from_what_one_that_was_not_did(tmp_path: Path) -> 
     with quiet_display(3) as display:
         again.train(run, display)
     assert timeless(run) == timeless(whole)
-    assert all(line["hindsight"] > 0 for line in timeless(run)[1:])
-    assert all(np.isfinite(line["policy/planner_0/hindsight_gain"]) for line in timeless(run)[1:])
+    first = timeless(run)[1]
+    assert 0 < first["hindsight"] <= 1 and first["policy/planner_0/hindsight_gain"] < 0, "minus a KL, in expectation"
+    assert first["policy/planner_0/steps"] == 1
