@@ -35,6 +35,7 @@ def make(
     window: int | None = None,
     readers: int | None = None,
     arity: int | None = None,
+    terse: bool = False,
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,
@@ -54,6 +55,7 @@ def make(
         readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
             one agent with a memory: in how many parts it reads; None: a page at a time.
         arity: Most notes that a joiner of a tree hears; None: two.
+        terse: Experts say the note alone, without the working, as who has to answer soon does.
         limit: At most so many documents.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
@@ -79,7 +81,7 @@ def make(
         raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 hears.")
     shape = {} if arity is None else {"arity": arity}
     team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
-    task = DocsTask(problems, team.agents, _heard(team), parts)
+    task = DocsTask(problems, team.agents, _heard(team), parts, terse)
     if team_name == "memory":
         flex.setdefault("rounds", parts or data_mod.most_pages(problems))
     return team.on(task, max_chars=window or None, **flex)

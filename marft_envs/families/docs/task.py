@@ -27,6 +27,7 @@ class DocsTask(Drawn[Document]):
         team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
         heard: Of a tree, whom each joiner hears, for the expert; others join all readers' notes.
         parts: In how many parts an agent with a memory reads; None: page by page.
+        terse: Experts say the note alone, without the working.
 
     Raises:
         ConfigError: An agent has a role that the family does not know, or nobody answers.
@@ -41,8 +42,9 @@ class DocsTask(Drawn[Document]):
         team: Sequence[AgentSpec],
         heard: Mapping[str, Sequence[str]] | None = None,
         parts: int | None = None,
+        terse: bool = False,
     ) -> None:
-        self.problems, self._heard, self._parts = problems, heard or {}, parts
+        self.problems, self._heard, self._parts, self._terse = problems, heard or {}, parts, terse
         for agent in team:
             if agent.role not in ROLES:
                 raise ConfigError(f"No reader has the role '{agent.role}'. Expected one of {', '.join(ROLES)}.")
@@ -156,7 +158,7 @@ class DocsTask(Drawn[Document]):
             words = " ".join(part for part in (words, more) if part)
         else:
             box = kind.written(note)
-        return f"{words}. \\boxed{{{box}}}" if words else rf"\boxed{{{box}}}"
+        return f"{words}. \\boxed{{{box}}}" if words and not self._terse else rf"\boxed{{{box}}}"
 
     def _spans(self, agent: str) -> list[tuple[int, int]]:
         """Returns what those have read whose notes it joins; where not all is read, or nobody, the whole document."""
