@@ -99,6 +99,7 @@ for _team, _summary in {
     "chain": "readers, each of a part, who hand on a note",
     "map": "readers side by side, then one who joins their notes",
     "tree": "readers side by side, then joiners layer by layer, a few notes each",
+    "recall": "a writer keeps a note session by session, and is asked only afterwards, by way of an answerer",
     "boss": "a boss's words spawn readers and name their pages; later it answers",
 }.items():
     register(f"docs-{_team}-v0", "marft_envs.families.docs:make", {"team_name": _team}, _summary)

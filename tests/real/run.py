@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TESTS = (
     "tests/tools/test_tools_played.py", "tests/tools/test_bfcl_real.py", "tests/tools/test_tau2_real.py",
-    "tests/tools/test_dojo_real.py",
+    "tests/tools/test_dojo_real.py", "tests/docs/test_recall_real.py",
     "tests/tools/test_tools_ordering.py", "tests/envs/test_otel_wire.py",
     "tests/models/test_gguf.py", "tests/models/test_templates_real.py",
     "tests/tools/test_tools_mcp.py::test_a_public_server_works_as_a_domain",

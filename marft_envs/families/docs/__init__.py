@@ -36,6 +36,7 @@ def make(
     readers: int | None = None,
     arity: int | None = None,
     terse: bool = False,
+    note_chars: int | None = None,
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,
@@ -56,6 +57,7 @@ def make(
             one agent with a memory: in how many parts it reads; None: a page at a time.
         arity: Most notes that a joiner of a tree hears; None: two.
         terse: Experts say the note alone, without the working, as who has to answer soon does.
+        note_chars: Of ``docs-recall-v0``: how many characters of the writer's note are kept; None: all.
         limit: At most so many documents.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
@@ -79,11 +81,17 @@ def make(
         readers = PAGES_PER_WINDOW * max(wanted) if made_here else DATA_READERS
     if arity is not None and team_name != "tree":
         raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 hears.")
+    if note_chars is not None and (team_name != "recall" or type(note_chars) is not int or note_chars < 1):
+        raise ConfigError(
+            f"note_chars is {note_chars!r} of docs-{team_name}-v0; docs-recall-v0 keeps a note of 1 or more."
+        )
     shape = {} if arity is None else {"arity": arity}
     team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
-    task = DocsTask(problems, team.agents, _heard(team), parts, terse)
+    task = DocsTask(problems, team.agents, _heard(team), parts, terse, note_chars)
     if team_name == "memory":
         flex.setdefault("rounds", parts or data_mod.most_pages(problems))
+    if team_name == "recall":
+        flex.setdefault("rounds", data_mod.most_pages(problems) + 1)
     return team.on(task, max_chars=window or None, **flex)
 
 

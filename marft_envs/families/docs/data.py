@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, did_you_mean
-from marft_envs.families.docs import hub
+from marft_envs.families.docs import hub, sessions
 from marft_envs.families.docs.document import Document
 from marft_envs.families.docs.hub import HUB
 from marft_envs.families.docs.procedural import Made
@@ -34,7 +34,8 @@ def load(
     Args:
         name: ``procedural`` (built in, offline), the name of a set in ``hub.HUB``, or the path of a JSONL file with
             ``document`` (a text, or a list of them), ``question`` and ``answer`` (a text, or a list of those that
-            count) in each row; ``{split}`` in it is replaced, without it the file is used whole.
+            count) in each row; ``{split}`` in it is replaced, without it the file is used whole. ``bfcl-memory``, or a
+            folder that holds ``bfcl_eval``: conversations in sessions, see ``sessions``.
         split: ``train`` or ``test``; sets made for evaluation have ``test`` only.
         kinds: Keep these kinds.
         lengths: Of procedural documents, in windows.
@@ -51,7 +52,10 @@ def load(
     if str(name) == "procedural":
         return Made(wanted, lengths, level, split, limit)
     page = (window or WINDOW) // 2
-    documents = hub.fetch(str(name), split, page) if str(name) in HUB else _file(str(name), split, page)
+    if (folder := sessions.folder_of(str(name))) is not None:
+        documents: Sequence[Document] = sessions.read(folder, split)
+    else:
+        documents = hub.fetch(str(name), split, page) if str(name) in HUB else _file(str(name), split, page)
     kept = [d for d in documents if wanted is None or d.kind in wanted]
     if not kept:
         known = sorted({d.kind for d in documents})

@@ -38,6 +38,8 @@ class Document:
     target: Any = None
     """What the question asks for, likewise."""
     source: str = "procedural"
+    contained: bool = False
+    """Whether an answer counts wherever it stands in a reply, as in bfcl-eval; else the last box must hold it."""
 
     def text(self, start: int, stop: int) -> str:
         """Returns the text of these entries, with the end mark if the last one is among them."""
@@ -87,8 +89,15 @@ def normal(answer: str) -> str:
     return " ".join(answer.casefold().split()).rstrip(".").strip()
 
 
+def bare(text: str) -> str:
+    """Returns a text as bfcl-eval compares it: lower case, without some marks."""
+    return re.sub(r"[,./\-_*^()]", "", text).lower().replace("'", '"')
+
+
 def right(document: Document, text: str) -> bool:
-    """Whether a reply's last box holds an answer that counts."""
+    """Whether a reply's last box holds an answer that counts, or the reply does, where that is the rule."""
+    if document.contained:
+        return any(re.search(rf"\b{re.escape(bare(a))}\b", bare(text)) for a in document.answers)
     box = boxed(text)
     return box is not None and normal(box) in {normal(answer) for answer in document.answers}
 

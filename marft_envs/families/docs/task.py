@@ -12,7 +12,7 @@ from marft_envs.errors import ConfigError, UnsolvedError
 from marft_envs.families.docs.document import Document, boxed, pages_of, plan_of, right
 from marft_envs.families.docs.kinds import KINDS, NOTHING
 from marft_envs.families.docs.procedural import Made
-from marft_envs.families.docs.teams import READERS, ROLES
+from marft_envs.families.docs.teams import ASKED, READERS, ROLES
 from marft_envs.problems.sets import Drawn, ProblemSet
 
 
@@ -28,6 +28,7 @@ class DocsTask(Drawn[Document]):
         heard: Of a tree, whom each joiner hears, for the expert; others join all readers' notes.
         parts: In how many parts an agent with a memory reads; None: page by page.
         terse: Experts say the note alone, without the working.
+        note_chars: What is kept of a writer's note; None: all.
 
     Raises:
         ConfigError: An agent has a role that the family does not know, or nobody answers.
@@ -43,8 +44,10 @@ class DocsTask(Drawn[Document]):
         heard: Mapping[str, Sequence[str]] | None = None,
         parts: int | None = None,
         terse: bool = False,
+        note_chars: int | None = None,
     ) -> None:
         self.problems, self._heard, self._parts, self._terse = problems, heard or {}, parts, terse
+        self._kept = note_chars
         for agent in team:
             if agent.role not in ROLES:
                 raise ConfigError(f"No reader has the role '{agent.role}'. Expected one of {', '.join(ROLES)}.")
@@ -60,6 +63,7 @@ class DocsTask(Drawn[Document]):
         self._planned = False
         self._page = 0
         self._note = ""
+        self._written = 0
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the document ``options["task_id"]``, else draws one."""
@@ -75,13 +79,16 @@ class DocsTask(Drawn[Document]):
             return document.question
         if role == "boss":
             return f"{document.question}\n{len(document.pages)} pages"
-        note = f"{self._note}\n" if role == "memory" and self._note else ""
-        return f"{document.question}\n{note}{document.text(*self._span(agent))}"
+        note = f"{self._note}\n" if role in ("memory", "writer") and self._note else ""
+        if role == "answerer":
+            return f"{document.question}\n{self._note}"
+        question = "" if role == "writer" else f"{document.question}\n"
+        return f"{question}{note}{document.text(*self._span(agent))}"
 
     def _span(self, agent: str) -> tuple[int, int]:
         """Returns the entries (start, stop) that an agent reads now."""
         document, role = self.problem, self._roles[agent]
-        if role == "memory":
+        if role in ("memory", "writer"):
             return document.share(self._page, self._parts) if self._parts else document.page(self._page)
         if role not in READERS:
             return 0, len(document.entries)
@@ -110,6 +117,10 @@ class DocsTask(Drawn[Document]):
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Compares the answer; an agent with a memory turns the page first, until there is none left."""
+        if writer := next((turn for turn in turns if self._roles[turn.agent] == "writer"), None):
+            self._page, self._note = self._page + 1, (boxed(writer.text) or "")[: self._kept]
+            self._written += writer.processed
+            return Outcome(success=False, info={ASKED: self._page >= len(self.problem.pages)})
         answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
         read = self._page + 1
         if (
@@ -130,6 +141,8 @@ class DocsTask(Drawn[Document]):
         if self._readers:
             read_entries = {i for start, stop in spans for i in range(start, stop)}
             metrics["read"] = len(read_entries) / len(self.problem.entries)
+        if self._written and answer is not None:
+            metrics |= {"written": float(self._written), "recalled": float(answer.processed)}
         return Outcome(team_reward=float(success), success=success, terminated=True, metrics=metrics)
 
     # Experts and checks -------------------------------------------------------------------------------
@@ -144,16 +157,18 @@ class DocsTask(Drawn[Document]):
         if not document.facts:
             raise UnsolvedError(f"No expert reads '{document.id}', which was not made here.")
         kind, (start, stop) = KINDS[document.kind], self._span(agent)
+        if role == "writer":  # who does not know what will be asked keeps all
+            return rf"\boxed{{{'; '.join(document.entries[:stop])}}}"
         if role == "boss" and not self._planned:
             return rf"\boxed{{{'; '.join(self._even_plan())}}}"
-        if role in ("boss", "reducer"):
+        if role in ("boss", "reducer", "answerer"):
             notes = [kind.read(document.facts[a:b], None, document.target)[1] for a, b in self._spans(agent)]
             words, note = kind.merge(notes)
         else:
             alone = role == "mapper" or start == 0
             before = None if alone else kind.read(document.facts[:start], None, document.target)[1]
             words, note = kind.read(document.facts[start:stop], before, document.target)
-        if agent in self._answerers and (role in ("boss", "reducer") or stop == len(document.entries)):
+        if agent in self._answerers and (role in ("boss", "reducer", "answerer") or stop == len(document.entries)):
             more, box = kind.conclude(note, document.target)
             words = " ".join(part for part in (words, more) if part)
         else:

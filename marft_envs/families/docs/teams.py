@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from marft_envs.core.dependency import Chain, Layered
-from marft_envs.core.routing import Spawn
+from marft_envs.core.dependency import Chain, Layered, View
+from marft_envs.core.routing import Router, Spawn
 from marft_envs.core.teams import Team, member
 from marft_envs.core.tree import Tree, joiners_of
 from marft_envs.core.types import AgentSpec
@@ -49,6 +49,15 @@ def _tree(readers: int, arity: int = 2) -> Team:
     return Team((*mappers, *reducers, _member("reducer", True, inner)), lambda: Tree(*leaves, arity=arity))
 
 
+def _recall(readers: int) -> Team:
+    def speaks(view: View) -> list[str]:
+        asked = view.outcome.info.get(ASKED)
+        return [] if view.layer else ["answerer_0"] if asked else ["writer_0"]
+
+    agents = (_member("writer", False), _member("answerer", True))
+    return Team(agents, lambda: Router(speaks), rounds=1, remembers=True)  # what is kept is the note alone
+
+
 def _boss(readers: int) -> Team:
     mappers = tuple(_member("mapper", False, i) for i in range(readers))
     return Team((_member("boss", True), *mappers), lambda: Spawn("boss_0", parse=plan_of))
@@ -60,13 +69,16 @@ TEAMS: Mapping[str, Callable[..., Team]] = {
     "chain": _chain,
     "map": _map,
     "tree": _tree,
+    "recall": _recall,
     "boss": _boss,
 }
 """Name -> the team with so many readers (for a boss: at most so many); a tree's takes its arity, too."""
-ROLES = ("solo", "memory", "reader", "mapper", "reducer", "boss")
+ROLES = ("solo", "memory", "reader", "mapper", "reducer", "boss", "writer", "answerer")
 READERS = ("reader", "mapper")
 """Roles that read a part each."""
 MOST_READERS = 128
+ASKED = "asked"
+"""In ``Outcome.info``: all is read, and the question is asked."""
 
 
 def check_readers(readers: int) -> int:
