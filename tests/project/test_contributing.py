@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pkgutil
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -37,16 +36,8 @@ def test_an_example_runs_by_the_command_that_the_page_prints(line: str, tmp_path
     """In a folder that has nothing but the examples, which is where the runs go."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     program, *rest = shlex.split(line)
-    start = {"marft": [sys.executable, "-m", "marft_algos"], "python": [sys.executable]}[program]
-    done = subprocess.run(
-        [*start, *rest],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    start = {"marft": ["-m", "marft_algos"], "python": []}[program]
+    done = preloaded.run(tmp_path, *start, *rest)
     assert done.returncode == 0, done.stderr
     (wanted,) = [said for begins, said in SAYS.items() if line.startswith(begins)]
     assert wanted in done.stdout

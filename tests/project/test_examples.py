@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(tmp_path: Path, *argv: str) -> str:
     """Runs python in an empty folder; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, *argv],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = preloaded.run(tmp_path, *argv)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
