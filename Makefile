@@ -15,6 +15,8 @@ JOBS ?= 2
 # Small models lose time with more threads; parallelism comes from processes.
 OMP_NUM_THREADS ?= 1
 export OMP_NUM_THREADS
+# Hundreds of processes start in a suite: none compiles again what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.marft-$(EXTRAS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -86,6 +87,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not config.getoption("--base") or not collection_path.match("test_*.py"):
         return None
     return collection_path.name in PROGRAMS or not NEEDS_EXTRA.isdisjoint(imported(collection_path)) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Ten thousand tests and all that they import stay: Python's collector does not walk over them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")
