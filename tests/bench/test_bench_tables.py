@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import population, sampled, toys_matrix
+from helpers import preloaded
 from marft_algos.cli import main
 from marft_algos.runs import plots
 from marft_algos.workbench.bench import figures, page, tables
@@ -404,8 +405,7 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
 
 @pytest.mark.parametrize("command", ["pack", "population", "sampled", "toys_matrix"])
 def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "benchmarks", command, str(tmp_path / "nowhere")]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = preloaded.run(ROOT, "-m", "benchmarks", command, str(tmp_path / "nowhere"))
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("error: ")
     assert "is no benchmark" in done.stderr

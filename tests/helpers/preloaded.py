@@ -46,6 +46,8 @@ for line in sys.stdin:
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(bool(leaving.code))
+        if isinstance(leaving.code, str):
+            print(leaving.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "notebooks"
@@ -38,9 +37,8 @@ def program(name: str, parameters: dict[str, int]) -> str:
 def run(folder: Path, programs: dict[str, str]) -> str:
     for name, text in programs.items():
         (folder / f"{name}.py").write_text(text)
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    argv = [sys.executable, "-c", RUN, *(f"{name}.py" for name in programs)]
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    (folder / "run_all.py").write_text(RUN)
+    done = preloaded.run(folder, "run_all.py", *(f"{name}.py" for name in programs))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout
 
