@@ -77,6 +77,8 @@ class TreeGrowth(Rule):
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
         """Grows every episode's tree; returns the episodes with the turns of its branches as ``candidates``."""
+        if self.width == 1:
+            return list(trajectories)
         trees = [
             _Tree(d, {(0, k): replayer.state(d, k) for k in sorted(_decided(d.transitions))}) for d in trajectories
         ]
