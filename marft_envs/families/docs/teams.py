@@ -49,13 +49,14 @@ def _tree(readers: int, arity: int = 2) -> Team:
     return Team((*mappers, *reducers, _member("reducer", True, inner)), lambda: Tree(*leaves, arity=arity))
 
 
-def _recall(readers: int) -> Team:
-    def speaks(view: View) -> list[str]:
-        asked = view.outcome.info.get(ASKED)
-        return [] if view.layer else ["answerer_0"] if asked else ["writer_0"]
+def _speaks(view: View) -> list[str]:
+    """The writer, a page a round, until all is read."""
+    return [] if view.layer else ["answerer_0"] if view.outcome.info.get(ASKED) else ["writer_0"]
 
+
+def _recall(readers: int) -> Team:
     agents = (_member("writer", False), _member("answerer", True))
-    return Team(agents, lambda: Router(speaks), rounds=1, remembers=True)  # what is kept is the note alone
+    return Team(agents, lambda: Router(_speaks), rounds=1, remembers=True)  # what is kept is the note alone
 
 
 def _boss(readers: int) -> Team:
