@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError
-from marft_envs.registry import FOREIGN
+from marft_envs.registry import FOREIGN, PROGRAM
 
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:name``, in any setting."""
@@ -100,6 +100,8 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
     if not isinstance(value, str) or not path:
         return ""
     if key == "worker_vllm" and value:
+        return _PROGRAM
+    if key in _IDS and value.startswith(PROGRAM):
         return _PROGRAM
     if key == "package":
         return _FOLDER

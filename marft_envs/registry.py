@@ -30,9 +30,12 @@ PLUGIN_GROUP = "marft.envs"
 
 FOREIGN = ("pettingzoo:", "gymnasium:", "textarena:", "gem:", "reasoning_gym:")
 """Prefixes of environments of others; ``module:function`` may return one, too. See ``adapters.inward.load``."""
+PROGRAM = "program:"
+"""Prefix of a command, or of ``module:function``, that is a team; see ``adapters.inward.program``."""
 MEMBERS = ("judge", "partners")
 """What ``make`` adds to an environment itself, whatever its factory takes."""
 LOADER = "marft_envs.adapters.inward.load:load"
+_PROGRAMS = "marft_envs.adapters.inward.program:make"
 
 _ID = re.compile(r"(?:(?P<ns>[\w.-]+)/)?(?P<name>[A-Za-z0-9_.-]+?)-v(?P<version>\d+)")
 
@@ -141,8 +144,8 @@ def spec(id: str) -> EnvSpec:
     Raises:
         ConfigError: If nothing is registered under it; the message names the nearest id.
     """
-    if id.startswith(FOREIGN):
-        return EnvSpec(id, LOADER, {"target": id})
+    if id.startswith((*FOREIGN, PROGRAM)):
+        return EnvSpec(id, _PROGRAMS if id.startswith(PROGRAM) else LOADER, {"target": id})
     module, colon, name = id.rpartition(":")
     if colon:
         imported = import_for(id, module)

@@ -35,6 +35,8 @@ from marft_envs.errors import ConfigError, MarftError, WorkerError
 
 EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
+STARTS_CHECKED = 4
+"""The same where a program starts for each of them."""
 HELD_OUT_SHARE = 4
 """At most one in so many problems is held out of a data set that is used for both training and evaluation."""
 
@@ -296,7 +298,8 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
         TaskError: As ``started``.
     """
     long: dict[int, tuple[str, str, int]] = {}
-    checked = list(zip(panel.seeds[:PROMPTS_CHECKED], panel.options, strict=False))
+    most = STARTS_CHECKED if optional(env.unwrapped.task, "starts_slowly") else PROMPTS_CHECKED
+    checked = list(zip(panel.seeds[:most], panel.options, strict=False))
     for number, (seed, options) in enumerate(checked, 1):
         with _starting(config.env):
             env.reset(seed=seed, options=options)

@@ -90,6 +90,8 @@ class Part:
     own: bool = False
     """The words are the reader's own."""
     result: bool = False
+    quotes: tuple[int, ...] | None = None
+    """History indices of the turns whose words stand in a message of a task's own program, which is under no tag."""
 
     @property
     def index(self) -> int:
@@ -114,6 +116,8 @@ class RolloutObservation:
     """``(history index, characters)`` that were cut to make it fit."""
     tag_first_round: bool = False
     """Whether contributions of the first round say so."""
+    quoted: tuple[int, ...] = ()
+    """History indices of the turns whose words its profile holds, where a task's own program writes it."""
 
     @property
     def seen(self) -> set[int]:
@@ -122,8 +126,9 @@ class RolloutObservation:
         What was cut away whole is not seen, though its author's tag stays; an action that said nothing is.
         """
         cut = {index for index, _ in self.cuts}
-        left, silent, gone = set[int](), set[int](), set[int]()
+        left, silent, gone = set[int](self.quoted), set[int](), set[int]()
         for part in self.parts:
+            left.update(part.quotes or () if part.text else ())
             if part.turn is not None:
                 index = part.turn.index
                 (left if part.text else gone if part.result or index in cut else silent).add(index)
@@ -163,6 +168,8 @@ def tagged(part: Part, first_round: bool = False) -> str:
         part: The contribution.
         first_round: Those of the first round say so, too.
     """
+    if part.quotes is not None:
+        return part.text
     when = f", round {part.round + 1}" if part.round or first_round else ""
     return f"[{part.role}{when}]\n{part.text}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
 from typing import Any
@@ -209,14 +209,20 @@ class Schedule:
         limit = self.rules.max_chars
         if max_chars is not None and (limit is None or max_chars < limit):
             limit = max_chars
-        turn = self.layer.get(self.profile(agent).name)
-        parts = self.transcript.parts(agent, turn.sees if turn is not None else ())
-        task = self.transcript.task_text(agent)
+        profile = self.profile(agent)
+        turn = self.layer.get(agent)
+        quoted: tuple[int, ...] = ()
+        if (written := self.transcript.written(agent)) is not None:
+            system, parts, quoted = written
+            profile, task = replace(profile, prompt=system, examples=()), ""
+        else:
+            parts = self.transcript.parts(agent, turn.sees if turn is not None else ())
+            task = self.transcript.task_text(agent)
         cuts: list[tuple[int, int]] = []
         if limit is not None:
             task, parts, cuts = obs_mod.fit(task, parts, limit)
         return obs_mod.RolloutObservation(
-            self.agents[agent], len(self.view.history), task, parts, cuts, self.rules.tag_first_round
+            profile, len(self.view.history), task, parts, cuts, self.rules.tag_first_round, quoted
         )
 
     # Layers and rounds -----------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Transcript:
     def __init__(self, agents: Sequence[AgentSpec], task: Task, share_thoughts: bool = False) -> None:
         self._share_thoughts = share_thoughts
         self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
-        self._restored = optional(task, "restored")
+        self._restored, self._conversation = optional(task, "restored"), optional(task, "conversation")
         self.selective: bool = self._show is not None
         """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
         self._turns: list[Parts] = []
@@ -78,6 +78,26 @@ class Transcript:
         keyed = [(i + 1, 0, part) for i, parts in zip(sees, turns, strict=True) for part in parts]
         keyed += [(after, 1, part) for reader, after, part in self._feedback if reader == agent]
         return [part for *_, part in sorted(keyed, key=lambda item: item[:2])]
+
+    def written(self, agent: str) -> tuple[str, list[Part], tuple[int, ...]] | None:
+        """Returns what a program of the task's own has written to an agent, system message first, and whom that quotes.
+
+        None: nothing.
+        """
+        messages = self._conversation(agent) if self._conversation is not None else None
+        if messages is None:
+            return None
+        system = [message for message in messages if message.role == "system"]
+        parts: list[Part] = []
+        for message in messages:
+            own, text = message.role == "assistant", neutralise(message.text)
+            if own and message.whole and (turn := self._turns[message.quotes[0]][0].turn) and turn.agent == agent:
+                parts.append((self._own.get(turn.index) or self._as_own(turn.index))[0])
+            elif message.role != "system":
+                text = self._restored(agent, text) if own else text
+                parts.append(Part(text, 0, own=own, quotes=message.quotes))
+        profile = "\n\n".join(neutralise(message.text) for message in system)
+        return profile, parts, tuple(i for message in system for i in message.quotes)
 
     def everything(self) -> Iterator[Part]:
         """Returns all words and results, as agents are shown them that are not their authors."""

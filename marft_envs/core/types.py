@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -294,6 +294,18 @@ class Task(Protocol):
         """Raises unless the gold answer scores 1 and the null team scores what the documentation says."""
 
 
+class Written(NamedTuple):
+    """One message that a task's own program has written to an agent."""
+
+    role: str
+    """``system``, ``user`` or ``assistant``."""
+    text: str
+    quotes: tuple[int, ...] = ()
+    """History indices of the turns whose words stand in it."""
+    whole: bool = False
+    """It is one turn, and nothing else."""
+
+
 Show = Callable[[TurnRecord, str, Sequence[int]], tuple[str, str] | None]
 
 
@@ -316,6 +328,11 @@ class TaskDefaults:
     """``show(turn, reader, sees)``: how a turn stands in the observation of another agent that sees these turns: its
     words, and what came of it ("" for nothing; both empty: the turn is left out). The environment neutralises them.
     None, or a return value of None: words and result as they are. Pure; an agent's own turns are not asked for."""
+    starts_slowly: bool = False
+    """Whether ``reset`` waits: vectors then begin its episodes in the background, too."""
+    conversation: Callable[[str], Sequence[Written] | None] | None = None
+    """``conversation(agent)``: what stands in the agent's prompt in place of profile, observation and turns, where a
+    program of the task's own writes it. The environment neutralises it. None, or a return value of None: nothing."""
     answer_key: Callable[[str], str] | None = None
     """``answer_key(text)``: what a reply answers; equal keys are equal votes. None: replies cannot be voted on."""
     eval_panel: Callable[[int | None], list[str]] | None = None

@@ -229,7 +229,7 @@ class VectorEnv:
             del slot.open[request.agent]
             request._env = None
             if slot.slow and not slot.open:
-                self._submit(slot, request, texts[i], extra)
+                self._submit(slot, partial(self._step, slot, request, texts[i], extra))
                 continue
             try:
                 self._step(slot, request, texts[i], extra)
@@ -290,16 +290,23 @@ class VectorEnv:
             slot.episode, begin = self._panel.popleft()
             self._running += 1
             slot.env = slot.own
+            if optional(slot.own.task, "starts_slowly"):
+                self._submit(slot, partial(self._begin, slot, begin))
+                return
             try:
-                slot.env = begin(slot.own) or slot.own
+                self._begin(slot, begin)
             except Exception as error:  # nobody has said anything yet
                 self._break_off(slot, error, "machine" if outage(error) else "world")
                 continue
-            slot.slow = slot.env.task.slow
             if not slot.env.done:
                 self._request(slot)
                 return
             self._record(slot)  # fixed partners in a wrapper played it to its end
+
+    @staticmethod
+    def _begin(slot: _Slot, begin: _Begin) -> None:
+        slot.env = begin(slot.own) or slot.own
+        slot.slow = slot.env.task.slow
 
     def _request(self, slot: _Slot) -> None:
         """Opens a request for every turn of the layer that has no action yet."""
@@ -355,12 +362,12 @@ class VectorEnv:
 
     # Layers in the background ----------------------------------------------------------------------
 
-    def _submit(self, slot: _Slot, request: Request, text: str, extra: Mapping[str, Any] | None) -> None:
+    def _submit(self, slot: _Slot, job: Callable[[], None]) -> None:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(min(len(self._slots), _THREADS), "marft-commit")
         self._busy += 1
         # Until it is reported, nobody else touches the slot's environment.
-        self._threads.submit(self._step, slot, request, text, extra).add_done_callback(partial(self._report, slot))
+        self._threads.submit(job).add_done_callback(partial(self._report, slot))
 
     def _report(self, slot: _Slot, step: Future[None]) -> None:
         """Tells the driver's thread, which raises or records an error; of a step that ``close`` cancelled, nothing."""
@@ -375,7 +382,8 @@ class VectorEnv:
         if error is None:
             self._go_on(slot)
         else:
-            self._break_off(slot, error, fault_of(error))
+            spoke = bool(slot.env.view.history)
+            self._break_off(slot, error, fault_of(error) if spoke else "machine" if outage(error) else "world")
             self._start(slot)
 
     def _collect(self) -> None:

@@ -1,0 +1,327 @@
+"""Any program is a team: what it asks of a chat-completions endpoint are turns of the agents that it names.
+
+The program is a command or a function of one's own. It runs its loop; the endpoint, on the loopback, is the
+environment's. One run of the program is one round: a layer is what it asks at once, and D is what its prompts are seen
+to hold, an agent's words in a prompt of another's (:mod:`marft_envs.adapters.inward.quotes`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from marft_envs.adapters.inward.endpoint import Loopback, NoTurn, TurnRequest
+from marft_envs.adapters.inward.launch import Ended, launcher
+from marft_envs.adapters.inward.quotes import Quotes
+from marft_envs.core.dependency import View
+from marft_envs.core.env import FlexEnv
+from marft_envs.core.routing import Router
+from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord, Written
+from marft_envs.errors import ConfigError, MarftError
+from marft_envs.problems import rows
+from marft_envs.problems.sets import Drawn, ProblemSet
+from marft_envs.registry import PROGRAM, import_for
+from marft_envs.workers.untrusted import WorkerPool
+
+GOLD = "answer"
+"""What of a problem its grader alone is given."""
+_OWN = ("dependency", "history", "max_rounds")
+"""Settings of ``FlexEnv`` that the program decides itself."""
+
+
+class ProgramError(MarftError, RuntimeError):
+    """A program that ended, or fell silent, before it asked for a turn: nobody's words are to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One start: what the program is given, and what its grader is given beside it."""
+
+    id: str
+    row: Mapping[str, Any]
+
+
+class ProgramTask(Drawn[Problem]):
+    """Runs a program, and waits for what it asks.
+
+    Args:
+        target: A command (no shell reads it), ``module:function``, or the function.
+        agents: Names of the team.
+        problems: Where problems come from; None: the program makes its own, from the seed.
+        grader: ``module:function`` (in a worker process), or a function, from a problem and the program's answer to
+            what it is paid; "": the answer is a number, and the pay.
+        timeout: Seconds that the program may take from a reply, or its start, to its next request or its end.
+        window: Seconds without a further request after which those that came are a layer.
+        share_thoughts: Whether the program reads what an agent thinks aloud.
+    """
+
+    slow = starts_slowly = True
+    copyable = False
+
+    def __init__(
+        self,
+        target: str | Callable[..., Any],
+        agents: Sequence[AgentSpec],
+        problems: ProblemSet[Problem] | None = None,
+        *,
+        grader: str | Callable[..., Any] = "",
+        timeout: float = 60.0,
+        window: float = 0.05,
+        share_thoughts: bool = False,
+    ) -> None:
+        for name, seconds in (("timeout", timeout), ("window", window)):
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
+                raise ConfigError(f"{name} is {seconds!r}; expected seconds, above 0.")
+        self.name, self._launch = launcher(target)
+        self.team, self.grader, self.timeout, self.window = tuple(agents), grader, timeout, window
+        self._names = [agent.name for agent in agents]
+        self._share_thoughts = share_thoughts
+        if isinstance(grader, str) and grader:
+            _function(grader)
+        if problems is None:
+            self.eval_panel = self.kind_of = None  # type: ignore[assignment]
+        else:
+            self.problems = problems
+        self._given: dict[str, Any] = {}
+        self._endpoint: Loopback | None = None
+        self._stop: Callable[[], None] | None = None
+        self.waiting: list[TurnRequest] = []
+        """Requests without a reply, in the order in which they came."""
+        self.end: Ended | None = None
+        """What the program came to; None: it runs."""
+        self.quotes = Quotes(self.team)
+
+    # The program -----------------------------------------------------------------------------------
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Starts the program on a problem, and waits for the first layer.
+
+        Raises:
+            ConfigError: It asks for an agent that there is not before anybody has spoken.
+            ProgramError: It ends, or says nothing, before it asks.
+        """
+        self.close(endpoint=False)
+        seed = int(rng.integers(2**31))
+        if hasattr(self, "problems"):
+            row = self.draw(rng, options).row
+        else:
+            self.task_id, row = str(options.get("task_id", seed)), {}
+            seed = int(self.task_id) if self.task_id.isdecimal() else seed
+        self._given = {"seed": seed} | {key: value for key, value in row.items() if key != GOLD}
+        if self._endpoint is None:
+            self._endpoint = Loopback(self._names)
+        self._events: SimpleQueue[TurnRequest | NoTurn | Ended] = SimpleQueue()
+        self.end, self.waiting, self.unknown = None, [], 0
+        self.quotes = Quotes(self.team, _texts(self._given))
+        key = self._endpoint.begin(self._events.put)
+        self._stop = self._launch(self._given, self._endpoint.url, key, self._events.put)
+        self._wait()
+        if self.end is not None:
+            raise ProgramError(
+                f"{self.name} asked for no turn ({self.end.why or 'it ended without an error'}). Expected a request to"
+                f" OPENAI_BASE_URL with an agent as model: {', '.join(self._names)}."
+            )
+
+    def _wait(self) -> None:
+        """Waits for a layer: until no further request comes, everybody has been asked, or the program ends."""
+        until = time.monotonic() + self.timeout
+        while self.end is None and len({asked.agent for asked in self.waiting}) < len(self.team):
+            try:
+                event = self._events.get(timeout=max(self.window if self.waiting else until - time.monotonic(), 0.0))
+            except Empty:
+                break
+            if isinstance(event, TurnRequest):
+                self.quotes.read(event)
+                self.waiting.append(event)
+            elif isinstance(event, Ended):
+                # Who asks for an agent that a model has named is refused, which clients may say as a broken line.
+                self.end = replace(event, fault="text") if event.fault and self.unknown else event
+            elif not self.quotes.said:
+                self.close(endpoint=False)
+                raise ConfigError(f"{self.name}: {event}")
+            else:
+                self.unknown += 1
+        if self.end is not None:
+            self.waiting = []
+        elif not self.waiting:
+            self.close(endpoint=False)
+            self.end = Ended(why=f"world_hung: no request and no end within {self.timeout:g} s", fault="world")
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._endpoint is not None:
+            raise ConfigError(
+                f"An episode of {self.name} cannot be copied: a program's state is its own. Next: an algorithm"
+                " that does not go back to states of an episode, or a task in Python."
+            )
+        return self.__dict__
+
+    def close(self, endpoint: bool = True) -> None:
+        """Ends the program, and refuses what it still asks."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+        if self._endpoint is not None:
+            self._endpoint.end()
+            if endpoint:
+                self._endpoint.shutdown()
+                self._endpoint.server_close()
+                self._endpoint = None
+
+    # What happens ----------------------------------------------------------------------------------
+
+    def layer(self, view: View) -> list[Turn]:
+        """Returns the turns that the program waits for; of an agent that it asks twice, the first."""
+        return [Turn(agent, self.quotes.of(asked)) for agent, asked in self._first().items()]
+
+    def _first(self) -> dict[str, TurnRequest]:
+        return {asked.agent: asked for asked in reversed(self.waiting)}
+
+    def observe(self, agent: str) -> str:
+        """The problem, as the program is given it."""
+        return str(self._given.get("problem", json.dumps(self._given, ensure_ascii=False)))
+
+    def conversation(self, agent: str) -> list[Written] | None:
+        """What the program has written to an agent; None: nothing."""
+        asked = self._first().get(agent)
+        return None if asked is None else self.quotes.messages(asked)
+
+    def tools(self, agent: str) -> list[dict[str, Any]]:
+        """The tools that the program lets the agent call."""
+        asked = self._first().get(agent)
+        return [] if asked is None else asked.tools
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Gives the program its replies, and waits for what it asks then."""
+        first = self._first()
+        for turn in turns:
+            asked = first[turn.agent]
+            self.waiting.remove(asked)
+            asked.answer(self.quotes.reply(turn, asked, self._share_thoughts))
+        self._wait()
+        end = self.end or Ended()
+        return Outcome(fault=end.fault, stop_reason=end.why)
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays for the answer; a program that a limit cuts has none."""
+        self.close(endpoint=False)
+        cut, answer = self.end is None, self.end.answer if self.end else ""
+        row = {**self._given, **(self.problem.row if hasattr(self, "problems") else {})}
+        pay = self._graded(row, answer) if self.grader or not cut else 0.0
+        facts: dict[str, Any] = {"metrics": {"unknown_agents": float(self.unknown)}, "info": {"answer": answer[:2000]}}
+        return Outcome(pay, terminated=not cut, success=pay >= 1.0, **facts)
+
+    def _graded(self, problem: Mapping[str, Any], answer: str) -> float:
+        pay: Any = answer
+        if callable(self.grader):
+            pay = self.grader(problem, answer)
+        elif self.grader:
+            pay = _pool().call({"grader": self.grader, "problem": problem, "answer": answer})
+        with suppress(ValueError, TypeError):
+            if math.isfinite(pay := float(pay)):
+                return pay
+        raise ConfigError(
+            f"{self.name} is paid {str(pay)[:80]!r}, which is no finite number. Without a grader its last line"
+            " (of a function: what it returns) is the pay; else: grader='module:function', from problem and answer to"
+            " a number."
+        )
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Replies as the checks play them."""
+        return ("yes", "no", "0", "1", "I do not know.")
+
+    def validate(self) -> None:
+        """Raises unless silence is paid a number, where there is a grader."""
+        if self.grader and hasattr(self, "problems"):
+            self._graded(self.problems[0].row, "")
+
+
+def make(
+    target: str | Callable[..., Any],
+    *,
+    agents: Sequence[str | AgentSpec] = (),
+    data: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    grader: str | Callable[..., Any] = "",
+    timeout: float = 60.0,
+    window: float = 0.05,
+    max_turns: int = 64,
+    share_thoughts: bool = False,
+    **settings: Any,
+) -> FlexEnv:
+    """Makes a team of a program.
+
+    Args:
+        target: ``program:`` and a command or ``module:function``; without the prefix, or as a function, too.
+        agents: The team: the names that the program's requests have as ``model``.
+        data: JSONL file, or rows, of problems; of a row, ``answer`` is for the grader alone.
+        grader: See :class:`ProgramTask`; so are ``timeout`` and ``window``.
+        timeout: Seconds.
+        window: Seconds.
+        max_turns: Turns after which the program is ended.
+        share_thoughts: See :class:`FlexEnv`.
+        **settings: Settings of :class:`FlexEnv`.
+
+    Raises:
+        ConfigError: A setting that cannot work.
+        DataError: Of the problems.
+    """
+    if isinstance(agents, str) or not agents:
+        raise ConfigError("A program's team is not named. Next: agents=['writer_0', 'critic_0'], as its requests say.")
+    if taken := [name for name in _OWN if name in settings]:
+        raise ConfigError(f"'{taken[0]}' is decided by the program itself, as it runs. Leave it out.")
+    team = [a if isinstance(a, AgentSpec) else AgentSpec(a, a.rpartition("_")[0] or a) for a in agents]
+    target = target.removeprefix(PROGRAM) if isinstance(target, str) else target
+    options = {"grader": grader, "timeout": timeout, "window": window, "share_thoughts": share_thoughts}
+    task = ProgramTask(target, team, None if data is None else problems(data), **options)  # type: ignore[arg-type]
+    settings = {"env_id": f"{PROGRAM}{task.name}", "max_turns": max_turns} | settings
+    env = FlexEnv(team, task, Router(task.layer), share_thoughts=share_thoughts, **settings)
+    env.dependency = Router(task.layer)  # FlexEnv keeps a copy of D; this one has to ask the task itself
+    env.dependency.bind(env.possible_agents)
+    return env
+
+
+def problems(data: str | Path | Sequence[Mapping[str, Any]]) -> ProblemSet[Problem]:
+    """Returns rows as problems, under their ``id``, else their number.
+
+    Raises:
+        DataError: They cannot be read, or two have one id.
+    """
+    path = Path(data).expanduser() if isinstance(data, str | Path) else None
+    numbered = enumerate(data, 1) if path is None else ((number, row) for number, _, row in rows.of_file(path))  # type: ignore[arg-type]
+    return ProblemSet((Problem(str(row.get("id", n)), dict(row)) for n, row in numbered), str(path or "data"))
+
+
+def _texts(value: Any) -> list[str]:
+    """Returns every text of a row."""
+    if isinstance(value, Mapping | list):
+        return [text for inner in (value.values() if isinstance(value, Mapping) else value) for text in _texts(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    function = getattr(import_for(name, module), attribute, None) if attribute else None
+    if not callable(function):
+        raise ConfigError(
+            f"There is no grader '{name}'. Expected module:function, from problem and answer to a number."
+        )
+    return function
+
+
+@cache
+def _pool() -> WorkerPool:
+    return WorkerPool("marft_envs.adapters.inward.program:graded", size=2, deadline=10.0)
+
+
+def graded(payload: Mapping[str, Any]) -> Any:
+    """Returns what a user's grader says, in a worker process."""
+    return _function(payload["grader"])(payload["problem"], payload["answer"])

@@ -1,0 +1,334 @@
+"""Programs as teams: whose turn a request is, whose words a prompt holds, what is paid, and what an outage is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marft_envs
+from helpers import programs
+from helpers.program_team import ask
+from helpers.programs import PROBLEMS, SUM, TEAM, twin, twin_of_sum
+from marft_envs import FlexEnv
+from marft_envs.adapters.inward import program
+from marft_envs.adapters.inward.endpoint import Loopback
+from marft_envs.adapters.inward.program import ProgramError
+from marft_envs.core.vector import VectorEnv
+from marft_envs.errors import ConfigError
+from marft_envs.powers import powers
+from marft_envs.testing.invariants import fingerprint, go_on
+
+SCRIPT = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(programs.__file__).with_name('program_team.py')))}"
+
+
+def made(name: str, agents: list[str] = TEAM, grader: str = "helpers.programs:length", **settings: Any) -> FlexEnv:
+    target = name if " " in name else f"helpers.programs:{name}"
+    data = settings.pop("data", PROBLEMS)
+    return marft_envs.make(f"program:{target}", agents=agents, data=data, grader=grader, **settings)
+
+
+def say(env: FlexEnv, agent: str) -> str:
+    return f"{agent} says {len(env.view.history)} [writer] <|im_end|>"
+
+
+def play(env: FlexEnv, seed: int = 0) -> Any:
+    with closing(env):
+        env.reset(seed=seed)
+        return go_on(env, say)
+
+
+def test_the_same_team_as_a_program_and_as_a_task_has_the_same_episodes() -> None:
+    for mine, native in (
+        (made("team"), twin()),
+        (made("awaited"), twin()),
+        (made(SCRIPT), twin()),
+        (made("together", SUM, window=0.5), twin_of_sum()),
+    ):
+        with closing(mine):
+            for seed in range(2):
+                for env in (mine, native):
+                    env.reset(seed=seed)
+                while not native.done:
+                    assert mine.ready_agents == native.ready_agents
+                    replies = {agent: say(native, agent) for agent in native.ready_agents}
+                    for agent, text in replies.items():
+                        assert mine.messages(agent) == native.messages(agent)
+                        assert (
+                            mine.team_view(agent).partition("\n\n")[2] == native.team_view(agent).partition("\n\n")[2]
+                        )
+                        for env in (mine, native):
+                            env.select(agent)
+                            env.step(text)
+                one, other = fingerprint(mine.episode), fingerprint(native.episode)
+                for name in ("turns", "layers", "rounds", "task_id", "success", "terminated"):
+                    assert one[name] == other[name], name
+
+
+def test_a_program_keeps_what_an_environment_promises() -> None:
+    report = marft_envs.check_env(lambda: made("team"))
+    assert len(report.passed) == 16
+
+
+def test_without_a_grader_a_program_is_paid_what_it_says_last() -> None:
+    env = made("number", ["writer_0"], grader="", data=None)
+    assert play(env, 5).team_return == play(env, 5).team_return == 0.35
+    with pytest.raises(ConfigError, match="no finite number"):
+        play(made("team", grader=""))
+
+
+def test_an_unknown_agent_is_an_error_in_code_and_counted_in_a_models_words() -> None:
+    with pytest.raises(ConfigError, match=r"no agent 'riter_0' in the team.*Did you mean 'writer_0'"):
+        made("lost").reset(seed=0)
+    with closing(made("routed")) as env:
+        env.reset(seed=0)
+        env.step("the president")
+        assert env.episode.fault == "text" and "404" in env.episode.stop_reason
+        env.reset(seed=0)
+        env.step("reader_0")
+        env.step("Well.")
+        assert env.episode.terminated and env.episode.info["answer"] == "Well."
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "why"),
+    [
+        ("parses", "text", "program_crashed: ValueError: invalid literal"),
+        ("unreachable", "machine", "program_crashed: ConnectionError: the shop's data base is down"),
+        ("silent", "world", "world_hung: no request and no end within 1 s"),
+    ],
+)
+def test_a_crash_is_the_words_fault_but_what_cannot_be_had_and_silence_are_outages(
+    name: str, fault: str, why: str
+) -> None:
+    episode = play(made(name, timeout=1))
+    assert episode.fault == fault and episode.stop_reason.startswith(why) and episode.team_return == 0.0
+    assert episode.success is False
+
+
+def test_what_never_asks_is_an_outage_that_says_so() -> None:
+    with pytest.raises(ProgramError, match=r"mute asked for no turn \(it ended without an error\).*writer_0, reader_0"):
+        made("mute").reset(seed=0)
+    vec = VectorEnv([lambda: made(f"{sys.executable} -c 1/0")] * 2)
+    with closing(vec):
+        vec.reset([1, 2, 3])
+        ended = []
+        while not vec.done:
+            assert vec.poll() == []
+            ended += vec.push([], [])
+    assert [episode.fault for episode in ended] == ["world"] * 3
+    assert all("ZeroDivisionError: division by zero" in episode.stop_reason for episode in ended)
+
+
+def test_a_program_without_an_end_is_cut_at_a_number_of_turns() -> None:
+    episode = play(made("endless", max_turns=5))
+    assert len(episode.turns) == 5 and episode.stop_reason == "max_turns" and not episode.fault
+
+
+def test_sixty_four_programs_run_at_once_one_is_killed_and_one_is_silent(tmp_path: Path) -> None:
+    script = tmp_path / "varied.py"
+    script.write_text(
+        f"import json, os, signal, sys, time\nsys.path.insert(0, {str(Path(programs.__file__).parent)!r})\n"
+        "from program_team import ask\n"
+        "problem = json.loads(input())\n"
+        "api = {'base_url': os.environ['OPENAI_BASE_URL'], 'api_key': os.environ['OPENAI_API_KEY']}\n"
+        "words = ask(api, 'writer_0', 'Write.', problem['id'])\n"
+        "if problem['id'] == '3': os.kill(os.getpid(), signal.SIGKILL)\n"
+        "if problem['id'] == '4': time.sleep(600)\n"
+        "print(ask(api, 'reader_0', 'Read.', words))\n"
+    )
+    data = [{"id": str(i), "answer": "x"} for i in range(64)]
+    vec = VectorEnv([lambda: made(f"{sys.executable} {script}", data=data, timeout=30, window=0.01)] * 64)
+    start, ended = time.monotonic(), []
+    with closing(vec):
+        vec.reset(range(64), [{"task_id": str(i)} for i in range(64)])
+        while not vec.done:
+            requests = vec.poll()
+            ended += vec.push(requests, [f"{r.agent} of {r.episode}" for r in requests])
+    faults = {episode.task_id: episode.fault for episode in ended if episode.fault}
+    assert faults == {"3": "machine", "4": "world"} and len(ended) == 64
+    for episode in ended:
+        if not episode.fault:
+            assert episode.info["answer"] == f"reader_0 of {episode.index}"
+            assert episode.rounds[0].D == [[0, 1], [0, 0]]
+    assert time.monotonic() - start < 120
+
+
+def test_short_and_equal_words_are_counted_and_not_found_within_others() -> None:
+    from marft_envs.adapters.inward.endpoint import TurnRequest
+    from marft_envs.adapters.inward.quotes import Quotes
+
+    def found(prompt: str, *said: str, role: str = "user", given: str = "Is 1 + 1 = 2?") -> tuple[int, ...]:
+        quotes = Quotes([marft_envs.AgentSpec("a_0", "a"), marft_envs.AgentSpec("b_0", "b")], [given])
+        quotes.said = [("a_0" if i % 2 == 0 else "b_0", words, words.strip()) for i, words in enumerate(said)]
+        asked = TurnRequest("c_0", [{"role": role, "content": prompt}], [], "", socket.socket())
+        quotes.read(asked)
+        asked.line.close()
+        return quotes.of(asked)
+
+    assert found("Is 1 + 1 = 2?\n\nHe says: 3.", "3") == (0,)
+    assert found("Is 1 + 1 = 2?\n\nHe says: 13.", "3", "2", "1") == ()  # within a number; in the problem
+    assert found("Is 1 + 1 = 2?\n\n2", "2") == (0,)
+    assert found("yes", "yes", "yes") == (1,)  # as many of the latest as stand there
+    assert found("yes yes", "yes", "yes") == (0, 1)
+    assert found("a long story of yes", "yes", "a long story of yes") == (1,)  # the longer words took it
+    assert found("Say yes or no", "yes", role="system") == ()
+    assert found("You know: it is a long story.", "it is a long story.", role="system") == (0,)
+    assert found("He sums up: the answer is forty-two", "I think\nthe answer is forty-two") == (0,)
+    assert found("nothing of it", "", "  ") == ()
+
+
+def test_own_words_come_back_whole_thoughts_and_calls_among_them() -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+    def calls(problem: dict[str, Any], api: dict[str, str]) -> str:
+        messages: list[Any] = [{"role": "system", "content": "Add."}, {"role": "user", "content": "2 and 2"}]
+        for _ in range(2):
+            body = json.dumps({"model": "writer_0", "messages": messages, "tools": [tool]}).encode()
+            headers = {"Authorization": f"Bearer {api['api_key']}"}
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{api['base_url']}/chat/completions", body, headers)
+            ) as answer:
+                choice = json.load(answer)["choices"][0]
+            messages.append(choice["message"])
+            for call in choice["message"].get("tool_calls", ()):
+                assert choice["finish_reason"] == "tool_calls" and json.loads(call["function"]["arguments"]) == {"a": 2}
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": "4"})
+        return str(choice["message"]["content"])
+
+    said = '<think>hm</think>I add. <tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+    with closing(program.make(calls, agents=["writer_0"], data=PROBLEMS, grader="helpers.programs:exact")) as env:
+        env.reset(seed=0)
+        assert env.tools == {"writer_0": [tool]}
+        env.step(said)
+        assert env.messages("writer_0")[2:] == [
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "[feedback]\n4"},
+        ]
+        env.step("4")
+        assert env.episode.info["answer"] == "4" and env.episode.rounds[0].edges == [(0, 1)]
+
+
+def test_a_retry_is_no_second_turn() -> None:
+    events: list[Any] = []
+    endpoint = Loopback(["writer_0"])
+    key = endpoint.begin(events.append)
+    body = json.dumps({"model": "writer_0", "messages": [{"role": "user", "content": "Hello"}]}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n"
+    try:
+        lost = socket.create_connection(endpoint.server_address)
+        lost.sendall(head.encode() + body)
+        while not events:
+            time.sleep(0.01)
+        lost.close()
+        again = socket.create_connection(endpoint.server_address)
+        again.sendall(head.encode() + body)
+        time.sleep(0.2)
+        assert len(events) == 1
+        events[0].answer({"message": {"content": "Well."}, "finish_reason": "stop", "usage": {}})
+        with again, again.makefile("rb") as answer:
+            assert b"Well." in b"".join(answer.readline() for _ in range(6)) + answer.read(240)
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def test_a_request_that_is_no_turn_gets_an_answer_that_says_why() -> None:
+    endpoint = Loopback(["writer_0"])
+    key = endpoint.begin(lambda event: None)
+
+    def status(key: str, body: Any, path: str = "/chat/completions") -> tuple[int, str]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(endpoint.url + path, data, {"Authorization": f"Bearer {key}"})
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request, timeout=10)
+        with caught.value as answer:
+            return answer.code, json.load(answer)["error"]["message"]
+
+    hello = [{"role": "user", "content": "Hello"}]
+    try:
+        assert status("guessed", {"model": "writer_0", "messages": hello})[0] == 401
+        assert status(key, b"{")[0] == 400
+        assert status(key, {"model": "writer_0", "messages": []})[0] == 400
+        assert status(key, {"model": "writer_0", "messages": hello, "n": 2})[0] == 400
+        assert status(key, {"model": "writer_0", "messages": hello}, "/embeddings")[0] == 404
+        image = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
+        assert "read text alone" in status(key, {"model": "writer_0", "messages": image})[1]
+        assert status(key, {"model": "reader_0", "messages": hello})[0] == 404
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def test_clients_of_agent_libraries_are_answered(tmp_path: Path) -> None:
+    openai = pytest.importorskip("openai")
+
+    async def both(problem: dict[str, Any], api: dict[str, str]) -> str:
+        async with openai.AsyncOpenAI(**api) as client:
+            hello = [{"role": "user", "content": [{"type": "text", "text": problem["problem"]}]}]
+            models = [model.id async for model in await client.models.list()]
+            one = await client.chat.completions.create(model=models[0], messages=hello)
+            stream = await client.chat.completions.create(model=models[1], messages=hello, stream=True)
+            parts = [part.choices[0].delta.content or "" async for part in stream if part.choices]
+            return f"{one.choices[0].message.content} {''.join(parts)}"
+
+    with closing(program.make(both, agents=TEAM, data=PROBLEMS, grader="helpers.programs:exact")) as env:
+        env.reset(seed=0)
+        env.step("One.")
+        env.step("Two.")
+        assert env.episode.info["answer"] == "One. Two."
+
+
+def test_an_episode_that_runs_is_no_copy_and_settings_are_checked() -> None:
+    with closing(made("team")) as env:
+        env.reset(seed=0)
+        with pytest.raises(ConfigError, match="cannot be copied"):
+            env.fork()
+    for settings, words in (
+        ({"agents": []}, "not named"),
+        ({"agents": TEAM, "dependency": "chain"}, "decided by the program"),
+        ({"agents": TEAM, "timeout": 0}, "expected seconds"),
+        ({"agents": TEAM, "grader": "helpers.programs:no_such"}, "no grader"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            marft_envs.make("program:helpers.programs:team", **settings)
+    with pytest.raises(ConfigError, match="no command 'no_such_command'"):
+        marft_envs.make("program:no_such_command x", agents=TEAM)
+    with pytest.raises(ConfigError, match="takes no 'agentz'"):
+        marft_envs.make("program:helpers.programs:team", agentz=TEAM)
+
+
+def test_a_program_out_of_a_file_needs_consent() -> None:
+    assert [power.does for power in powers({"env": "program:python team.py"})] == ["starts this program"]
+
+
+def test_the_gold_answer_is_not_given_and_the_next_episode_ends_the_last_program() -> None:
+    seen: list[dict[str, Any]] = []
+
+    def looks(problem: dict[str, Any], api: dict[str, str]) -> str:
+        seen.append(problem)
+        return ask(api, "writer_0", "", problem["problem"])
+
+    with closing(program.make(looks, agents=TEAM, data=PROBLEMS, grader="helpers.programs:exact")) as env:
+        for seed in range(3):
+            env.reset(seed=seed)
+        env.step(env.task.problem.row["answer"])
+        assert env.episode.success is True
+    assert len(seen) == 3 and all(set(problem) == {"seed", "id", "problem"} for problem in seen)
+
+
+def test_an_event_loop_of_the_caller_is_no_hindrance() -> None:
+    async def inside() -> Any:
+        return play(made("awaited"))
+
+    assert asyncio.run(inside()).terminated
