@@ -60,6 +60,8 @@ class GenerationRequest:
     """Who acts; engines without weights (scripted, hosted) choose their reply by it."""
     messages: Sequence[Mapping[str, str]] = ()
     """The chat ``prompt_ids`` was rendered from, for engines that read text."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What a hosted agent can call, in the form of OpenAI's chat API."""
     begun: int = 0
     """Last tokens of the prompt that are the beginning of the reply, which somebody else has set."""
     chain: Hashable = None

@@ -29,11 +29,14 @@ _REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
 _SETTINGS = {
     "native": ("kind",),
     "vllm": (*_REMOTE, "sleep"),
-    "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body"),
+    "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body", "tools", "api"),
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
 """Of a hosted endpoint, which others use, too."""
-_SET = ("model", "messages", "max_tokens", "max_completion_tokens", "temperature", "seed", "stream", "n")
+_SET = (
+    "model", "messages", "input", "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "seed",
+    "stream", "n",
+)  # fmt: skip
 """Fields of a request that a run sets itself, or reads replies by."""
 
 
@@ -64,6 +67,10 @@ class Endpoint(Settings):
     """The run stops when the endpoint's replies have cost this much."""
     extra_body: dict[str, Any] | None = field(default=None, hash=False)
     """Further fields of a hosted endpoint's requests, which the server may have settings of its own for."""
+    tools: Literal["text", "native"] = "text"
+    """How a hosted agent calls tools: in its text, or by the endpoint's own tool calls, which become that text."""
+    api: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's APIs a hosted endpoint speaks: chat completions, or responses."""
     sleep: bool = False
     """Put the vLLM servers to sleep during updates (they share the learner's GPU)."""
 
@@ -80,6 +87,12 @@ class Endpoint(Settings):
             keys.check_name(self.key_env)
         if self.extra_body:
             self._check_body(self.extra_body)
+
+        if self.train and (self.tools, self.api) != ("text", "chat"):
+            raise ConfigError(
+                "An engine with train = true is sent token ids, and takes neither tools nor api. Leave them out, or"
+                " train."
+            )
 
     def _check_body(self, extra: Mapping[str, Any]) -> None:
         if self.train:

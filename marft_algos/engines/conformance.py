@@ -102,15 +102,18 @@ class EngineReport:
     engine: str
     passed: dict[str, float] = field(default_factory=dict)
     """Check -> seconds."""
+    tools: str = ""
+    """Of a hosted model's endpoint, what the setting ``tools`` of its table can be: ``native``, or only ``text``."""
 
     def __str__(self) -> str:
         lines = [f"{self.engine}: {len(self.passed)} checks passed"]
+        lines += [f'  tools = "{self.tools}"'] if self.tools else []
         return "\n".join([*lines, *(f"  ok  {name:<36}{seconds:6.2f} s" for name, seconds in self.passed.items())])
 
 
 def check_engine(
     engine: RolloutEngine,
-    policies: PolicySet,
+    policies: PolicySet | None = None,
     *,
     folder: Path | str | None = None,
     tolerance: float = 1e-5,
@@ -121,7 +124,8 @@ def check_engine(
 
     Args:
         engine: What is checked. It stays open.
-        policies: The policies it samples; two or more, all trainable.
+        policies: The policies it samples; two or more, all trainable. None: it is a hosted model, of which only
+            ``HOSTED`` is checked, and whether its endpoint calls tools itself.
         folder: Where adapters are written for engines that need them; see ``Publisher``.
         tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
             the temperature, as logits are. 1e-5 holds for float32.
@@ -132,6 +136,8 @@ def check_engine(
         EngineCheckError: At the first promise that is broken.
         ConfigError: Policies that the checks cannot work with.
     """
+    if policies is None:
+        return _check_hosted(engine, SamplingParams(tokens))
     frozen = [policy for policy in policies.policies if not policies.trainable(policy)]
     if len(policies.policies) < 2 or frozen:
         raise ConfigError(f"The checks need two trainable policies or more; got {policies.policies}, frozen: {frozen}.")
@@ -151,6 +157,32 @@ def check_engine(
         policies.load_state_dict(saved)
         publisher.close()
     return report
+
+
+def _check_hosted(engine: RolloutEngine, params: SamplingParams) -> EngineReport:
+    report = EngineReport(type(engine).__name__)
+    for check in HOSTED:
+        start = time.perf_counter()
+        check(engine, params)
+        report.passed[check.__name__] = time.perf_counter() - start
+    probe = getattr(engine, "calls_tools", None)
+    report.tools = "" if probe is None else "native" if probe() else "text"
+    return report
+
+
+def a_greeting_is_answered(engine: RolloutEngine, params: SamplingParams) -> None:
+    """Requests are answered in text, in order, and no request gets no reply."""
+    greetings = [[{"role": "user", "content": f"Hello, {name}"}] for name in ("Ann", "Bo")]
+    requests = [GenerationRequest("", [], i, messages=messages) for i, messages in enumerate(greetings)]
+    replies = engine.generate(requests, params)
+    if len(replies) != len(requests) or engine.generate([], params):
+        raise EngineCheckError(f"{len(requests)} requests gave {len(replies)} replies; expected one each.")
+    for reply in replies:
+        if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED) or not reply.text:
+            raise EngineCheckError(f"A greeting was not answered ({reply.stop_reason}): {reply.error}")
+
+
+HOSTED: tuple[Callable[[RolloutEngine, SamplingParams], None], ...] = (a_greeting_is_answered,)
 
 
 def logprobs_are_the_learners(bench: Bench) -> None:

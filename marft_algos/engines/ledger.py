@@ -123,5 +123,7 @@ class LedgerEngine(EngineBase):
             request.seed,
             [*map(dict, request.messages)],
         ]
+        if (self._endpoint.tools, self._endpoint.api) != ("text", "chat"):  # else the key is what it was without these
+            asked += [self._endpoint.tools, self._endpoint.api, [*map(dict, request.tools)]]
         settings = [params.max_new_tokens, params.temperature, params.greedy]
         return hashlib.sha256(json.dumps([asked, settings]).encode()).hexdigest()

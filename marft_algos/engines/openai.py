@@ -19,6 +19,7 @@ import numpy as np
 
 from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
+from marft_algos.engines import calls
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, wrong_tokens
 from marft_algos.engines.http import ANSWER_BYTES, MESSAGE, NONSENSE, Deadline, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
@@ -36,8 +37,8 @@ _FILTERED = "the endpoint filtered it (content_filter)"
 _SPENT = "its limit of tokens was spent before the answer began, as by reasoning. For more of them: --max-new-tokens"
 _SILENT = "it ended before it began"
 _CALLS = (
-    "native tool calls, which are not read. No tools are sent to an endpoint; calls are read from the text, in the form"
-    " that the environment's prompt shows"
+    "native tool calls, which are not read. No tools are sent to it; calls are read from the text, in the form"
+    ' that the environment\'s prompt shows. Of an endpoint that calls tools itself: tools = "native"'
 )
 _CHARACTERS = 256
 """Of a token at most; the longest in common vocabularies are 128 blanks."""
@@ -75,8 +76,8 @@ class OpenAIEngine(EngineBase):
         self._is_openai = url is None or "api.openai.com" in url
         key = endpoint.key()
         self._key = key if endpoint.key_use()[0] else None
-        self._answered: set[SamplingParams] = set()
-        """Settings with which the endpoint has answered something."""
+        self._answered: set[tuple[SamplingParams, bool]] = set()
+        """Settings, and whether with tools, with which the endpoint has answered something."""
         self._client = openai.OpenAI(
             api_key=key,
             base_url=url,
@@ -122,6 +123,21 @@ class OpenAIEngine(EngineBase):
         if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED):
             raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
 
+    def calls_tools(self) -> bool:
+        """Asks for a call of a tool, and returns whether the endpoint makes it by its own tool calls.
+
+        Raises:
+            EngineError: It does not answer, and not only because of the tool.
+        """
+        with closing(OpenAIEngine(replace(self._endpoint, tools="native"))) as native:
+            try:
+                reply = native._one(calls.PROBE, SamplingParams(256))
+            except ConfigError:  # it refuses tools, or everything
+                return False
+        if reply.stop_reason is StopReason.ERROR:
+            raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
+        return "<tool_call>" in reply.text
+
     def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
         self._check_cost()
         try:
@@ -156,8 +172,9 @@ class OpenAIEngine(EngineBase):
         Raises:
             OpenAIError: It does not.
         """
-        answer = self._tokens(request, params) if self._endpoint.train else self._chat(request, params)
-        self._answered.add(params)
+        ask = self._tokens if self._endpoint.train else self._chat if self._endpoint.api == "chat" else self._respond
+        answer = ask(request, params)
+        self._answered.add((params, self._native(request)))
         reply, usage = self._read(request, params, answer)
         self._meter.count(reply, retries=answer.retries_taken, **usage)
         return replace(reply, usage=(usage["tokens_in"], usage["tokens_out"])) if usage else reply
@@ -168,7 +185,7 @@ class OpenAIEngine(EngineBase):
         What it refuses then, it refuses whatever the prompt is.
         """
         with self._asking:
-            if params in self._answered:
+            if (params, self._native(request)) in self._answered:
                 return None
             try:
                 self._ask(replace(request, messages=[{"role": "user", "content": "Hello"}], prompt_ids=[1]), params)
@@ -179,8 +196,8 @@ class OpenAIEngine(EngineBase):
     def _misconfigured(self, error: Exception) -> ConfigError:
         return ConfigError(
             f"The endpoint refuses model '{self._endpoint.model}': {self._said(error)}. Check the model's name, the"
-            " address, what it is sent (extra_body, --temperature, --max-new-tokens), and that the key's variable is"
-            ' named: key_env = "NAME"'
+            " address, what it is sent (tools, extra_body, --temperature, --max-new-tokens), and that the key's"
+            ' variable is named: key_env = "NAME"'
         )
 
     def _said(self, error: object) -> str:
@@ -193,11 +210,13 @@ class OpenAIEngine(EngineBase):
         """Returns the reply, and its tokens by direction; an answer of another shape is this request's failure."""
         try:
             completion = answer.parse()
+            if self._endpoint.api == "responses":
+                completion = calls.completion(completion)
             used = completion.usage
             usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
             if self._endpoint.train:
                 return self._read_tokens(request, params, completion), usage
-            return self._read_chat(params, completion), usage
+            return self._read_chat(request, params, completion), usage
         except ConfigError:
             raise
         except (self._errors.OpenAIError, RecursionError, *NONSENSE) as error:
@@ -209,10 +228,30 @@ class OpenAIEngine(EngineBase):
         settings: dict[str, Any] = {limit: params.max_new_tokens, "seed": request.seed & _SEED}
         if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
             settings["temperature"] = 0.0 if params.greedy else params.temperature
-        messages: list[Any] = [dict(message) for message in request.messages]
+        if self._native(request):
+            settings["tools"] = list(request.tools)
         return self._client.chat.completions.with_raw_response.create(
-            model=self._endpoint.model, messages=messages, extra_body=self._endpoint.extra_body, **settings
+            model=self._endpoint.model, messages=self._said_so_far(request), extra_body=self._endpoint.extra_body,
+            **settings,
+        )  # fmt: skip
+
+    def _respond(self, request: GenerationRequest, params: SamplingParams) -> Any:
+        """Asks the Responses API, which takes no seed, and is told to keep nothing."""
+        settings: dict[str, Any] = {"max_output_tokens": params.max_new_tokens, "store": False}
+        if params.greedy or params.temperature != 1.0:
+            settings["temperature"] = 0.0 if params.greedy else params.temperature
+        if self._native(request):
+            settings["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in request.tools]
+        given: list[Any] = [*calls.items(self._said_so_far(request))]
+        return self._client.responses.with_raw_response.create(
+            model=self._endpoint.model, input=given, extra_body=self._endpoint.extra_body, **settings
         )
+
+    def _native(self, request: GenerationRequest) -> bool:
+        return self._endpoint.tools == "native" and bool(request.tools)
+
+    def _said_so_far(self, request: GenerationRequest) -> list[Any]:
+        return calls.messages(request) if self._native(request) else [dict(message) for message in request.messages]
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
@@ -227,14 +266,18 @@ class OpenAIEngine(EngineBase):
             extra_body=extra,
         )
 
-    def _read_chat(self, params: SamplingParams, answer: Any) -> Generation:
+    def _read_chat(self, request: GenerationRequest, params: SamplingParams, answer: Any) -> Generation:
         if not answer.choices:
             return failure("the endpoint's answer is no completion: no choice", FOREIGN)
         choice = answer.choices[0]
         message, finish = choice.message, choice.finish_reason
         text, most = _text(message.content), _CHARACTERS * params.max_new_tokens
+        named = [call.function for call in message.tool_calls or () if call.type == "function"]
+        called = bool(message.tool_calls or message.function_call)
+        if named and self._native(request):
+            written = [(str(call.name), str(call.arguments)) for call in named]
+            text, called = calls.text_of(request, text, written), False
         reason = StopReason.LENGTH if finish == "length" or len(text) > most else StopReason.EOS
-        calls = bool(message.tool_calls or message.function_call)
         if finish == "content_filter":
             return self._nothing(StopReason.REFUSED, _FILTERED)
         if not text and message.refusal:
@@ -242,8 +285,8 @@ class OpenAIEngine(EngineBase):
         if not text and finish in _BROKEN:
             return failure(f"the endpoint gave up on its reply ({finish})", FOREIGN)
         if not text:
-            return self._nothing(reason, _CALLS if calls else _SPENT if finish == "length" else _SILENT)
-        if calls:
+            return self._nothing(reason, _CALLS if called else _SPENT if finish == "length" else _SILENT)
+        if called:
             self._notes.tell(_CALLS, f"a reply of '{self._endpoint.model}' has more than text: {_CALLS}")
         if len(text) > most:
             words = f"has {len(text)} characters where {params.max_new_tokens} tokens were asked for"

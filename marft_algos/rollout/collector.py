@@ -271,6 +271,7 @@ class Collector:
                 seed=row_seed(self._seed, self._iteration, self._number(turn), turn.index_hint, sample),
                 agent=turn.agent,
                 messages=turn.messages,
+                tools=() if self._renderer is not None and owner in self._renderer.policies else turn.tools,
                 chain=(self._panel, turn.episode, turn.agent) if turn.repeats else None,
             )
             for turn, owner, prompt, given, sample in zip(
@@ -325,7 +326,7 @@ class Collector:
         refused = reply.stop_reason is StopReason.REFUSED
         return partial(
             Transition,
-            request=replace(request, prompt_ids=[]) if refused else request,
+            request=replace(request, prompt_ids=[]) if refused else replace(request, tools=()),
             reply=reply,
             trainable=self._trained(request.policy) and not refused,
             temperature=self._params.temperature,

@@ -124,7 +124,7 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
         policy = renderer.policy_of(agent)
         tools = env.unwrapped.tools.get(agent, ())
         prompt = renderer.render(policy, messages, tools) if policy in renderer.policies else []
-        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages)
+        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages, tools=tools)
         return engine.generate([request], params)[0].text
 
     return reply
