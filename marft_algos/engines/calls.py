@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from types import SimpleNamespace
+from types import SimpleNamespace as Part
 from typing import Any
 
 from marft_algos.types import GenerationRequest
@@ -52,10 +52,8 @@ def messages(request: GenerationRequest) -> list[Message]:
                 continue
         elif waiting:
             results, content = _results(content, len(waiting))
-            out += [
-                {"role": "tool", "tool_call_id": name, "content": result}
-                for name, result in zip(waiting, results, strict=True)
-            ]
+            for name, result in zip(waiting, results, strict=True):
+                out.append({"role": "tool", "tool_call_id": name, "content": result})
             waiting = []
             if not content:
                 continue
@@ -92,25 +90,16 @@ def text_of(request: GenerationRequest, words: str, calls: Sequence[tuple[str, s
 
 def completion(answer: Any) -> Any:
     """Returns an answer of the Responses API as the completion that it would be."""
-    if answer.status in ("failed", "cancelled", "queued", "in_progress"):
-        return _Part(choices=[_Part(finish_reason="error", message=_Part(content=""))], usage=None)
     parts = [part for item in answer.output if item.type == "message" for part in item.content]
-    refusal = "".join(part.refusal for part in parts if part.type == "refusal")
-    named = [_Part(type="function", function=item) for item in answer.output if item.type == "function_call"]
+    named = [Part(type="function", function=item) for item in answer.output if item.type == "function_call"]
     cut = answer.incomplete_details.reason if answer.incomplete_details else ""
     finish = {"max_output_tokens": "length", "content_filter": "content_filter"}.get(cut, "stop")
-    text = "".join(part.text for part in parts if part.type == "output_text")
-    message = _Part(content=text, refusal=refusal, tool_calls=named, function_call=None)
+    finish = finish if answer.status in ("completed", "incomplete") else "error"
+    text, refusal = ("".join(getattr(part, kind, "") for part in parts) for kind in ("text", "refusal"))
+    message = Part(content=text, refusal=refusal, tool_calls=named, function_call=None)
     used = answer.usage
-    usage = used and _Part(prompt_tokens=used.input_tokens, completion_tokens=used.output_tokens)
-    return _Part(choices=[_Part(finish_reason=finish, message=message)], usage=usage)
-
-
-class _Part(SimpleNamespace):
-    """A part of a completion; what it lacks is None."""
-
-    def __getattr__(self, name: str) -> None:
-        return None
+    usage = used and Part(prompt_tokens=used.input_tokens, completion_tokens=used.output_tokens)
+    return Part(choices=[Part(finish_reason=finish, message=message)], usage=usage)
 
 
 def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -124,8 +124,8 @@ def check_engine(
 
     Args:
         engine: What is checked. It stays open.
-        policies: The policies it samples; two or more, all trainable. None: it is a hosted model, of which only
-            ``HOSTED`` is checked, and whether its endpoint calls tools itself.
+        policies: The policies it samples; two or more, all trainable. None: it is a hosted model, of which is
+            checked whether it answers, and whether its endpoint calls tools itself.
         folder: Where adapters are written for engines that need them; see ``Publisher``.
         tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
             the temperature, as logits are. 1e-5 holds for float32.
@@ -160,29 +160,16 @@ def check_engine(
 
 
 def _check_hosted(engine: RolloutEngine, params: SamplingParams) -> EngineReport:
-    report = EngineReport(type(engine).__name__)
-    for check in HOSTED:
-        start = time.perf_counter()
-        check(engine, params)
-        report.passed[check.__name__] = time.perf_counter() - start
+    """Checks that greetings are answered in text, one reply each, and finds out whether the endpoint calls tools."""
+    report, start = EngineReport(type(engine).__name__), time.perf_counter()
+    greetings = [[{"role": "user", "content": f"Hello, {name}"}] for name in ("Ann", "Bo")]
+    replies = engine.generate([GenerationRequest("", [], i, messages=m) for i, m in enumerate(greetings)], params)
+    if len(replies) != 2 or not all(reply.text for reply in replies):
+        raise EngineCheckError(f"Two greetings were answered with {[reply.text or reply.error for reply in replies]}.")
+    report.passed["greetings_are_answered"] = time.perf_counter() - start
     probe = getattr(engine, "calls_tools", None)
     report.tools = "" if probe is None else "native" if probe() else "text"
     return report
-
-
-def a_greeting_is_answered(engine: RolloutEngine, params: SamplingParams) -> None:
-    """Requests are answered in text, in order, and no request gets no reply."""
-    greetings = [[{"role": "user", "content": f"Hello, {name}"}] for name in ("Ann", "Bo")]
-    requests = [GenerationRequest("", [], i, messages=messages) for i, messages in enumerate(greetings)]
-    replies = engine.generate(requests, params)
-    if len(replies) != len(requests) or engine.generate([], params):
-        raise EngineCheckError(f"{len(requests)} requests gave {len(replies)} replies; expected one each.")
-    for reply in replies:
-        if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED) or not reply.text:
-            raise EngineCheckError(f"A greeting was not answered ({reply.stop_reason}): {reply.error}")
-
-
-HOSTED: tuple[Callable[[RolloutEngine, SamplingParams], None], ...] = (a_greeting_is_answered,)
 
 
 def logprobs_are_the_learners(bench: Bench) -> None:

@@ -172,8 +172,7 @@ class OpenAIEngine(EngineBase):
         Raises:
             OpenAIError: It does not.
         """
-        ask = self._tokens if self._endpoint.train else self._chat if self._endpoint.api == "chat" else self._respond
-        answer = ask(request, params)
+        answer = self._tokens(request, params) if self._endpoint.train else self._chat(request, params)
         self._answered.add((params, self._native(request)))
         reply, usage = self._read(request, params, answer)
         self._meter.count(reply, retries=answer.retries_taken, **usage)
@@ -224,34 +223,26 @@ class OpenAIEngine(EngineBase):
             return failure(f"the endpoint's answer is no completion: {said}", FOREIGN), {}
 
     def _chat(self, request: GenerationRequest, params: SamplingParams) -> Any:
-        limit = "max_completion_tokens" if self._is_openai else "max_tokens"
-        settings: dict[str, Any] = {limit: params.max_new_tokens, "seed": request.seed & _SEED}
+        """Asks for chat completions, or the Responses API, which takes no seed and is told to keep nothing."""
+        responses, native = self._endpoint.api == "responses", self._native(request)
+        limit = "max_output_tokens" if responses else "max_completion_tokens" if self._is_openai else "max_tokens"
+        settings: dict[str, Any] = {"model": self._endpoint.model, "extra_body": self._endpoint.extra_body}
+        settings |= {
+            limit: params.max_new_tokens,
+            **({"store": False} if responses else {"seed": request.seed & _SEED}),
+        }
         if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
             settings["temperature"] = 0.0 if params.greedy else params.temperature
-        if self._native(request):
-            settings["tools"] = list(request.tools)
-        return self._client.chat.completions.with_raw_response.create(
-            model=self._endpoint.model, messages=self._said_so_far(request), extra_body=self._endpoint.extra_body,
-            **settings,
-        )  # fmt: skip
-
-    def _respond(self, request: GenerationRequest, params: SamplingParams) -> Any:
-        """Asks the Responses API, which takes no seed, and is told to keep nothing."""
-        settings: dict[str, Any] = {"max_output_tokens": params.max_new_tokens, "store": False}
-        if params.greedy or params.temperature != 1.0:
-            settings["temperature"] = 0.0 if params.greedy else params.temperature
-        if self._native(request):
-            settings["tools"] = [{"type": "function", "strict": False, **tool["function"]} for tool in request.tools]
-        given: list[Any] = [*calls.items(self._said_so_far(request))]
-        return self._client.responses.with_raw_response.create(
-            model=self._endpoint.model, input=given, extra_body=self._endpoint.extra_body, **settings
-        )
+        if native:
+            flat = ({"type": "function", "strict": False, **tool["function"]} for tool in request.tools)
+            settings["tools"] = list(flat if responses else request.tools)
+        chat: list[Any] = calls.messages(request) if native else [dict(message) for message in request.messages]
+        if responses:
+            return self._client.responses.with_raw_response.create(input=[*calls.items(chat)], **settings)
+        return self._client.chat.completions.with_raw_response.create(messages=chat, **settings)
 
     def _native(self, request: GenerationRequest) -> bool:
         return self._endpoint.tools == "native" and bool(request.tools)
-
-    def _said_so_far(self, request: GenerationRequest) -> list[Any]:
-        return calls.messages(request) if self._native(request) else [dict(message) for message in request.messages]
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids

@@ -276,9 +276,8 @@ def test_clients_of_agent_libraries_are_answered(tmp_path: Path) -> None:
     async def both(problem: dict[str, Any], api: dict[str, str]) -> str:
         async with openai.AsyncOpenAI(**api) as client:
             hello = [{"role": "user", "content": [{"type": "text", "text": problem["problem"]}]}]
-            models = [model.id async for model in await client.models.list()]
-            one = await client.chat.completions.create(model=models[0], messages=hello)
-            stream = await client.chat.completions.create(model=models[1], messages=hello, stream=True)
+            one = await client.chat.completions.create(model=TEAM[0], messages=hello)
+            stream = await client.chat.completions.create(model="m", user=TEAM[1], messages=hello, stream=True)
             parts = [part.choices[0].delta.content or "" async for part in stream if part.choices]
             return f"{one.choices[0].message.content} {''.join(parts)}"
 

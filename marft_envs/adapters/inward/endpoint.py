@@ -7,6 +7,7 @@ import json
 import secrets
 import select
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +55,7 @@ class Loopback(ThreadingHTTPServer):
     """Listens on a free port of 127.0.0.1, to one program at a time.
 
     Args:
-        agents: The team; a request names one of them as its ``model``.
+        agents: The team; a request names one of them as its ``model``, or as its ``user``.
     """
 
     daemon_threads = True
@@ -68,7 +69,7 @@ class Loopback(ThreadingHTTPServer):
         self._tell: Callable[[TurnRequest | NoTurn], None] = lambda event: None
         self._open: list[TurnRequest] = []
         self._lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, name="marft-program-endpoint", daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.05,), name="marft-program-endpoint", daemon=True).start()
 
     def begin(self, tell: Callable[[TurnRequest | NoTurn], None]) -> str:
         """Takes requests of a new program; returns its key. Those of the last one are refused from now on.
@@ -87,44 +88,49 @@ class Loopback(ThreadingHTTPServer):
         for asked in waiting:
             asked.answered.set()
 
-    def knows(self, header: str) -> bool:
-        """Returns whether a request carries the key of the program that runs."""
-        return bool(self._key) and hmac.compare_digest(header.encode(), f"Bearer {self._key}".encode())
-
-    def ask(self, body: Any, line: socket.socket) -> dict[str, Any]:
+    def ask(self, header: str, body: Any, line: socket.socket) -> dict[str, Any]:
         """Waits for the reply to a request, and returns it.
 
         The same request on a new line, where the line of the first is gone, is a retry and no turn of its own.
 
+        Args:
+            header: With the program's key.
+            body: Of the request, as JSON is read.
+            line: On which it came.
+
         Raises:
             NoTurn: It is no turn, or the episode is over.
         """
-        asked = _read(body, line)
-        if asked.agent not in self.agents:
-            near = did_you_mean(asked.agent, self.agents)
-            refused = NoTurn(
-                404, f"There is no agent '{asked.agent}' in the team; expected as model one of them. {near}"
-            )
-            self._tell(refused)
-            raise refused
+        asked = _read(body, line, self.agents)
         with self._lock:
+            if not self._key or not hmac.compare_digest(header.encode(), f"Bearer {self._key}".encode()):
+                raise NoTurn(401, "The key is not this episode's. Expected the OPENAI_API_KEY that it was given.")
+            if asked.agent not in self.agents:
+                says = f"There is no agent '{asked.agent}' in the team; expected as model one of them."
+                unknown = NoTurn(404, f"{says} {did_you_mean(asked.agent, self.agents)}")
+                self._tell(unknown)
+                raise unknown
             again = next((old for old in self._open if old.body == asked.body and _gone(old.line)), None)
-            if again is None:
-                self._open.append(asked)
-            else:
+            if again is not None:
                 asked, again.line = again, line
-        if again is None:
-            self._tell(asked)
+            else:
+                self._open.append(asked)
+                self._tell(asked)
         asked.answered.wait()
         if not asked.reply:
             raise NoTurn(410, "The episode is over, so nobody answers any more.")
-        if asked.line is line and not _gone(line):  # else its retry comes
-            with self._lock:
-                self._open = [other for other in self._open if other is not asked]
+        with self._lock:
+            if asked.line is line and asked in self._open and not _gone(line):  # else its retry comes
+                self._open.remove(asked)
         return asked.reply
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a line that breaks: its program asks again, or has ended."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
-def _read(body: Any, line: socket.socket) -> TurnRequest:
+
+def _read(body: Any, line: socket.socket, agents: Sequence[str]) -> TurnRequest:
     if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise NoTurn(400, "Expected a JSON object with 'model' and 'messages', a list with a message at least.")
     if body.get("n") not in (None, 1):
@@ -133,7 +139,7 @@ def _read(body: Any, line: socket.socket) -> TurnRequest:
     messages = [_message(message) for message in body["messages"]]
     if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
         raise NoTurn(400, "tools is no list of objects.")
-    agent = str(body.get("model"))
+    agent = str(body.get("model") if body.get("user") not in agents else body["user"])
     return TurnRequest(agent, messages, tools, json.dumps([agent, messages, tools], sort_keys=True), line)
 
 
@@ -164,13 +170,6 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     server: Loopback
 
-    def do_GET(self) -> None:
-        """Lists the agents as models."""
-        if not self.server.knows(self.headers.get("authorization", "")):
-            return self._send(*_error(NoTurn(401, "No such key.")))
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "marft"} for name in self.server.agents]
-        self._send(200, {"object": "list", "data": models})
-
     def do_POST(self) -> None:
         """Answers a turn."""
         try:
@@ -197,26 +196,21 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True  # its body stays unread
             raise NoTurn(413, f"Expected a body of at most {LONGEST >> 20} MiB, and its content-length.")
         data = self.rfile.read(int(length))
-        if not self.server.knows(self.headers.get("authorization", "")):
-            raise NoTurn(401, "The key is not this episode's. Expected the OPENAI_API_KEY that the program was given.")
         if not self.path.partition("?")[0].endswith("/chat/completions"):
             raise NoTurn(404, f"There is no {self.path}; expected /v1/chat/completions.")
         try:
             body = json.loads(data)
         except (ValueError, RecursionError):
             raise NoTurn(400, "The body is no JSON.") from None
-        return body, self.server.ask(body, self.connection)
+        return body, self.server.ask(self.headers.get("authorization", ""), body, self.connection)
 
     def _send(self, status: int, body: Mapping[str, Any] | bytes, kind: str = "application/json") -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        try:
-            self.send_response(status)
-            self.send_header("content-type", kind)
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except OSError:
-            self.close_connection = True  # its program is gone
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
