@@ -33,10 +33,8 @@ _SETTINGS = {
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
 """Of a hosted endpoint, which others use, too."""
-_SET = (
-    "model", "messages", "input", "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "seed",
-    "stream", "n",
-)  # fmt: skip
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_SET = ("model", "messages", "input", *_LIMITS, "temperature", "seed", "stream", "n")
 """Fields of a request that a run sets itself, or reads replies by."""
 
 
@@ -89,10 +87,7 @@ class Endpoint(Settings):
             self._check_body(self.extra_body)
 
         if self.train and (self.tools, self.api) != ("text", "chat"):
-            raise ConfigError(
-                "An engine with train = true is sent token ids, and takes neither tools nor api. Leave them out, or"
-                " train."
-            )
+            raise ConfigError("An engine with train = true is sent token ids. Leave out tools and api, or train.")
 
     def _check_body(self, extra: Mapping[str, Any]) -> None:
         if self.train:

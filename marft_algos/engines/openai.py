@@ -226,11 +226,9 @@ class OpenAIEngine(EngineBase):
         """Asks for chat completions, or the Responses API, which takes no seed and is told to keep nothing."""
         responses, native = self._endpoint.api == "responses", self._native(request)
         limit = "max_output_tokens" if responses else "max_completion_tokens" if self._is_openai else "max_tokens"
-        settings: dict[str, Any] = {"model": self._endpoint.model, "extra_body": self._endpoint.extra_body}
-        settings |= {
-            limit: params.max_new_tokens,
-            **({"store": False} if responses else {"seed": request.seed & _SEED}),
-        }
+        settings: dict[str, Any] = {"store": False} if responses else {"seed": request.seed & _SEED}
+        settings |= {"model": self._endpoint.model, limit: params.max_new_tokens}
+        settings["extra_body"] = self._endpoint.extra_body
         if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
             settings["temperature"] = 0.0 if params.greedy else params.temperature
         if native:

@@ -174,7 +174,7 @@ def test_short_and_equal_words_are_counted_and_not_found_within_others() -> None
         asked = TurnRequest("c_0", [{"role": role, "content": prompt}], [], "", socket.socket())
         quotes.read(asked)
         asked.line.close()
-        return quotes.of(asked)
+        return asked.sees
 
     assert found("Is 1 + 1 = 2?\n\nHe says: 3.", "3") == (0,)
     assert found("Is 1 + 1 = 2?\n\nHe says: 13.", "3", "2", "1") == ()  # within a number; in the problem
@@ -235,7 +235,7 @@ def test_a_retry_is_no_second_turn() -> None:
         again.sendall(head.encode() + body)
         time.sleep(0.2)
         assert len(events) == 1
-        events[0].answer({"message": {"content": "Well."}, "finish_reason": "stop", "usage": {}})
+        events[0].reply.set_result({"message": {"content": "Well."}, "finish_reason": "stop", "usage": {}})
         with again, again.makefile("rb") as answer:
             assert b"Well." in b"".join(answer.readline() for _ in range(6)) + answer.read(240)
     finally:

@@ -11,15 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from marft_envs.core.types import Written
 from marft_envs.errors import did_you_mean
 
 LONGEST = 64 << 20
 """Bytes of a request; a longer one is refused."""
-_KINDS = {"text": "text", "input_text": "text", "refusal": "refusal"}
 
 
 class NoTurn(Exception):
@@ -41,14 +42,15 @@ class TurnRequest:
     body: str
     """All that makes a retry the same request."""
     line: socket.socket
-    answered: threading.Event = field(default_factory=threading.Event)
-    reply: dict[str, Any] = field(default_factory=dict)
-    """The message, ``finish_reason`` and ``usage``; empty: it gets none."""
+    reply: Future[dict[str, Any]] = field(default_factory=Future)
+    """The message, ``finish_reason`` and ``usage``."""
+    written: Sequence[Written] = ()
+    """The messages as its agent reads them."""
 
-    def answer(self, reply: dict[str, Any]) -> None:
-        """Gives the program its reply."""
-        self.reply = reply
-        self.answered.set()
+    @property
+    def sees(self) -> tuple[int, ...]:
+        """Returns the history indices of the turns whose words it holds."""
+        return tuple(sorted({i for message in self.written for i in message.quotes}))
 
 
 class Loopback(ThreadingHTTPServer):
@@ -86,7 +88,8 @@ class Loopback(ThreadingHTTPServer):
         with self._lock:
             self._key, waiting, self._open = "", self._open, []
         for asked in waiting:
-            asked.answered.set()
+            if not asked.reply.done():
+                asked.reply.set_exception(NoTurn(410, "The episode is over, so nobody answers any more."))
 
     def ask(self, header: str, body: Any, line: socket.socket) -> dict[str, Any]:
         """Waits for the reply to a request, and returns it.
@@ -116,13 +119,11 @@ class Loopback(ThreadingHTTPServer):
             else:
                 self._open.append(asked)
                 self._tell(asked)
-        asked.answered.wait()
-        if not asked.reply:
-            raise NoTurn(410, "The episode is over, so nobody answers any more.")
+        reply = asked.reply.result()
         with self._lock:
             if asked.line is line and asked in self._open and not _gone(line):  # else its retry comes
                 self._open.remove(asked)
-        return asked.reply
+        return reply
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing of a line that breaks: its program asks again, or has ended."""
@@ -148,9 +149,9 @@ def _message(message: Any) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise NoTurn(400, "A message is no object with a role.")
     content = message.get("content")
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-    texts = [p.get(_KINDS.get(str(p.get("type")), "")) for p in parts if isinstance(p, Mapping)]
-    if len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
+    parts = content if isinstance(content, list) else [{"text": content or ""}]
+    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
+    if not all(isinstance(text, str) for text in texts):
         raise NoTurn(400, f"The content of a message of '{message['role']}' is no text; agents read text alone.")
     return {**message, "content": "".join(texts)}
 

@@ -45,8 +45,6 @@ class Ended:
 
 
 Tell = Callable[[Ended], None]
-
-
 Launch = Callable[[Mapping[str, Any], str, str, Tell], Callable[[], None]]
 """Starts a program with what it is given, the endpoint's address, its key, and whom to tell of its end; returns what
 stops it."""
@@ -61,18 +59,22 @@ def launcher(target: str | Callable[..., Any]) -> tuple[str, Launch]:
     if not isinstance(target, str):
         return getattr(target, "__qualname__", "a function"), partial(_call, target)
     if _FUNCTION.fullmatch(target):
-        module, _, name = target.partition(":")
-        function = getattr(import_for(target, module), name, None)
-        if not callable(function):
-            raise ConfigError(f"There is no function '{target}'. Expected module:function, or a command.")
-        return target, partial(_call, function)
-    try:
+        return target, partial(_call, function_of(target, "function"))
+    words: list[str] = []
+    with suppress(ValueError):  # a quotation without an end
         words = shlex.split(target)
-    except ValueError as error:
-        raise ConfigError(f"The command {target!r} cannot be read: {error}.") from error
     if not words or shutil.which(words[0]) is None:
-        raise ConfigError(f"There is no command '{''.join(words[:1])}'. Expected one, as in program:python team.py")
+        raise ConfigError(f"There is no command '{' '.join(words[:1])}'. Expected one, as in program:python team.py")
     return target, partial(_spawn, words)
+
+
+def function_of(name: str, what: str) -> Callable[..., Any]:
+    """Returns the function of a name; raises ``ConfigError`` if there is none."""
+    module, _, attribute = name.partition(":")
+    function = getattr(import_for(name, module), attribute, None) if attribute else None
+    if not callable(function):
+        raise ConfigError(f"There is no {what} '{name}'. Expected module:function.")
+    return function
 
 
 def _call(function: Callable[..., Any], given: Mapping[str, Any], url: str, key: str, tell: Tell) -> Callable[[], None]:
@@ -102,10 +104,7 @@ def _spawn(words: list[str], given: Mapping[str, Any], url: str, key: str, tell:
     files[0].write(json.dumps(given).encode() + b"\n")
     files[0].seek(0)
     streams: Any = dict(zip(("stdin", "stdout", "stderr"), files, strict=True))
-    try:
-        process = subprocess.Popen(words, **streams, env={**os.environ, **told}, start_new_session=True)
-    except OSError as error:
-        raise ConfigError(f"The command '{shlex.join(words)}' does not start: {error}.") from error
+    process = subprocess.Popen(words, **streams, env={**os.environ, **told}, start_new_session=True)
     _running.add(process.pid)
 
     def wait() -> None:

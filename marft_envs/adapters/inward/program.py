@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.adapters.inward.endpoint import Loopback, NoTurn, TurnRequest
-from marft_envs.adapters.inward.launch import Ended, launcher
+from marft_envs.adapters.inward.launch import Ended, function_of, launcher
 from marft_envs.adapters.inward.quotes import Quotes
 from marft_envs.core.dependency import View
 from marft_envs.core.env import FlexEnv
@@ -30,9 +30,10 @@ from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord, Written
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
-from marft_envs.registry import PROGRAM, import_for
+from marft_envs.registry import PROGRAM
 from marft_envs.workers.untrusted import WorkerPool
 
+Target = Grader = str | Callable[..., Any]
 GOLD = "answer"
 """What of a problem its grader alone is given."""
 _OWN = ("dependency", "history", "max_rounds")
@@ -51,47 +52,41 @@ class Problem:
     row: Mapping[str, Any]
 
 
+@dataclass(eq=False)
 class ProgramTask(Drawn[Problem]):
-    """Runs a program, and waits for what it asks.
+    """Runs a program, and waits for what it asks."""
 
-    Args:
-        target: A command (no shell reads it), ``module:function``, or the function.
-        agents: Names of the team.
-        problems: Where problems come from; None: the program makes its own, from the seed.
-        grader: ``module:function`` (in a worker process), or a function, from a problem and the program's answer to
-            what it is paid; "": the answer is a number, and the pay.
-        timeout: Seconds that the program may take from a reply, or its start, to its next request or its end.
-        window: Seconds without a further request after which those that came are a layer.
-        share_thoughts: Whether the program reads what an agent thinks aloud.
-    """
+    target: Target
+    """A command (no shell reads it), ``module:function``, or the function."""
+    team: Sequence[AgentSpec]
+    rows: ProblemSet[Problem] | None
+    """Where problems come from; None: the program makes its own, from the seed."""
+    grader: Grader
+    """``module:function`` (in a worker process), or a function, from a problem and the program's answer to what it is
+    paid; "": the answer is a number, and the pay."""
+    timeout: float
+    """Seconds that the program may take from a reply, or its start, to its next request or its end."""
+    window: float
+    """Seconds without a further request after which those that came are a layer."""
+    share_thoughts: bool
+    """Whether the program reads what an agent thinks aloud."""
 
     slow = starts_slowly = True
     copyable = False
 
-    def __init__(
-        self,
-        target: str | Callable[..., Any],
-        agents: Sequence[AgentSpec],
-        problems: ProblemSet[Problem] | None = None,
-        *,
-        grader: str | Callable[..., Any] = "",
-        timeout: float = 60.0,
-        window: float = 0.05,
-        share_thoughts: bool = False,
-    ) -> None:
-        for name, seconds in (("timeout", timeout), ("window", window)):
+    def __post_init__(self) -> None:
+        """Raises ``ConfigError`` for what cannot work."""
+        for name in ("timeout", "window"):
+            seconds = getattr(self, name)
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e6:
                 raise ConfigError(f"{name} is {seconds!r}; expected seconds, above 0.")
-        self.name, self._launch = launcher(target)
-        self.team, self.grader, self.timeout, self.window = tuple(agents), grader, timeout, window
-        self._names = [agent.name for agent in agents]
-        self._share_thoughts = share_thoughts
-        if isinstance(grader, str) and grader:
-            _function(grader)
-        if problems is None:
+        self.name, self._launch = launcher(self.target)
+        if isinstance(self.grader, str) and self.grader:
+            function_of(self.grader, "grader")
+        if self.rows is None:
             self.eval_panel = self.kind_of = None  # type: ignore[assignment]
         else:
-            self.problems = problems
+            self.problems = self.rows
         self._given: dict[str, Any] = {}
         self._endpoint: Loopback | None = None
         self._stop: Callable[[], None] | None = None
@@ -112,14 +107,14 @@ class ProgramTask(Drawn[Problem]):
         """
         self.close(endpoint=False)
         seed = int(rng.integers(2**31))
-        if hasattr(self, "problems"):
+        if self.rows is not None:
             row = self.draw(rng, options).row
         else:
             self.task_id, row = str(options.get("task_id", seed)), {}
             seed = int(self.task_id) if self.task_id.isdecimal() else seed
         self._given = {"seed": seed} | {key: value for key, value in row.items() if key != GOLD}
         if self._endpoint is None:
-            self._endpoint = Loopback(self._names)
+            self._endpoint = Loopback([agent.name for agent in self.team])
         self._events: SimpleQueue[TurnRequest | NoTurn | Ended] = SimpleQueue()
         self.end, self.waiting, self.unknown = None, [], 0
         self.quotes = Quotes(self.team, _texts(self._given))
@@ -129,7 +124,7 @@ class ProgramTask(Drawn[Problem]):
         if self.end is not None:
             raise ProgramError(
                 f"{self.name} asked for no turn ({self.end.why or 'it ended without an error'}). Expected a request to"
-                f" OPENAI_BASE_URL with an agent as model: {', '.join(self._names)}."
+                f" OPENAI_BASE_URL with an agent as model: {', '.join(agent.name for agent in self.team)}."
             )
 
     def _wait(self) -> None:
@@ -159,10 +154,8 @@ class ProgramTask(Drawn[Problem]):
 
     def __getstate__(self) -> dict[str, Any]:
         if self._endpoint is not None:
-            raise ConfigError(
-                f"An episode of {self.name} cannot be copied: a program's state is its own. Next: an algorithm"
-                " that does not go back to states of an episode, or a task in Python."
-            )
+            says = f"An episode of {self.name} cannot be copied, as a program cannot."
+            raise ConfigError(f"{says} Next: an algorithm that does not go back to states of an episode.")
         return self.__dict__
 
     def close(self, endpoint: bool = True) -> None:
@@ -181,7 +174,7 @@ class ProgramTask(Drawn[Problem]):
 
     def layer(self, view: View) -> list[Turn]:
         """Returns the turns that the program waits for; of an agent that it asks twice, the first."""
-        return [Turn(agent, self.quotes.of(asked)) for agent, asked in self._first().items()]
+        return [Turn(agent, asked.sees) for agent, asked in self._first().items()]
 
     def _first(self) -> dict[str, TurnRequest]:
         return {asked.agent: asked for asked in reversed(self.waiting)}
@@ -190,10 +183,10 @@ class ProgramTask(Drawn[Problem]):
         """The problem, as the program is given it."""
         return str(self._given.get("problem", json.dumps(self._given, ensure_ascii=False)))
 
-    def conversation(self, agent: str) -> list[Written] | None:
+    def conversation(self, agent: str) -> Sequence[Written] | None:
         """What the program has written to an agent; None: nothing."""
         asked = self._first().get(agent)
-        return None if asked is None else self.quotes.messages(asked)
+        return None if asked is None else asked.written
 
     def tools(self, agent: str) -> list[dict[str, Any]]:
         """The tools that the program lets the agent call."""
@@ -206,7 +199,7 @@ class ProgramTask(Drawn[Problem]):
         for turn in turns:
             asked = first[turn.agent]
             self.waiting.remove(asked)
-            asked.answer(self.quotes.reply(turn, asked, self._share_thoughts))
+            asked.reply.set_result(self.quotes.reply(turn, asked, self.share_thoughts))
         self._wait()
         end = self.end or Ended()
         return Outcome(fault=end.fault, stop_reason=end.why)
@@ -215,7 +208,7 @@ class ProgramTask(Drawn[Problem]):
         """Pays for the answer; a program that a limit cuts has none."""
         self.close(endpoint=False)
         cut, answer = self.end is None, self.end.answer if self.end else ""
-        row = {**self._given, **(self.problem.row if hasattr(self, "problems") else {})}
+        row = {**self._given, **(self.problem.row if self.rows is not None else {})}
         pay = self._graded(row, answer) if self.grader or not cut else 0.0
         facts: dict[str, Any] = {"metrics": {"unknown_agents": float(self.unknown)}, "info": {"answer": answer[:2000]}}
         return Outcome(pay, terminated=not cut, success=pay >= 1.0, **facts)
@@ -229,10 +222,11 @@ class ProgramTask(Drawn[Problem]):
         with suppress(ValueError, TypeError):
             if math.isfinite(pay := float(pay)):
                 return pay
+        says = (
+            f"{self.name} is paid {str(pay)[:80]!r}, which is no finite number. Its last line (of a function: what it"
+        )
         raise ConfigError(
-            f"{self.name} is paid {str(pay)[:80]!r}, which is no finite number. Without a grader its last line"
-            " (of a function: what it returns) is the pay; else: grader='module:function', from problem and answer to"
-            " a number."
+            f"{says} returns) is the pay, unless there is a grader='module:function' of problem and answer."
         )
 
     def sample_actions(self, agent: str) -> Sequence[str]:
@@ -241,16 +235,16 @@ class ProgramTask(Drawn[Problem]):
 
     def validate(self) -> None:
         """Raises unless silence is paid a number, where there is a grader."""
-        if self.grader and hasattr(self, "problems"):
+        if self.grader and self.rows is not None:
             self._graded(self.problems[0].row, "")
 
 
 def make(
-    target: str | Callable[..., Any],
+    target: Target,
     *,
     agents: Sequence[str | AgentSpec] = (),
     data: str | Path | Sequence[Mapping[str, Any]] | None = None,
-    grader: str | Callable[..., Any] = "",
+    grader: Grader = "",
     timeout: float = 60.0,
     window: float = 0.05,
     max_turns: int = 64,
@@ -280,8 +274,7 @@ def make(
         raise ConfigError(f"'{taken[0]}' is decided by the program itself, as it runs. Leave it out.")
     team = [a if isinstance(a, AgentSpec) else AgentSpec(a, a.rpartition("_")[0] or a) for a in agents]
     target = target.removeprefix(PROGRAM) if isinstance(target, str) else target
-    options = {"grader": grader, "timeout": timeout, "window": window, "share_thoughts": share_thoughts}
-    task = ProgramTask(target, team, None if data is None else problems(data), **options)  # type: ignore[arg-type]
+    task = ProgramTask(target, team, None if data is None else problems(data), grader, timeout, window, share_thoughts)
     settings = {"env_id": f"{PROGRAM}{task.name}", "max_turns": max_turns} | settings
     env = FlexEnv(team, task, Router(task.layer), share_thoughts=share_thoughts, **settings)
     env.dependency = Router(task.layer)  # FlexEnv keeps a copy of D; this one has to ask the task itself
@@ -307,16 +300,6 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def _function(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    function = getattr(import_for(name, module), attribute, None) if attribute else None
-    if not callable(function):
-        raise ConfigError(
-            f"There is no grader '{name}'. Expected module:function, from problem and answer to a number."
-        )
-    return function
-
-
 @cache
 def _pool() -> WorkerPool:
     return WorkerPool("marft_envs.adapters.inward.program:graded", size=2, deadline=10.0)
@@ -324,4 +307,4 @@ def _pool() -> WorkerPool:
 
 def graded(payload: Mapping[str, Any]) -> Any:
     """Returns what a user's grader says, in a worker process."""
-    return _function(payload["grader"])(payload["problem"], payload["answer"])
+    return function_of(payload["grader"], "grader")(payload["problem"], payload["answer"])

@@ -31,19 +31,10 @@ class Quotes:
         """Of each turn its agent, what was sent to the program, and the words of it."""
         self._tags = role_tags(team)
         self._given = frozenset(text.strip() for text in given if text.strip())
-        self._read: dict[TurnRequest, list[Written]] = {}
 
     def read(self, asked: TurnRequest) -> None:
-        """Reads a request, against what has been said by then."""
-        self._read[asked] = [self._written(asked.agent, message) for message in asked.messages]
-
-    def of(self, asked: TurnRequest) -> tuple[int, ...]:
-        """Returns the history indices of the turns whose words a request holds."""
-        return tuple(sorted({i for message in self._read[asked] for i in message.quotes}))
-
-    def messages(self, asked: TurnRequest) -> list[Written]:
-        """Returns the messages of a request; tags that an agent's words forge are harmless in them."""
-        return self._read[asked]
+        """Reads a request, against what has been said by then; tags that words forge are harmless in it."""
+        asked.written = [self._written(asked.agent, message) for message in asked.messages]
 
     def reply(self, turn: TurnRecord, asked: TurnRequest, share_thoughts: bool) -> dict[str, Any]:
         """Enters a turn, and returns it as its program gets it: calls, where it offered tools, as ``tool_calls``."""
