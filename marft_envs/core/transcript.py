@@ -90,11 +90,16 @@ class Transcript:
         system = [message for message in messages if message.role == "system"]
         parts: list[Part] = []
         for message in messages:
-            own, text = message.role == "assistant", neutralise(message.text)
-            if own and message.whole and (turn := self._turns[message.quotes[0]][0].turn) and turn.agent == agent:
-                parts.append((self._own.get(turn.index) or self._as_own(turn.index))[0])
-            elif message.role != "system":
-                text = self._restored(agent, text) if own else text
+            own, text = message.role == "assistant", message.text
+            if message.whole:
+                index = message.quotes[0]
+                words = self._turns[index][0]
+                if words.turn is not None and words.turn.agent == agent:
+                    parts.append((self._own.get(index) or self._as_own(index))[0])
+                    continue
+                text = words.text
+            if message.role != "system":
+                text = self._restored(agent, neutralise(text)) if own else neutralise(text)
                 parts.append(Part(text, 0, own=own, quotes=message.quotes))
         profile = "\n\n".join(neutralise(message.text) for message in system)
         return profile, parts, tuple(i for message in system for i in message.quotes)

@@ -303,7 +303,7 @@ class Written(NamedTuple):
     quotes: tuple[int, ...] = ()
     """History indices of the turns whose words stand in it."""
     whole: bool = False
-    """It is one turn, and nothing else."""
+    """It is that turn, and nothing else: what stands there is what the record has of it."""
 
 
 Show = Callable[[TurnRecord, str, Sequence[int]], tuple[str, str] | None]

@@ -69,6 +69,8 @@ GROUPS = {
         torch=False,
     ),
     "gem": Group("gem-llm", ("gem-llm==0.1.0",), ("test_adapters_in_packages.py",), torch=False),
+    # A program of a real agent library, as a team.
+    "programs": Group("openai-agents", ("openai-agents==0.24.0",), ("test_programs_packages.py",), torch=False),
     # Neither is installed: both are played against mock servers.
     "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py", "test_agent_lightning.py")),
 }

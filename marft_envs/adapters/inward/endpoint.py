@@ -153,7 +153,7 @@ def _message(message: Any) -> dict[str, Any]:
     texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise NoTurn(400, f"The content of a message of '{message['role']}' is no text; agents read text alone.")
-    return {**message, "content": "".join(texts)}
+    return {**message, "content": "".join(map(str, texts))}
 
 
 def _gone(line: socket.socket) -> bool:

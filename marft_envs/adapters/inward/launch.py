@@ -144,4 +144,7 @@ def _kill(group: int) -> None:
             os.killpg(group, signal.SIGKILL)
 
 
-atexit.register(lambda: [_kill(group) for group in list(_running)])
+@atexit.register
+def _kill_all() -> None:
+    for group in list(_running):
+        _kill(group)

@@ -53,7 +53,7 @@ class Quotes:
     def _written(self, agent: str, message: Mapping[str, Any]) -> Written:
         role, text = message["role"], message["content"]
         if role == "assistant" and (turn := self._whole(agent, message)) is not None:
-            return Written("assistant", neutralise(self.said[turn][2], self._tags), (turn,), whole=True)
+            return Written("assistant", "", (turn,), whole=True)
         if role in ("system", "developer"):
             return Written("system", *self._found(text, SHORT))
         if role in ("tool", "function"):
