@@ -38,7 +38,7 @@ _SPENT = "its limit of tokens was spent before the answer began, as by reasoning
 _SILENT = "it ended before it began"
 _CALLS = (
     "native tool calls, which are not read. No tools are sent to it; calls are read from the text, in the form"
-    ' that the environment\'s prompt shows. Of an endpoint that calls tools itself: tools = "native"'
+    ' that the environment\'s prompt shows. To have them read, add tools = "native" to its table'
 )
 _CHARACTERS = 256
 """Of a token at most; the longest in common vocabularies are 128 blanks."""
@@ -236,7 +236,8 @@ class OpenAIEngine(EngineBase):
             settings["tools"] = list(flat if responses else request.tools)
         chat: list[Any] = calls.messages(request) if native else [dict(message) for message in request.messages]
         if responses:
-            return self._client.responses.with_raw_response.create(input=[*calls.items(chat)], **settings)
+            chat = [*calls.items(chat)]
+            return self._client.responses.with_raw_response.create(input=chat, **settings)
         return self._client.chat.completions.with_raw_response.create(messages=chat, **settings)
 
     def _native(self, request: GenerationRequest) -> bool:

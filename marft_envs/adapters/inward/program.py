@@ -33,7 +33,8 @@ from marft_envs.problems.sets import Drawn, ProblemSet
 from marft_envs.registry import PROGRAM
 from marft_envs.workers.untrusted import WorkerPool
 
-Target = Grader = str | Callable[..., Any]
+Target = str | Callable[..., Any]
+Grader = str | Callable[..., Any]
 GOLD = "answer"
 """What of a problem its grader alone is given."""
 _OWN = ("dependency", "history", "max_rounds")
@@ -201,8 +202,8 @@ class ProgramTask(Drawn[Problem]):
             self.waiting.remove(asked)
             asked.reply.set_result(self.quotes.reply(turn, asked, self.share_thoughts))
         self._wait()
-        end = self.end or Ended()
-        return Outcome(fault=end.fault, stop_reason=end.why)
+        end = self.end
+        return Outcome() if end is None else Outcome(fault=end.fault, stop_reason=end.why)
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays for the answer; a program that a limit cuts has none."""
@@ -275,8 +276,8 @@ def make(
     team = [a if isinstance(a, AgentSpec) else AgentSpec(a, a.rpartition("_")[0] or a) for a in agents]
     target = target.removeprefix(PROGRAM) if isinstance(target, str) else target
     task = ProgramTask(target, team, None if data is None else problems(data), grader, timeout, window, share_thoughts)
-    settings = {"env_id": f"{PROGRAM}{task.name}", "max_turns": max_turns} | settings
-    env = FlexEnv(team, task, Router(task.layer), share_thoughts=share_thoughts, **settings)
+    settings.setdefault("env_id", f"{PROGRAM}{task.name}")
+    env = FlexEnv(team, task, Router(task.layer), share_thoughts=share_thoughts, max_turns=max_turns, **settings)
     env.dependency = Router(task.layer)  # FlexEnv keeps a copy of D; this one has to ask the task itself
     env.dependency.bind(env.possible_agents)
     return env
@@ -288,9 +289,11 @@ def problems(data: str | Path | Sequence[Mapping[str, Any]]) -> ProblemSet[Probl
     Raises:
         DataError: They cannot be read, or two have one id.
     """
-    path = Path(data).expanduser() if isinstance(data, str | Path) else None
-    numbered = enumerate(data, 1) if path is None else ((number, row) for number, _, row in rows.of_file(path))  # type: ignore[arg-type]
-    return ProblemSet((Problem(str(row.get("id", n)), dict(row)) for n, row in numbered), str(path or "data"))
+    if isinstance(data, str | Path):
+        made = [Problem(str(row.get("id", n)), row) for n, _, row in rows.of_file(Path(data).expanduser())]
+    else:
+        made = [Problem(str(row.get("id", n)), dict(row)) for n, row in enumerate(data, 1)]
+    return ProblemSet(made, str(data) if isinstance(data, str | Path) else "data")
 
 
 def _texts(value: Any) -> list[str]:
