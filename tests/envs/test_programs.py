@@ -135,6 +135,7 @@ def test_a_program_without_an_end_is_cut_at_a_number_of_turns() -> None:
     assert len(episode.turns) == 5 and episode.stop_reason == "max_turns" and not episode.fault
 
 
+@pytest.mark.slow
 def test_sixty_four_programs_run_at_once_one_is_killed_and_one_is_silent(tmp_path: Path) -> None:
     script = tmp_path / "varied.py"
     script.write_text(

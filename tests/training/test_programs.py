@@ -42,6 +42,7 @@ def test_prompts_and_replies_are_the_same_to_the_id(tmp_path: Path) -> None:
                 assert one.reply.logprobs.tolist() == two.reply.logprobs.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["marft", "grpo"])
 def test_a_program_is_trained_like_the_same_team_as_a_task(algo: str, tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model", hidden=16, layers=1)

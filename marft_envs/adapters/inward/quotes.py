@@ -62,7 +62,8 @@ class Quotes:
 
     def _whole(self, agent: str, message: Mapping[str, Any]) -> int | None:
         """Returns the turn that an assistant's message is: of its call's id, or the agent's own of the same words."""
-        for call in message.get("tool_calls") or ():
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
             ours = _OURS.fullmatch(str(call.get("id", ""))) if isinstance(call, Mapping) else None
             if ours is not None and int(ours[1]) < len(self.said):
                 return int(ours[1])
