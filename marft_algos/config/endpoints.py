@@ -34,7 +34,7 @@ _SETTINGS = {
 _DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
 """Of a hosted endpoint, which others use, too."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_SET = ("model", "messages", "input", *_LIMITS, "temperature", "seed", "stream", "n")
+_SET = (*_LIMITS, "model", "messages", "input", "temperature", "seed", "stream", "n")
 """Fields of a request that a run sets itself, or reads replies by."""
 
 

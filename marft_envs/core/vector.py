@@ -294,7 +294,8 @@ class VectorEnv:
                 self._submit(slot, partial(self._begin, slot, begin))
                 return
             try:
-                self._begin(slot, begin)
+                slot.env = begin(slot.own) or slot.own
+                slot.slow = slot.env.task.slow
             except Exception as error:  # nobody has said anything yet
                 self._break_off(slot, error, "machine" if outage(error) else "world")
                 continue
@@ -305,6 +306,7 @@ class VectorEnv:
 
     @staticmethod
     def _begin(slot: _Slot, begin: _Begin) -> None:
+        """Begins an episode in the background."""
         slot.env = begin(slot.own) or slot.own
         slot.slow = slot.env.task.slow
 

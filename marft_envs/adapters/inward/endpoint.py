@@ -176,7 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             body, reply = self._turn()
         except NoTurn as refused:
-            return self._send(*_error(refused))
+            error = {"message": str(refused), "type": "invalid_request_error", "code": refused.status}
+            return self._send(refused.status, {"error": error})
         message = {"role": "assistant", **reply["message"]}
         about = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": body["model"]}
         choice = {"index": 0, "finish_reason": reply["finish_reason"], "logprobs": None}
@@ -215,7 +216,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
-
-
-def _error(refused: NoTurn) -> tuple[int, dict[str, Any]]:
-    return refused.status, {"error": {"message": str(refused), "type": "invalid_request_error", "code": refused.status}}
