@@ -57,8 +57,20 @@ def messages(request: GenerationRequest) -> list[Message]:
             waiting = []
             if not content:
                 continue
-        out.append({"role": role, "content": content})
+        out.append({**message, "content": content})
     return out
+
+
+def shown(message: Mapping[str, Any], responses: bool) -> Message:
+    """Returns a message whose images are parts of its content, as the two APIs take them."""
+    if "images" not in message:
+        return dict(message)
+    kind = "input_{}" if responses else "{}"
+    parts: list[Message] = [{"type": kind.format("text"), "text": message["content"]}]
+    for url in message["images"]:
+        image = {"type": "input_image", "image_url": url}
+        parts.append(image if responses else {"type": "image_url", "image_url": {"url": url}})
+    return {"role": message["role"], "content": parts}
 
 
 def items(chat: Sequence[Message]) -> Iterator[Message]:
@@ -67,7 +79,8 @@ def items(chat: Sequence[Message]) -> Iterator[Message]:
         if message["role"] == "tool":
             yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
         elif message["content"] or "tool_calls" not in message:
-            yield {"role": message["role"], "content": message["content"] or ""}
+            spoken = shown(message, True)
+            yield {"role": spoken["role"], "content": spoken["content"] or ""}
         for call in message.get("tool_calls", ()):
             yield {"type": "function_call", "call_id": call["id"], **call["function"]}
 

@@ -238,6 +238,7 @@ class OpenAIEngine(EngineBase):
         if responses:
             chat = [*calls.items(chat)]
             return self._client.responses.with_raw_response.create(input=chat, **settings)
+        chat = [calls.shown(message, False) for message in chat]
         return self._client.chat.completions.with_raw_response.create(messages=chat, **settings)
 
     def _native(self, request: GenerationRequest) -> bool:

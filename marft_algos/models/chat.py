@@ -22,7 +22,7 @@ from marft_envs.families.tools.dialects import MARKS, Dialect
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
-Messages = Sequence[Mapping[str, str]]
+Messages = Sequence[Mapping[str, Any]]
 """A conversation, with roles system, user and assistant."""
 _MARK = "zqx{}zqx"
 """Text that no template holds by itself."""
@@ -158,6 +158,11 @@ class Chat:
         for messages in conversations:
             chat = []
             for message in messages:
+                if "images" in message:
+                    raise ConfigError(
+                        f"The task shows images, and '{self.spec}' is spoken to in text alone. Let a hosted model play"
+                        ' this agent: --engines AGENT=\'{kind="openai", model="…"}\'.'
+                    )
                 breaker = self.content_breaker if message["role"] in _OTHERS else self.profile_breaker
                 chat.append({**message, "content": breaker.broken(message["content"])})
             chats.append(self._folded(chat))

@@ -20,7 +20,8 @@ from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.types import AgentSpec, TurnRecord
 from marft_envs.errors import ConfigError, did_you_mean
 
-Message = dict[str, str]
+Message = dict[str, Any]
+"""``role``, ``content``, and ``images`` of the message that shows some."""
 
 _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
@@ -118,6 +119,8 @@ class RolloutObservation:
     """Whether contributions of the first round say so."""
     quoted: tuple[int, ...] = ()
     """History indices of the turns whose words its profile holds, where a task's own program writes it."""
+    images: tuple[str, ...] | None = None
+    """What is shown beside the text; None: the task shows no agent any."""
 
     @property
     def seen(self) -> set[int]:
@@ -182,6 +185,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
     for example in obs.agent.examples:
         out.append({"role": "user", "content": example.user})
         out.append({"role": "assistant", "content": example.assistant})
+    first = len(out)
     blocks = [obs.task] if obs.task else []
     for part in obs.parts:
         if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
@@ -191,6 +195,8 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
         else:
             blocks.append(tagged(part, obs.tag_first_round))
     out.append({"role": "user", "content": "\n\n".join(blocks)})
+    if obs.images:
+        out[first]["images"] = obs.images
     return out
 
 
@@ -203,17 +209,18 @@ def to_prompt(obs: RolloutObservation) -> str:
 
 def render(kind: str, obs: RolloutObservation) -> dict[str, Any]:
     """Returns the observation value of one kind; a member of :func:`space` of that kind."""
+    beside: dict[str, Any] = {"turn": obs.turn} if obs.images is None else {"turn": obs.turn, "images": obs.images}
     if kind == "messages":
-        return {"messages": tuple(to_messages(obs)), "turn": obs.turn}
+        return {"messages": tuple(to_messages(replace(obs, images=None))), **beside}
     if kind == "prompt":
-        return {"prompt": to_prompt(obs), "turn": obs.turn}
+        return {"prompt": to_prompt(obs), **beside}
     seen = tuple(
         {"agent": p.turn.agent if p.turn and not p.result else "", "role": p.role, "round": p.round, "text": p.text}
         for p in obs.parts
     )
     examples = tuple({"user": e.user, "assistant": e.assistant} for e in obs.agent.examples)
     fields = {"profile": obs.agent.prompt, "examples": examples, "seen": seen, "task": obs.task}
-    return {**fields, "turn": obs.turn}
+    return {**fields, **beside}
 
 
 def limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
@@ -244,18 +251,21 @@ def told(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:
 _TURNS = 1_000_000
 
 
-def space(kind: str) -> spaces.Dict:
+def space(kind: str, images: bool = False) -> spaces.Dict:
     """Returns a fresh observation space of that kind (no key is called "observation": see PettingZoo's api_test)."""
+    beside: dict[str, Any] = {"turn": spaces.Discrete(_TURNS)}
+    if images:
+        beside["images"] = spaces.Sequence(UnicodeText(20_000_000))
     if kind == "messages":
         message = spaces.Dict({"role": UnicodeText(32), "content": UnicodeText()})
-        return spaces.Dict({"messages": spaces.Sequence(message), "turn": spaces.Discrete(_TURNS)})
+        return spaces.Dict({"messages": spaces.Sequence(message), **beside})
     if kind == "prompt":
-        return spaces.Dict({"prompt": UnicodeText(), "turn": spaces.Discrete(_TURNS)})
+        return spaces.Dict({"prompt": UnicodeText(), **beside})
     if kind == "structured":
         part = {"agent": UnicodeText(), "role": UnicodeText(), "round": spaces.Discrete(_TURNS), "text": UnicodeText()}
         example = spaces.Dict({"user": UnicodeText(), "assistant": UnicodeText()})
         lists = {"examples": spaces.Sequence(example), "seen": spaces.Sequence(spaces.Dict(part))}
         fields = {"profile": UnicodeText(), **lists, "task": UnicodeText()}
-        return spaces.Dict({**fields, "turn": spaces.Discrete(_TURNS)})
+        return spaces.Dict({**fields, **beside})
     kinds = ("messages", "prompt", "structured")
     raise ConfigError(f"There is no observation kind '{kind}'. {did_you_mean(kind, kinds)}")

@@ -221,8 +221,9 @@ class Schedule:
         cuts: list[tuple[int, int]] = []
         if limit is not None:
             task, parts, cuts = obs_mod.fit(task, parts, limit)
+        images = self.transcript.images(agent) if optional(self.task, "images") is not None else None
         return obs_mod.RolloutObservation(
-            profile, len(self.view.history), task, parts, cuts, self.rules.tag_first_round, quoted
+            profile, len(self.view.history), task, parts, cuts, self.rules.tag_first_round, quoted, images
         )
 
     # Layers and rounds -----------------------------------------------------------------------------

@@ -27,6 +27,7 @@ class Transcript:
         self._share_thoughts = share_thoughts
         self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
         self._restored, self._conversation = optional(task, "restored"), optional(task, "conversation")
+        self._images = optional(task, "images")
         self.selective: bool = self._show is not None
         """Whether the task may leave a turn out of an observation whose ``sees`` names it."""
         self._turns: list[Parts] = []
@@ -53,6 +54,18 @@ class Transcript:
         """Adds what the task tells one agent, behind the turns so far."""
         told = neutralise(self._text(text, "feedback"), self._tags)
         self._feedback.append((agent, len(self._turns), Part(told, round_)))
+
+    def images(self, agent: str) -> tuple[str, ...]:
+        """Returns the images that the task shows an agent.
+
+        Raises:
+            ConfigError: One is neither an address nor data.
+        """
+        shown = () if self._images is None else tuple(self._images(agent))
+        for image in shown:
+            if not isinstance(image, str) or not image.startswith(("https://", "http://", "data:image/")):
+                raise ConfigError(f"images('{agent}') has {image!r:.60}; expected https://… or data:image/png;base64,…")
+        return shown
 
     def task_text(self, agent: str) -> str:
         """Returns what the task shows an agent; most turns it is what it was the turn before."""

@@ -328,6 +328,9 @@ class TaskDefaults:
     """``show(turn, reader, sees)``: how a turn stands in the observation of another agent that sees these turns: its
     words, and what came of it ("" for nothing; both empty: the turn is left out). The environment neutralises them.
     None, or a return value of None: words and result as they are. Pure; an agent's own turns are not asked for."""
+    images: Callable[[str], Sequence[str]] | None = None
+    """``images(agent)``: what the agent is shown beside its text, as addresses (``https://…``) or ``data:image/…``. A
+    hosted model is sent them; a model that runs here reads text, and is refused. None: no images."""
     starts_slowly: bool = False
     """Whether ``reset`` waits: vectors then begin its episodes in the background, too."""
     conversation: Callable[[str], Sequence[Written] | None] | None = None
