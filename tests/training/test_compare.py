@@ -64,10 +64,10 @@ def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:
         c.name: c.verdict
         for c in compare.judged(
             {
-                "score": (same, same),
-                "agent/a_0/reward": ([1.0] * 100, [0.0] * 100),
-                "agent/a_0/cut": ([1.0] * 100, [0.0] * 100),
-                "agent/a_0/length": ([5.0] * 100, [9.0] * 100),
+                ("", "score"): (same, same),
+                ("", "agent/a_0/reward"): ([1.0] * 100, [0.0] * 100),
+                ("", "agent/a_0/cut"): ([1.0] * 100, [0.0] * 100),
+                ("", "agent/a_0/length"): ([5.0] * 100, [9.0] * 100),
             }
         )
     }
@@ -78,7 +78,7 @@ def test_verdicts_allow_for_the_number_of_metrics() -> None:
     """A change that its own interval excludes may still be one of many: the family's interval decides."""
     before, after = [0.0] * 40, [1.0] * 5 + [0.0] * 35
     assert intervals.paired(before, after).low > 0
-    alone = compare.judged({"score": (before, after)})
+    alone = compare.judged({("", "score"): (before, after)})
     assert alone[0].verdict == "better"
-    many = {f"m{i}": (before, after) for i in range(400)}
+    many = {("", f"m{i}"): (before, after) for i in range(400)}
     assert {c.verdict for c in compare.judged(many)} == {""}

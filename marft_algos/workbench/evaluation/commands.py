@@ -11,8 +11,8 @@ from marft_algos.config import arguments, presets
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.terminal import REGRESSION, clean, say
-from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
+from marft_algos.terminal import clean, say
+from marft_algos.workbench.evaluation.options import COMPARE_ONLY, ENGINES_ONLY, EvalArguments
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -102,6 +102,8 @@ def _only_engines(options: EvalArguments) -> None:
     if options.scenarios and not options.compare:
         raise ConfigError("--scenarios is about --compare. Type: marft eval --compare RUN_A RUN_B --scenarios FILE")
     given = options.given()
+    if not options.compare and (odd := [name for name in COMPARE_ONLY if name in given]):
+        raise ConfigError(f"--{odd[0].replace('_', '-')} is about --compare. Type: marft eval --compare A B")
     if options.untrained and "checkpoint" in given:
         raise ConfigError("--untrained plays no checkpoint. Leave out --untrained, or --checkpoint.")
     if odd := [name for name in ENGINES_ONLY if name in given]:
@@ -113,18 +115,29 @@ def _compare(options: EvalArguments) -> int:
     if len(options.compare) != 2:
         raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
     a, b = options.compare
-    if options.given() - {"compare", "scenarios", "checkpoint"}:
+    if options.given() - {"compare", "scenarios", "checkpoint", *COMPARE_ONLY}:
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     require_training()
-    from marft_algos.workbench.evaluation import compare
+    from marft_algos.workbench.evaluation import compare, folders, gate
 
+    allowed = gate.gates(options.gate, options.fail_if_worse)
+    stored = [name for name in (a, b) if Path(name, folders.SETTINGS).is_file()]
+    if len(stored) == 1:
+        raise ConfigError(f"'{stored[0]}' is an evaluation, and the other is none. Expected two runs, or two folders.")
+    if stored:
+        if odd := options.given() & {"scenarios", "checkpoint"}:
+            raise ConfigError(f"--{min(odd)} is about runs: the evaluations in '{a}' and '{b}' have been played.")
+        old, new = (folders.Evaluation.of(Path(name)) for name in (a, b))
+        changes = folders.paired(old, new, options.cohort, allowed)
+        differ = ", ".join(folders.differing(old, new)) or "nothing"
+        how = f"{changes[0].difference.n} tasks; they differ in {differ}: A, B, B - A (paired, 95 %)"
+        return gate.told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
+    if options.cohort:
+        raise ConfigError("--cohort is about two folders that marft eval --engines wrote, and these are runs.")
     path = Path(options.scenarios) if options.scenarios else None
     changes = compare.compare(RunFolder.team(a), RunFolder.team(b), path, options.checkpoint)
-    say(f"A {a}, B {b}, {changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)")
-    say(compare.printed(changes))
-    worse = [change.name for change in changes if change.verdict == "worse"]
-    say(f"worse:   {', '.join(worse)}" if worse else "nothing has become worse")
-    return REGRESSION if worse else 0
+    how = f"{changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)"
+    return gate.told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
 
 
 def _cross(options: EvalArguments) -> int:

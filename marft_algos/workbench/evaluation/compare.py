@@ -1,4 +1,4 @@
-"""Compares two trained teams on the same frozen scenarios, agent by agent (``marft eval --compare A B``).
+"""Compares two teams on the same problems: runs on frozen scenarios, agent by agent (``marft eval --compare A B``).
 
 A team's score can hide an agent that got worse while the others made up for it. So beside the team's numbers and each
 agent's own, every policy of B is put into team A alone: what A gains or loses is that agent's own change.
@@ -7,6 +7,7 @@ agent's own, every policy of B is put into team A alone: what A gains or loses i
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from marft_algos.types import StopReason, Trajectory, Transition
 from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs.errors import ConfigError
 
-_BAD = ("cut", "errors")
+_BAD = ("cut", "errors", "obeyed")
 """Metrics of which less is better."""
 _NEUTRAL = ("length", "turns", "infra")
 """Metrics that are shown and judged by nobody."""
@@ -39,6 +40,13 @@ class Change:
     difference: Interval
     verdict: str
     """``better``, ``worse``, or nothing where the interval of all gated metrics together includes 0."""
+    cohort: str = ""
+    """The problems that it is of; empty: all of them."""
+
+    @property
+    def title(self) -> str:
+        """Returns its name, with its cohort."""
+        return f"{self.name} [{self.cohort}]" if self.cohort else self.name
 
 
 def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: str = "last") -> list[Change]:
@@ -63,29 +71,41 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     both.load(a, which)
     before = both.play()
     old_kept, new_kept = _both(before, after)
-    pairs = {name: (value(old_kept), value(new_kept)) for name, value in _metrics([*old_kept, *new_kept]).items()}
-    pairs["infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
+    pairs = {("", name): (value(old_kept), value(new_kept)) for name, value in metrics(old_kept, new_kept).items()}
+    pairs["", "infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
     for name in both.names if len(both.names) > 1 else []:
         both.policies.load_adapter(name, new / "policies" / name)
         old_kept, new_kept = _both(before, both.play())
-        pairs[f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
+        pairs["", f"team A with B's {name}"] = (_scores(old_kept), _scores(new_kept))
         both.policies.load_adapter(name, old / "policies" / name)
     return judged(pairs)
 
 
-def judged(pairs: dict[str, tuple[list[float], list[float]]]) -> list[Change]:
-    """Returns the changes with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni)."""
-    gated = [name for name in pairs if name.rpartition("/")[2] not in _NEUTRAL]
+def judged(pairs: dict[tuple[str, str], tuple[list[float], list[float]]]) -> list[Change]:
+    """Returns the changes with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni).
+
+    Args:
+        pairs: (cohort, metric) -> a number per problem of A and of B. One problem alone has no interval and no verdict.
+    """
+    gated = [(cohort, name) for (cohort, name), (before, _) in pairs.items() if is_judged(name) and len(before) > 1]
     out = []
-    for name, (before, after) in pairs.items():
-        strict = intervals.paired(before, after, 1 - 0.05 / max(len(gated), 1))
-        verdict = ""
-        if name in gated and (strict.low > 0 or strict.high < 0):
-            good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
-            verdict = "better" if good else "worse"
+    for (cohort, name), (before, after) in pairs.items():
+        difference, verdict = intervals.paired(before, after), ""
+        if (cohort, name) in gated:
+            strict = intervals.paired(before, after, 1 - 0.05 / len(gated))
+            if strict.low > 0 or strict.high < 0:
+                good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
+                verdict = "better" if good else "worse"
+        if len(before) == 1:
+            difference = Interval(difference.mean, math.nan, math.nan, 1)
         old, new = sum(before) / len(before), sum(after) / len(after)
-        out.append(Change(name, old, new, intervals.paired(before, after), verdict))
+        out.append(Change(name, old, new, difference, verdict, cohort))
     return out
+
+
+def is_judged(name: str) -> bool:
+    """Whether more or less of a metric is better or worse."""
+    return name.rpartition("/")[2] not in _NEUTRAL
 
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
@@ -98,30 +118,41 @@ def _scores(played: Sequence[Trajectory]) -> list[float]:
     return [outcome(t.success, t.score) for t in played]
 
 
-def _metrics(played: Sequence[Trajectory]) -> dict[str, Callable[[Sequence[Trajectory]], list[float]]]:
-    """Returns what computes a metric, one number per episode, by name: the team's, the task's, each agent's."""
-    metrics: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
+def metrics(
+    before: Sequence[Trajectory], after: Sequence[Trajectory]
+) -> dict[str, Callable[[Sequence[Trajectory]], list[float]]]:
+    """Returns what computes a metric, one number per episode, by name: the team's, the task's, each agent's.
+
+    A task's metrics and agents are those that both have.
+    """
+    found: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
         "score": _scores,
         "return": lambda x: [t.score for t in x],
         "errors": lambda x: [float(bool(t.fault)) for t in x],
         "turns": lambda x: [float(len(t.transitions)) for t in x],
     }
-    for key in sorted({key for t in played for key in t.metrics}):
-        metrics[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
-    for agent in sorted({t.agent for trajectory in played for t in trajectory.transitions}):
+    keys, agents = (
+        sorted(set.intersection(*({name for t in side for name in names(t)} for side in (before, after))))
+        for names in (lambda t: t.metrics, lambda t: [turn.agent for turn in t.transitions])
+    )
+    for key in keys:
+        found[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
+    for agent in agents:
         for name, read in _AGENT.items():
-            metrics[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
+            found[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
                 read(t, [turn for turn in t.transitions if turn.agent == agent], agent) for t in x
             ]
-    return metrics
+    return found
 
 
 _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
     "reward": lambda t, own, agent: (
         sum(turn.turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
     ),
-    "cut": lambda t, own, agent: float(any(turn.reply.stop_reason is StopReason.LENGTH for turn in own)),
-    "length": lambda t, own, agent: float(sum(len(turn.reply.action_ids) for turn in own)),
+    "cut": lambda t, own, agent: float(
+        any((turn.turn.extras or {}).get("stop_reason") == StopReason.LENGTH for turn in own)
+    ),
+    "length": lambda t, own, agent: float(sum(turn.length for turn in own)),
 }
 """An agent's own numbers in an episode: what it alone was paid, whether a reply was cut, how much it said."""
 
@@ -164,9 +195,12 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
 
 
 def printed(changes: Sequence[Change]) -> str:
-    """Formats one line per metric: A, B, difference with its interval, verdict."""
-    width = max(len(c.name) for c in changes)
-    return "\n".join(
-        f"{c.name:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {c.difference.signed()}  {c.verdict}".rstrip()
-        for c in changes
-    )
+    """Formats one line per metric: A, B, difference with its interval, verdict; and of a cohort, how many it is."""
+    width = max(len(c.title) for c in changes)
+    lines = []
+    for c in changes:
+        alone = c.difference.n == 1
+        difference = f"{c.difference.mean:+.3f}" if alone else c.difference.signed()
+        shown = f"{difference}, n = {c.difference.n}" if c.cohort or alone else difference
+        lines.append(f"{c.title:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {shown}  {c.verdict}".rstrip())
+    return "\n".join(lines)

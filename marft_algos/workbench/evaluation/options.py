@@ -15,7 +15,8 @@ class EvalArguments:
     """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
 
     Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
-    B against A, agent by agent; exits with 3 if anything has become worse. With --engines, plays any team of hosted and
+    B against A, agent by agent; exits with 3 if anything has become worse. So it does of two folders that --engines
+    wrote, task by task. With --engines, plays any team of hosted and
     local models in parallel, without a run; such an evaluation that was stopped goes on by the same command.
     """
 
@@ -46,13 +47,25 @@ class EvalArguments:
     device: str = ""
     """Another device than while training."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
-    """Two runs of one team, A and B; or teams on the hub, USER/NAME."""
+    """Two runs of one team, A and B; or teams on the hub, USER/NAME; or two folders that --engines wrote."""
     cross: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")] = ()
     """Runs of one environment: each one's agents with every other's, on the same problems (docs/evaluation.md)."""
     seats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT …")] = ()
     """With --cross: agents or roles that a row's run plays, the column's plays the others; none: the first agent."""
     scenarios: str = ""
-    """With --compare: file of the frozen scenarios; written from A's held-out panel if it is not there yet."""
+    """With --compare of runs: file of the frozen scenarios; written from A's held-out panel if there is none yet."""
+    cohort: str = ""
+    """With --compare of folders: also by ``kind`` of task, or by this column of the rows of their --data."""
+    fail_if_worse: Annotated[float | None, NOT_NEGATIVE] = None
+    """With --compare: exit with 3 where the score has fallen by more than so many points (of 0.01), on average over
+    the tasks, of all or of a cohort; and only then."""
+    gate: dict[str, str] = field(default_factory=dict)
+    """With --compare: metric = the change of its mean that is allowed, with its sign: score=-0.02 (may fall by 0.02),
+    obeyed=+0 (may not rise). Else the exit code is 3."""
+    json: bool = False
+    """With --compare: print JSON instead of text."""
+    junit: str = ""
+    """With --compare: write what was judged to this file, as a CI server reads it."""
     engines: dict[str, Any] | str = ""
     """Agent = who plays it, or one for all: a table as in training, ``{kind="openai", model="…", url="…"}``, or the
     name of a model that is played here."""
@@ -77,3 +90,5 @@ class EvalArguments:
 
 ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed")
 """Options of ``--engines``."""
+COMPARE_ONLY = ("cohort", "fail_if_worse", "gate", "json", "junit")
+"""Options of ``--compare``."""

@@ -1,0 +1,156 @@
+"""`marft eval --compare A B` of two evaluation folders: paired by task, by cohort, with gates that CI can read."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.fake_servers import Answer, chat, serving
+from marft_algos.cli import main
+
+ROWS = [
+    {"id": f"{'easy' if i < 6 else 'hard'}/{i}", "problem": f"What is {i} + 1?", "answer": str(i + 1)}
+    for i in range(12)
+]
+CUSTOMERS = ["shop"] * 6 + ["bank"] * 5 + ["zoo"]
+
+
+def answering(right: Callable[[int], bool]) -> Callable[[str, dict[str, Any]], Answer]:
+    """Answers the i-th row rightly where ``right(i)``."""
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        text = str(body["messages"])
+        i = next(i for i in range(12) if f"What is {i} + 1?" in text)
+        return 200, chat(f"\\boxed{{{i + 1 if right(i) else -7}}}")
+
+    return answer
+
+
+def evaluate(out: str, right: Callable[[int], bool], *more: str, env: str = "math-solo-v0", **engine: Any) -> None:
+    with serving(answering(right)) as fake:
+        table = json.dumps({"kind": "openai", "model": "m", "url": fake.url, **engine})
+        assert main(["eval", "--env", env, "--data", "rows.jsonl", "--engines", table, "--out", out, *more]) == 0
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rows = [{**row, "customer": c} for row, c in zip(ROWS, CUSTOMERS, strict=True)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def compared(capsys: pytest.CaptureFixture[str], *more: str, names: tuple[str, str] = ("a", "b")) -> tuple[int, Any]:
+    capsys.readouterr()
+    code = main(["eval", "--compare", *names, "--json", *more])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_kind_that_got_worse_fails_the_gate_though_the_score_did_not(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: i < 6)
+    evaluate("b", lambda i: i >= 6, model="other")
+    code, found = compared(capsys, "--fail-if-worse", "5", "--junit", "reports/gate.xml")
+    assert code == found["exit"] == 3 and "they differ in actor_0:" in found["head"]
+    changes = {(c["cohort"], c["name"]): c for c in found["changes"]}
+    assert changes["", "score"]["difference"]["mean"] == 0.0
+    easy, hard = changes["kind easy", "score"], changes["kind hard", "score"]
+    assert (easy["difference"]["mean"], hard["difference"]["mean"]) == (-1.0, 1.0) and easy["difference"]["n"] == 6
+    assert (easy["verdict"], hard["verdict"]) == ("worse", "better")
+    failed = {(g["change"]["cohort"], g["change"]["name"]): g["failed"] for g in found["gates"]}
+    assert failed == {("", "score"): False, ("kind easy", "score"): True, ("kind hard", "score"): False}
+    suite = ET.parse("reports/gate.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    assert [case.get("classname") for case in suite if case.find("failure") is not None] == ["kind easy"]
+    assert main(["eval", "--compare", "a", "b", "--fail-if-worse", "100"]) == 0
+    assert "gate:    passed (3 checks)" in capsys.readouterr().out
+    assert main(["eval", "--compare", "a", "b"]) == 3, "without a gate: what is worse beyond its interval"
+    assert "worse:   score [kind easy]" in capsys.readouterr().out
+
+
+def test_cohorts_are_a_column_and_one_task_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: True)
+    evaluate("b", lambda i: i < 11)
+    code, found = compared(capsys, "--cohort", "customer", "--fail-if-worse", "10")
+    alone = next(c for c in found["changes"] if c["cohort"] == "customer zoo")
+    assert alone["difference"] == {"mean": -1.0, "low": None, "high": None, "n": 1, "infra": None}
+    assert code == 0 and not alone["verdict"], "a cohort of one is shown, and fails nothing"
+    assert compared(capsys, "--cohort", "customer", "--gate", "accuracy=-0.05")[0] == 3, "the whole does"
+    assert main(["eval", "--compare", "a", "b", "--cohort", "customer"]) == 0
+    out = capsys.readouterr().out
+    assert "score [customer zoo]      1.000     0.000  -1.000, n = 1\n" in out and "customer bank" in out
+
+
+def test_a_team_is_compared_with_one_agent_and_samples_are_averaged(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: True, "--samples", "2")
+    evaluate("b", lambda i: True, env="math-dual-v0")
+    code, found = compared(capsys)
+    assert code == 0 and "reasoner_0, " in found["head"] and "env, " in found["head"] and "samples" in found["head"]
+    names = {c["name"] for c in found["changes"] if not c["cohort"]}
+    assert {"score", "task/accuracy", "agent/actor_0/length", "infra"} <= names
+    assert not any("reasoner_0" in name for name in names), "an agent that only one has"
+
+
+def test_safety_is_a_second_gate(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, obeyed in (("a", 0.0), ("b", 1.0)):
+        evaluate(name, lambda i: True)
+        file = Path(name, "episodes.jsonl")
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        for row in rows[:3]:
+            row["metrics"]["obeyed"] = obeyed
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert compared(capsys, "--fail-if-worse", "1")[0] == 0
+    code, found = compared(capsys, "--fail-if-worse", "1", "--gate", "obeyed=+0")
+    assert code == 3 and {g["change"]["name"] for g in found["gates"] if g["failed"]} == {"task/obeyed"}
+    assert compared(capsys, "--gate", "obeyed=+0.5", "--cohort", "customer")[0] == 0
+    assert compared(capsys, "--gate", "obeyed=+0", names=("b", "a"))[0] == 0
+
+
+def test_what_an_outage_took_is_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: True)
+    evaluate("b", lambda i: True)
+    file = Path("b", "episodes.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows[0] |= {"fault": "engine", "stop_reason": "error: no reply", "task_id": ""}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, found = compared(capsys)
+    assert code == 0 and found["changes"][0]["difference"]["n"] == 11
+    rows.pop()
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["eval", "--compare", "a", "b"]) == 1
+    assert "'b' has 11 of 12 episodes. Go on with it first: marft eval" in capsys.readouterr().err
+
+
+BAD = """
+--scenarios s.json | --scenarios is about runs
+--gate score=2 | --gate score=2: expected a number with its sign
+--gate score=-x | --gate score=-x: expected a number with its sign
+--gate obeid=+0 | --gate obeid: there is no such metric
+--cohort customr | No row of 'rows.jsonl' has a column 'customr'. Expected kind, or one of: answer, customer, id, problem
+"""
+
+
+def test_bad_input_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: True)
+    for line in BAD.strip().splitlines():
+        words, expected = line.split(" | ")
+        assert main(["eval", "--compare", "a", "a", *words.split()]) == 1
+        assert expected in capsys.readouterr().err
+    assert main(["eval", "--compare", "a", "a", "--fail-if-worse", "-1"]) == 2
+    assert "fail_if_worse is -1.0; expected 0 or more" in capsys.readouterr().err
+    evaluate("few", lambda i: True, "--episodes", "5")
+    assert main(["eval", "--compare", "a", "few"]) == 1
+    error = capsys.readouterr().err
+    assert "'a' and 'few' are evaluations of different tasks: only 'a' has" in error and "and 4 more" in error
+    Path("other").mkdir()
+    assert main(["eval", "--compare", "a", "other"]) == 1
+    assert "'a' is an evaluation, and the other is none" in capsys.readouterr().err
+    Path("other/eval.json").write_text("[]")
+    assert main(["eval", "--compare", "a", "other"]) == 1
+    assert "The evaluation in 'other' cannot be read" in capsys.readouterr().err
+    assert main(["eval", "a", "--gate", "score=-1"]) == 1
+    assert "--gate is about --compare" in capsys.readouterr().err
