@@ -131,6 +131,7 @@ for _toy, _summary in {
     "stop": "toy: readings of one bit, until an agent's word ends the talk; words may have a price",
 }.items():
     register(f"{_toy}-v0", f"marft_envs.families.toy.{_toy}:make", None, _summary)
+register("cases-v0", "marft_envs.families.cases:make", None, "a user's team on its recorded tasks and their results")
 register(
     "steps-solo-v0",
     "marft_envs.families.toy.steps:make",

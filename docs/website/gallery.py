@@ -22,6 +22,7 @@ FAMILIES = {
     "docs": ("Long documents", "long-documents.md"),
     "rag": ("Retrieval", "retrieval.md"),
     "search": ("Search", "search.md"),
+    "cases": ("Recorded tasks", "traces.md"),
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
 TOYS = ("relay", "route", "signal", "steps", "stop", "xor")

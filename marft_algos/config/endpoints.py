@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import tomllib
@@ -213,6 +214,25 @@ def _checked_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"An engine has no usable address: '{url}'. {EXPECTED}")
     return url.strip().rstrip("/")
+
+
+def prices(text: str) -> tuple[float, float] | None:
+    """Reads ``IN,OUT``, the prices of a million tokens; "": None.
+
+    Raises:
+        ConfigError: They are no two prices.
+    """
+    if not text:
+        return None
+    try:
+        price_in, price_out = (float(part) for part in text.split(","))
+        if not (0 <= price_in < math.inf and 0 <= price_out < math.inf):
+            raise ValueError(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--price {text}: expected IN,OUT per million tokens, 0 or more, such as --price 0.25,2"
+        ) from error
+    return price_in, price_out
 
 
 def check_one_process(engines: Mapping[str, Endpoint], instead: str) -> None:

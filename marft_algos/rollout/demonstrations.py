@@ -18,6 +18,7 @@ from marft_envs.core.partners import expert_of
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError
 from marft_envs.records import experts
+from marft_envs.records.chats import TOLD, holds_rows, read_rows
 from marft_envs.records.trajectory import ReplayError, Told, read, told
 
 SHOWN = 3
@@ -56,13 +57,13 @@ def recorded(source: str) -> list[tuple[str, Episode]]:
         )
     form = (
         "one recorded episode a line, as a run writes them (runs/NAME/episodes), marft eval --out, and"
-        " marft_envs.records.trajectory.write"
+        " marft_envs.records.trajectory.write; or one reply a line, as marft traces --sft writes them"
     )
     try:
         found = [
             (f"{episode.task_id} (no. {number} of {file.name})", episode)
             for file in files
-            for number, episode in enumerate(read(file), 1)
+            for number, episode in enumerate(read_rows(file) if holds_rows(file) else read(file), 1)
         ]
     except DataError as error:
         said = str(error).rstrip(".")
@@ -224,6 +225,9 @@ class Demonstrations:
 
     def _heard(self, episode: Episode) -> list[Told] | str:
         """Plays a recorded episode again; returns what the agent of each turn is told, or why it cannot be."""
+        if TOLD in episode.info:
+            known = episode.turns[0].agent in self._env.possible_agents
+            return [episode.info[TOLD]] if known else f"a reply of '{episode.turns[0].agent}', who is not in the team"
         if episode.seed is None:
             return "recorded without a seed, it cannot be played again"
         try:

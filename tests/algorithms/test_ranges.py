@@ -81,7 +81,7 @@ def test_no_dataclass_of_settings_is_left_out() -> None:
                 found.add(line[6:].split("(")[0].rstrip(":"))
     without_numbers = {"EnvsArguments", "CheckArguments", "ShowArguments", "ReportArguments", "ExportArguments"}
     without_numbers |= {"ReplayArguments", "DoctorArguments", "CompletionArguments", "NewArguments"}
-    without_numbers |= {"PackArguments", "LeaderboardArguments", "DistillArguments"}
+    without_numbers |= {"PackArguments", "LeaderboardArguments", "DistillArguments", "TracesArguments"}
     without_numbers |= {"EpisodeEntry", "CommandEntry", "BoardEntry", "Settings"}  # nobody types them
     assert found - known <= without_numbers
 

@@ -36,7 +36,7 @@ def test_every_command_is_completed_and_grouped() -> None:
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        (["marft", "tr"], ["train"]),
+        (["marft", "tr"], ["train", "traces"]),
         (["marft", "bench", "rep"], ["report"]),
         (["marft", "bench", "run", "--st"], ["--stage"]),
         (["marft", "train", "--episodes-p"], ["--episodes-per-iteration"]),

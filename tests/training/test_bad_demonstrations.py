@@ -104,7 +104,10 @@ def test_what_is_rejected_is_named_counted_and_left_out(
         ("", ["'some.jsonl' holds no episode", FORM]),
         ("\n\n", ["holds no episode", FORM]),
         ('{"prompt": "1 + 1", "completion": "2"}', ["some.jsonl:1: No episode record: prompt is unknown", FORM]),
-        ('{"messages": [{"role": "user", "content": "1"}]}', ["messages is unknown", FORM]),
+        (
+            '{"messages": [{"role": "user", "content": "1"}]}',
+            ["line 1: expected a row with 'messages', and text as 'action' and 'agent'", FORM],
+        ),
         ("[1, 2]", ["it is of type list", FORM]),
         ("hello", ["some.jsonl:1: Expecting value", FORM]),
         ("\udcff\udcfe\udc80", ["some.jsonl:1: ", FORM]),

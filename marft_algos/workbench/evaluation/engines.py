@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shlex
 import time
 from collections.abc import Mapping
@@ -138,7 +137,7 @@ def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint],
                 f"Nobody plays {policy}. Expected --engines {policy}=MODEL (embedded, smollm2-135m, a folder, an id),"
                 f' or --engines \'{policy}={{kind="openai", model="…", url="…"}}\'.'
             )
-    price = _price(options.price)
+    price = endpoints.prices(options.price)
     for policy, endpoint in remote.items():
         own = (endpoint.price_in, endpoint.price_out)
         price_in, price_out = own if price is None or any(own) else price
@@ -154,20 +153,6 @@ def _check_written(given: Mapping[str, Any] | str) -> None:
                 f"--engines {text} … cannot be read as a table. Expected one in TOML or JSON, in quotes that keep the"
                 """ shell from it: --engines '{kind = "openai", model = "…", url = "…"}'"""
             )
-
-
-def _price(text: str) -> tuple[float, float] | None:
-    if not text:
-        return None
-    try:
-        price_in, price_out = (float(part) for part in text.split(","))
-        if not (0 <= price_in < math.inf and 0 <= price_out < math.inf):
-            raise ValueError(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--price {text}: expected IN,OUT per million tokens, 0 or more, such as --price 0.25,2"
-        ) from error
-    return price_in, price_out
 
 
 def _problems(config: TrainConfig, env: FlexEnv) -> Any:
