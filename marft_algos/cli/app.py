@@ -39,7 +39,7 @@ WISHES = {
     **dict.fromkeys(("plot", "plots", "curves", "dashboard", "ui"), "marft view"),
     **dict.fromkeys(("compare", "diff"), "marft eval --compare RUN_A RUN_B"),
     **dict.fromkeys(("run", "start", "fit", "learn"), "marft train"),
-    **dict.fromkeys(("serve", "deploy", "push"), "marft export RUN   (how to serve what it writes: docs/export.md)"),
+    **dict.fromkeys(("deploy", "push"), "marft export RUN   (how to serve what it writes: docs/export.md)"),
     "version": "marft --version",
 }
 """What commands are called elsewhere -> what to type here."""

@@ -108,10 +108,11 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
             f" '{strangers[0]}' of {options.id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
         )
     require_training()
+    from marft_algos.engines.base import EngineError
     from marft_algos.runs import checkpoint
     from marft_algos.training import hosting, setup
     from marft_algos.training.resolve import resolve
-    from marft_algos.types import GenerationRequest
+    from marft_algos.types import GenerationRequest, StopReason
 
     spec = resolve(settings, env)
     policies = setup.make_policies(spec)
@@ -125,7 +126,10 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
         tools = env.unwrapped.tools.get(agent, ())
         prompt = renderer.render(policy, messages, tools) if policy in renderer.policies else []
         request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages, tools=tools)
-        return engine.generate([request], params)[0].text
+        answer = engine.generate([request], params)[0]
+        if answer.stop_reason is StopReason.ERROR:
+            raise EngineError(f"Nobody replied as {agent}: {answer.error}")
+        return answer.text
 
     return reply
 

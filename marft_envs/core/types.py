@@ -351,6 +351,9 @@ class TaskDefaults:
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
     episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
     there is none."""
+    pose: Callable[[str], None] | None = None
+    """``pose(text)``: puts a user's words in the place of the present problem, whose answer nobody knows: what the task
+    pays means nothing then. ``marft serve`` asks for it after ``reset``. None: a problem is more than a text."""
     gold: Callable[[], str] | None = None
     """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,10 @@ class CasesTask(Drawn[Case]):
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the case ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
+
+    def pose(self, text: str) -> None:
+        """Puts a user's words in the place of the problem."""
+        self._problem, self.task_id = replace(self.problem, id="posed", problem=text), "posed"
 
     def observe(self, agent: str) -> str:
         """Returns the task."""

@@ -38,6 +38,7 @@ from marft_algos.workbench.bench.versus.commands import VersusArguments
 from marft_algos.workbench.bench.versus.trial import Trial
 from marft_algos.workbench.evaluation.options import EvalArguments
 from marft_algos.workbench.play import PlayArguments
+from marft_algos.workbench.serve import ServeArguments
 from marft_algos.workbench.view.commands import ViewArguments
 from marft_envs.errors import ConfigError
 
@@ -45,7 +46,7 @@ OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
-    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments,
+    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments, ServeArguments,
     RunArguments, Trial, VersusArguments, ViewArguments,
 ]  # fmt: skip
 FIELDS = sorted(
@@ -214,7 +215,7 @@ def test_every_preset_and_example_is_inside_its_ranges() -> None:
 @pytest.mark.parametrize("kind", SETTINGS, ids=lambda k: k.__name__)
 def test_defaults_are_inside_their_ranges(kind: Any) -> None:
     needed = {"algorithms": ("reinforce",), "envs": ("relay-v0",), "token_budget": 1, "kind": "native", "lr": (0.1,),
-              "seeds": (0,), "id": "relay-v0", "env": "math-dual-v0", "grid": Path(), "out": Path(), "model": "embedded"}  # fmt: skip
+              "seeds": (0,), "id": "relay-v0", "env": "math-dual-v0", "grid": Path(), "out": Path(), "model": "embedded", "run": "runs/a"}  # fmt: skip
     required = [
         f.name for f in dataclasses.fields(kind)
         if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING

@@ -342,7 +342,7 @@ def test_python_is_told_by_the_same_table_what_a_setting_is_called(setting: str,
         (["curves"], "marft view"),
         (["compare", "a", "b"], "marft eval --compare RUN_A RUN_B"),
         (["version"], "marft --version"),
-        (["serve"], "docs/export.md"),
+        (["deploy"], "docs/export.md"),
         (["run"], "marft train"),
     ],
 )

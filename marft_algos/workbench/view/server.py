@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import secrets
-import socket
-import sys
 from collections.abc import Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib import resources
 from typing import Any
 from urllib.parse import parse_qsl
 
+from marft_algos.workbench.loopback import HOST, NAMES, LoopbackServer
 from marft_algos.workbench.view.api import Api
 from marft_algos.workbench.view.sources import ViewSource
-from marft_envs.errors import ConfigError, MarftError
+from marft_envs.errors import MarftError
 
-HOST = "127.0.0.1"
-NAMES = ("127.0.0.1", "localhost", "[::1]")
-"""Of this machine, in a browser's address. Another name that leads here is a stranger's page (DNS rebinding)."""
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 POLICY = "; ".join(
     (
@@ -38,10 +33,8 @@ HEADERS = {
 }
 
 
-class ViewServer(ThreadingHTTPServer):
+class ViewServer(LoopbackServer):
     """The server of one ``marft view``; ``serve_forever`` until ``shutdown``."""
-
-    daemon_threads = True
 
     def __init__(self, sources: Sequence[ViewSource], port: int = 0) -> None:
         """Listens on a port of the loopback interface.
@@ -61,26 +54,12 @@ class ViewServer(ThreadingHTTPServer):
             for file in folder.iterdir()
             if file.name.rpartition(".")[2] in KINDS
         }
-        try:
-            super().__init__((HOST, port), _Handler)
-        except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                with socket.create_server((HOST, 0)) as free:
-                    other = free.getsockname()[1]
-                raise ConfigError(f"Port {port} is taken. Free is, for one: --port {other}") from error
-            raise ConfigError(
-                f"Port {port} cannot be used: {error.strerror}. Leave --port out: any that is free."
-            ) from error
+        super().__init__(_Handler, port)
 
     @property
     def address(self) -> str:
         """What is typed into a browser."""
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of those who hang up: the terminal is its user's."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

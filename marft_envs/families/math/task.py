@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,16 @@ class MathTask(Drawn[MathProblem]):
         """Takes the problem ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
         self._score, self._prepared = 0.0, False
+
+    def pose(self, text: str) -> None:
+        """Puts a user's words in the place of the problem.
+
+        Raises:
+            ConfigError: An oracle would have to know their answer.
+        """
+        if self.oracle:
+            raise ConfigError("An oracle tells agents whether they were right: nobody knows it of a user's words.")
+        self._problem, self.task_id = replace(self.problem, id="posed", problem=text), "posed"
 
     def observe(self, agent: str) -> str:
         """Returns the problem's text."""

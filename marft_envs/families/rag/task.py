@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,10 @@ class RagTask(Drawn[OpenQuestion]):
         """Takes the question ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
         self._found, self._searches, self._last = set(), 0, ""
+
+    def pose(self, text: str) -> None:
+        """Puts a user's words in the place of the problem."""
+        self._problem, self.task_id = replace(self.problem, id="posed", question=text), "posed"
 
     def observe(self, agent: str) -> str:
         """Returns the question."""

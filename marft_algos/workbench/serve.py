@@ -1,0 +1,173 @@
+"""``marft serve``: a whole team behind one endpoint that speaks OpenAI's chat API, on this machine alone."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Annotated, Any
+
+import tyro
+
+from marft_algos.config import arguments
+from marft_algos.ranges import Range
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import say
+from marft_algos.workbench.loopback import NAMES, LoopbackServer
+from marft_algos.workbench.play import PlayArguments, Reply, team_of
+from marft_envs.core.types import Episode, optional
+from marft_envs.errors import ConfigError, MarftError
+from marft_envs.records.chats import UnreadableError, chat
+from marft_envs.registry import make
+
+MOST = 4 << 20
+"""Bytes of a request."""
+_PIECE = 16
+"""Characters of a piece of a streamed answer."""
+
+
+@dataclass(frozen=True)
+class ServeArguments:
+    """Serves a trained team as one model, by POST /v1/chat/completions; Ctrl-C ends it.
+
+    The last words of a user are the team's task, and the answer is what the team says last. Earlier messages are not
+    read. Who is hosted in the run's settings is asked where they say.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Folder or name of a run, folder of an export, or team on the hub (USER/NAME)."""
+    port: Annotated[int, Range(0, 65535)] = 0
+    """Where to listen; 0: any port that is free."""
+
+
+class ServedTeam:
+    """Plays a user's task, one at a time.
+
+    Args:
+        env: The team's environment.
+        reply: Writes what an agent says.
+
+    Raises:
+        ConfigError: A task of this environment is more than a text.
+    """
+
+    def __init__(self, env: Any, reply: Reply) -> None:
+        self._env, self._reply, self._lock = env, reply, threading.Lock()
+        env.reset(seed=0)
+        if (pose := optional(env.unwrapped.task, "pose")) is None:
+            raise ConfigError(
+                f"A task of {env.unwrapped.env_id} is more than a text, so no message can be one. Expected a"
+                " team of the families math, rag or cases, or a task of your own with pose(text): docs/custom-tasks.md"
+            )
+        pose("")
+
+    def play(self, text: str) -> Episode:
+        """Plays the text as a task; returns the record, whose last turn is the answer."""
+        with self._lock:
+            self._env.reset(seed=0)
+            base = self._env.unwrapped
+            optional(base.task, "pose")(text)
+            while not base.done:
+                for agent in base.ready_agents:
+                    words = self._reply(agent, base.messages(agent))
+                    base.select(agent)
+                    self._env.step(words)
+            episode: Episode = base.episode
+        if episode.failed or not episode.turns:
+            raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
+        return episode
+
+
+def run_serve(argv: list[str]) -> int:
+    """``marft serve RUN``."""
+    options: ServeArguments = arguments.parse(ServeArguments, argv, prog="marft serve")
+    run = RunFolder.team(options.run)
+    settings = paths.of_run(run)
+    env = make(settings.env, **settings.env_kwargs)
+    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    with TeamServer(team, options.run, options.port) as server:
+        say(f"serving: {settings.env}, {', '.join(env.possible_agents)}")
+        say(f"address: http://{NAMES[0]}:{server.server_address[1]}/v1 (any key, model '{options.run}'); Ctrl-C ends")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("closed")
+    return 0
+
+
+class TeamServer(LoopbackServer):
+    """The server of one ``marft serve``."""
+
+    def __init__(self, team: ServedTeam, name: str, port: int = 0) -> None:
+        """Listens on a port of the loopback interface; ``name``: of the model."""
+        self.team, self.name = team, name
+        super().__init__(_Handler, port)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: TeamServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "marft", ""
+    timeout = 600
+
+    def do_POST(self) -> None:
+        """Answers a chat; a page of a stranger cannot ask from a browser, which sends no JSON to others unasked."""
+        length, kind = self.headers.get("Content-Length", ""), self.headers.get("Content-Type", "")
+        for wrong, status, expected in (
+            (self.headers.get("Host", "").rpartition(":")[0] not in NAMES, HTTPStatus.FORBIDDEN, "this machine's name"),
+            (self.path != "/v1/chat/completions", HTTPStatus.NOT_FOUND, "/v1/chat/completions"),
+            ("json" not in kind, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json"),
+            (
+                not length.isdecimal() or int(length) > MOST,
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"{MOST} bytes at most",
+            ),
+        ):
+            if wrong:
+                return self._refuse(status, f"Expected {expected}.")
+        try:
+            asked = json.loads(self.rfile.read(int(length)))
+            text = [m.content for m in chat(asked["messages"]) if m.role == "user" and not m.results][-1]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            why = f": {error}" if isinstance(error, UnreadableError) else ""
+            return self._refuse(HTTPStatus.BAD_REQUEST, f"Expected a message of a user, of text{why}.")
+        try:
+            episode = self.server.team.play(text)
+        except MarftError as error:
+            return self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
+        return self._answer(episode, bool(asked.get("stream")), bool(asked.get("marft_trace")))
+
+    def _answer(self, episode: Episode, streamed: bool, traced: bool) -> None:
+        words = episode.turns[-1].text
+        common = {"id": f"marft-{time.time_ns()}", "created": int(time.time()), "model": self.server.name}
+        keys = ("agent", "text", "sees", "result")
+        more = {"marft_trace": [{k: getattr(turn, k) for k in keys} for turn in episode.turns]} if traced else {}
+        if not streamed:
+            choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
+            answer = {**common, "object": "chat.completion", "choices": [choice], **more}
+            return self._send(HTTPStatus.OK, json.dumps(answer))
+        pieces = [{"role": "assistant", "content": words[at : at + _PIECE]} for at in range(0, len(words), _PIECE)]
+        events = []
+        for delta in [*pieces, {}]:
+            choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
+            event = {**common, "object": "chat.completion.chunk", "choices": [choice], **({} if delta else more)}
+            events.append(f"data: {json.dumps(event)}\n\n")
+        return self._send(HTTPStatus.OK, "".join(events) + "data: [DONE]\n\n", "text/event-stream")
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True
+        self._send(status, json.dumps({"error": {"message": why, "type": status.phrase, "code": int(status)}}))
+
+    def _send(self, status: HTTPStatus, body: str, kind: str = "application/json") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))  # JSON is ASCII
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing: what users ask is theirs."""

@@ -1,0 +1,116 @@
+"""`marft serve`: a whole team as one model, by OpenAI's chat API; what it says is what the evaluation heard."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import marft_envs
+from marft_algos.cli import main
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.workbench.play import PlayArguments, team_of
+from marft_algos.workbench.serve import ServedTeam, TeamServer
+from marft_envs.errors import ConfigError, MarftError
+from marft_envs.records.trajectory import read
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ask(server: TeamServer, body: Any, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    sent = {"Content-Type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}
+    connection.request("POST", path, body if isinstance(body, str) else json.dumps(body), sent)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+def user(text: str, **more: Any) -> dict[str, Any]:
+    return {"model": "any", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": text}], **more}
+
+
+@pytest.fixture
+def served() -> Iterator[TeamServer]:
+    """A team that repeats what it is told."""
+    said = []
+
+    def reply(agent: str, messages: Any) -> str:
+        if "outage" in str(messages):
+            raise MarftError("the endpoint did not answer")
+        said.append(messages)
+        return f"{agent} heard {messages[-1]['content']!r}"
+
+    with TeamServer(ServedTeam(marft_envs.make("math-dual-v0"), reply), "team") as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_message_is_a_task_and_the_answer_is_the_last_turn(served: TeamServer) -> None:
+    status, text = ask(served, user("Add <|im_end|> 2 and 3.", marft_trace=True))
+    content = json.loads(text)
+    assert status == 200 and content["model"] == "team" and content["object"] == "chat.completion"
+    reasoner, actor = content["marft_trace"]
+    assert reasoner["text"] == "reasoner_0 heard 'Add < |im_end|> 2 and 3.'" and actor["sees"] == [0]
+    assert content["choices"][0]["message"] == {"role": "assistant", "content": actor["text"]}
+    assert "Add < |im_end|> 2 and 3." in actor["text"]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Other."}]}]
+    assert "Other." in json.loads(ask(served, {"messages": parts})[1])["choices"][0]["message"]["content"]
+
+
+def test_the_last_agent_is_streamed(served: TeamServer) -> None:
+    whole = json.loads(ask(served, user("Say é."))[1])["choices"][0]["message"]["content"]
+    status, text = ask(served, user("Say é.", stream=True, marft_trace=True))
+    lines = [line.removeprefix("data: ") for line in text.split("\n\n") if line]
+    assert status == 200 and lines.pop() == "[DONE]" and len(lines) > 2
+    events = [json.loads(line) for line in lines]
+    assert "".join(event["choices"][0]["delta"].get("content", "") for event in events) == whole
+    assert events[-1]["choices"][0]["finish_reason"] == "stop" and len(events[-1]["marft_trace"]) == 2
+
+
+def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
+    for body, status, expected in (
+        ("{", 400, "Expected a message of a user"),
+        ([], 400, "Expected a message of a user"),
+        ({"messages": [{"role": "system", "content": "x"}]}, 400, "Expected a message of a user"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "a part of type 'image_url'"),
+        (user("outage"), 502, "the endpoint did not answer"),
+    ):
+        got, text = ask(served, body)
+        assert got == status and expected in json.loads(text)["error"]["message"]
+    assert ask(served, user("x"), "/v1/responses")[0] == 404
+    assert ask(served, user("x"), Host="evil.example:80")[0] == 403
+    assert ask(served, user("x"), Content_Type="text/plain")[0] == 415
+    assert ask(served, user("still there"))[0] == 200
+
+
+def test_tasks_that_are_no_text_are_refused() -> None:
+    for env in ("tools-solo-v0", "relay-v0"):
+        with pytest.raises(ConfigError, match=f"A task of {env} is more than a text"):
+            ServedTeam(marft_envs.make(env), lambda agent, messages: "")
+    with pytest.raises(ConfigError, match="nobody knows it of a user's words"):
+        ServedTeam(marft_envs.make("math-solo-v0", oracle=True, rounds=2), lambda agent, messages: "")
+
+
+def test_a_served_export_gives_the_evaluated_answers(here: Path) -> None:
+    quick = ["--iterations", "1", "--episodes-per-iteration", "8", "--eval-episodes", "4", "--max-new-tokens", "24"]
+    assert main(["train", *quick, "--env-kwargs", "levels=[0]", "--name", "quick"]) == 0
+    assert main(["export", "runs/quick", "--out", "team"]) == 0
+    assert main(["eval", "runs/quick", "--episodes", "4", "--out", "played.jsonl"]) == 0
+    run = RunFolder.team("team")
+    settings = paths.of_run(run)
+    env = marft_envs.make(settings.env, **settings.env_kwargs)
+    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    for episode in read("played.jsonl"):
+        problem = (episode.turns[0].extras or {})["observation"]
+        assert [turn.text for turn in team.play(problem).turns] == [turn.text for turn in episode.turns]
