@@ -99,6 +99,8 @@ class Algorithm:
     """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
     prefers: ClassVar[bool] = False
     """Whether these demonstrations are pairs of a better and a worse episode of one start, in this order."""
+    ask: Callable[[str, int], str] | None = None
+    """Asks the hosted model of ``config.proposer``, for those that have one: text, and most tokens of the answer."""
     trains: ClassVar[bool] = True
     """Whether it updates weights. Who does not has nobody to train, and all policies may be frozen or hosted."""
     candidates: int = 1

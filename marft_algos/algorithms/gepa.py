@@ -27,10 +27,8 @@ import numpy as np
 
 from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm, GroupConfig, register
-from marft_algos.config import endpoints
-from marft_algos.engines.base import EngineBase, EngineError
 from marft_algos.ranges import COUNT
-from marft_algos.types import Estimates, GenerationRequest, SamplingParams, Trajectory
+from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 from marft_envs.registry import import_for
 
@@ -103,7 +101,6 @@ class GEPA(Algorithm):
         super().__init__(config, sampling)
         self.pool: list[Candidate] = [Candidate({})]
         self.parent, self.child, self.turn = 0, dict[str, str](), 0
-        self._hosted: EngineBase | None = None
 
     def profiles(self, member: int | None) -> Mapping[str, str]:
         """Returns the parent's profiles (member 0), the child's (1), or the best candidate's (None)."""
@@ -164,21 +161,15 @@ class GEPA(Algorithm):
 
         Raises:
             ConfigError: There is no proposer.
-            EngineError: A hosted one does not answer.
+            EngineError: A hosted one does not answer; see ``ask``.
         """
         if isinstance(self.config.proposer, str):
             return _function(self.config.proposer)(agent, profile, episodes)
-        if self._hosted is None:
-            from marft_algos.engines.openai import OpenAIEngine
-
-            self._hosted = OpenAIEngine(endpoints.parse(self.config.proposer))
+        if self.ask is None:
+            raise ConfigError("A hosted proposer is asked by the project's trainer. Give proposer='module:function'.")
         told = "\n\n".join(_written(episode) for episode in episodes)
-        asked = [{"role": "user", "content": _ASKED.format(agent=agent, profile=profile, episodes=told)}]
-        request = GenerationRequest("proposer", [], self.turn, "proposer", asked)
-        (reply,) = self._hosted.generate([request], SamplingParams(max_new_tokens=self.config.proposal_tokens))
-        if reply.error:
-            raise EngineError(f"The proposer has not answered: {reply.error}")
-        fenced = _FENCED.findall(reply.text)
+        asked = _ASKED.format(agent=agent, profile=profile, episodes=told)
+        fenced = _FENCED.findall(self.ask(asked, self.config.proposal_tokens))
         return fenced[-1].strip() if fenced else ""
 
     def state_dict(self) -> dict[str, Any]:

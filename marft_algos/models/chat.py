@@ -159,10 +159,8 @@ class Chat:
             chat = []
             for message in messages:
                 if "images" in message:
-                    raise ConfigError(
-                        f"The task shows images, and '{self.spec}' is spoken to in text alone. Let a hosted model play"
-                        ' this agent: --engines AGENT=\'{kind="openai", model="…"}\'.'
-                    )
+                    says = f"The task shows images, and '{self.spec}' reads text. Let a hosted model play this agent"
+                    raise ConfigError(f'{says}: --engines AGENT=\'{{kind="openai", model="…"}}\'')
                 breaker = self.content_breaker if message["role"] in _OTHERS else self.profile_breaker
                 chat.append({**message, "content": breaker.broken(message["content"])})
             chats.append(self._folded(chat))
@@ -389,13 +387,7 @@ class Renderer:
         return ids
 
     def render(self, policy: str, messages: Messages, tools: Tools = ()) -> list[int]:
-        """Returns the prompt of one conversation as token ids, by the model's chat template.
-
-        Args:
-            policy: Whose template.
-            messages: What the agent is told.
-            tools: What the agent can call; shown if ``shows_tools``.
-        """
+        """Returns the prompt of one conversation as token ids, by the policy's template; tools if ``shows_tools``."""
         return self.render_many(policy, [messages], [tools])[0]
 
     def render_many(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from marft_algos.config import keys
+from marft_algos.config import endpoints, keys
 from marft_algos.config.endpoints import Endpoint, check_one_process
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.base import EngineError, RolloutEngine
 from marft_algos.engines.http import EngineServer
 from marft_algos.engines.ledger import Ledger, LedgerEngine
 from marft_algos.engines.mixed import MixedEngine
@@ -16,7 +17,28 @@ from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.models.policy import PolicySet
 from marft_algos.training.resolve import RunSpec
+from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
+
+
+def asker(proposer: Any) -> Callable[[str, int], str] | None:
+    """Returns what asks a hosted model that plays nobody; None where it is none.
+
+    Raises:
+        ConfigError: Its table cannot work.
+    """
+    if not isinstance(proposer, Mapping):
+        return None
+    engine = OpenAIEngine(endpoints.parse(proposer))
+
+    def ask(text: str, tokens: int) -> str:
+        request = GenerationRequest("proposer", [], 0, messages=[{"role": "user", "content": text}])
+        (reply,) = engine.generate([request], SamplingParams(max_new_tokens=tokens))
+        if reply.error:
+            raise EngineError(f"The proposer has not answered: {reply.error}")
+        return reply.text
+
+    return ask
 
 
 def reach(spec: RunSpec) -> None:

@@ -109,6 +109,7 @@ def build(
         group = group or Alone()
         spec, shard = placed(spec, first, group, loaded=model is not None)
         algorithm = make_algorithm(spec, setup.sampling(config))
+        algorithm.ask = hosting.asker(getattr(algorithm.config, "proposer", None))
         base = wrap_base(*model, setup.model_settings(config)) if model else None
         renderer = setup.make_renderer(spec, base)
         setup.check_spoken(config, first, held_out, renderer, problems)
