@@ -31,8 +31,8 @@ from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.teams import Team
 from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
-from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError
-from marft_envs.registry import EnvSpec, list_envs, make, make_vec, register, spec
+from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError, absent
+from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
 
 if TYPE_CHECKING:
     from marft_envs.families.tools import ToolTask as ToolTask
@@ -45,7 +45,7 @@ __all__ = [
     "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
     "Orchestrator", "Outcome", "Router", "Rubric", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask",
     "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "judged", "list_envs", "make",
-    "make_vec", "register", "spec",
+    "make_vec", "pprint_registry", "register", "registry", "spec",
 ]  # fmt: skip
 _LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
 """What is loaded when it is asked for."""
@@ -57,7 +57,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise absent(__name__, name)
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import MISSING, fields
+from importlib import resources
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
@@ -89,3 +90,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f"Did you mean '{near[0]}'?"
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"Known: {shown}." if names else "None are known."
+
+
+def elsewhere(package: str) -> dict[str, str]:
+    """Returns what other libraries call things -> what does that here: ``elsewhere.txt`` of a package."""
+    table = (resources.files(package) / "elsewhere.txt").read_text(encoding="utf-8")
+    rows = (row.split(" | ") for row in table.splitlines())
+    return {name: here for names, here in rows for name in names.split()}
+
+
+def absent(package: str, name: str) -> AttributeError:
+    """Returns the error for a name that a package lacks; it says what does the job of a name of other libraries."""
+    here = "" if name.startswith("_") else elsewhere(package).get(name, "")
+    return AttributeError(
+        f"module '{package}' has no attribute '{name}'" + (f". Here: {here}" if here else ""), name=name
+    )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import ConfigError
-from marft_envs.registry import FOREIGN, PROGRAM
+from marft_envs.registration import FOREIGN, PROGRAM
 
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """``module:name``, in any setting."""

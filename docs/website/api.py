@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "marft_envs": {
-        "Making environments": ("make", "make_vec", "register", "spec", "list_envs", "EnvSpec", "check_env"),
+        "Making environments": (
+            "make", "make_vec", "register", "spec", "list_envs", "registry", "pprint_registry", "EnvSpec",
+            "check_env",
+        ),
         "Environment and task": (
             "FlexEnv", "Task", "ToolTask", "Team", "AgentSpec", "Outcome", "CompositeReward", "Rubric", "judged",
             "UnicodeText",

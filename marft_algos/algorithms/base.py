@@ -28,7 +28,7 @@ from marft_algos.lazy import torch
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.registry import import_for
+from marft_envs.registration import import_for
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,7 +30,7 @@ from marft_algos.algorithms.base import Algorithm, GroupConfig, register
 from marft_algos.ranges import COUNT
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
-from marft_envs.registry import import_for
+from marft_envs.registration import import_for
 
 Proposer = Callable[[str, str, Sequence[Mapping[str, Any]]], str]
 """(agent, its profile, episodes) -> another profile. An episode has ``task_id``, ``score``, ``success`` and ``turns``:

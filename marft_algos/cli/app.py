@@ -306,7 +306,7 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
     """Lists what an environment of others offers, clause by clause; empty for those of this project."""
     import marft_envs
     from marft_envs.errors import ConfigError
-    from marft_envs.registry import PROGRAM
+    from marft_envs.registration import PROGRAM
 
     try:
         foreign = "target" in marft_envs.spec(target).kwargs and not target.startswith(PROGRAM)
@@ -323,7 +323,7 @@ def factory(target: str, kwargs: dict[str, Any]) -> Any:
     """Returns a callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
     import marft_envs
     from marft_envs.errors import ConfigError
-    from marft_envs.registry import FOREIGN, PROGRAM, broken, check_keywords, import_for
+    from marft_envs.registration import FOREIGN, PROGRAM, broken, check_keywords, import_for
 
     module, _, name = target.rpartition(":")
     if not module or not name.isidentifier() or target.startswith((*FOREIGN, PROGRAM)):

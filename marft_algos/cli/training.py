@@ -15,6 +15,7 @@ from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
+from marft_envs.registration import versioned
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import Draft, TrainConfig
@@ -29,6 +30,7 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
         words[:1] = ["--algo", words[0]]
     words, files = arguments.take(words, "resume", "config", "data")
     _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters", "start")
+    first |= {"env": versioned(first["env"])} if "env" in first else {}
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
     named = bool(argv) and not argv[0].startswith("-")

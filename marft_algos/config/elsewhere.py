@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from importlib import resources
 
 from marft_algos.config.presets import BF16_OPTIONS
+from marft_envs import errors
 
-_TABLE = (resources.files("marft_algos.config") / "elsewhere.txt").read_text(encoding="utf-8")
-_ROWS = [row.split(" | ") for row in _TABLE.replace("BF16", BF16_OPTIONS).splitlines()]
-ELSEWHERE = {name: here for names, here in _ROWS for name in names.split()}
+ELSEWHERE = {name: here.replace("BF16", BF16_OPTIONS) for name, here in errors.elsewhere("marft_algos.config").items()}
 """What settings of this name, of other trainers, are called here."""
 
 

@@ -242,6 +242,7 @@ class TrainConfig(Settings):
             if isinstance(value := getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
         super().__post_init__()
+        object.__setattr__(self, "env", marft_envs.registration.versioned(self.env))
         if isinstance(self.algorithm, Mapping):
             _check_names((), self.algorithm, settings_of(self.algo))
             object.__setattr__(self, "algorithm", checked(settings_of(self.algo), self.algorithm))

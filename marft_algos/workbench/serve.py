@@ -22,7 +22,7 @@ from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.chats import UnreadableError, chat
-from marft_envs.registry import make
+from marft_envs.registration import make
 
 MOST = 4 << 20
 """Bytes of a request."""

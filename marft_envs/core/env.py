@@ -115,6 +115,13 @@ class FlexEnv(AECEnv):
         self.schedule = self._new_schedule(None, {})
         """The episode."""
 
+    @property
+    def spec(self) -> Any:
+        """Returns the :class:`marft_envs.EnvSpec` that this was made of; None: nobody has registered it."""
+        from marft_envs import registration
+
+        return registration.registered(self.env_id)
+
     # PettingZoo's API ------------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:

@@ -40,7 +40,7 @@ from marft_envs.powers import TrustError, refusal
 from marft_envs.records import otel_parts as parts
 from marft_envs.records import trajectory
 from marft_envs.records.otel_parts import ModelSource, run_sources
-from marft_envs.registry import importable
+from marft_envs.registration import importable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -23,7 +23,7 @@ from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.powers import Power, TrustError, powers, refusal
 from marft_envs.records.reading import CRITICAL_PATH, episode_of
-from marft_envs.registry import make
+from marft_envs.registration import make
 
 _UNWRITABLE = "__repr__"
 """Key under which a value that JSON cannot hold is described."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError
-from marft_envs.registry import make
+from marft_envs.registration import make
 from marft_envs.testing import invariants
 from marft_envs.testing.invariants import Build
 

@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import pettingzoo
 import pytest
 
 import marft_envs
 from helpers.flex import flex
-from marft_envs import ConfigError, FlexEnv, registry
+from marft_envs import ConfigError, FlexEnv, registration
 
 
 @pytest.fixture(autouse=True)
 def _own_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
-    monkeypatch.setattr(registry, "_plugins_loaded", set())
+    monkeypatch.setattr(registration, "_specs", dict(registration._specs))
+    monkeypatch.setattr(registration, "_plugins_loaded", set())
 
 
 def small(n: int = 2, max_rounds: int = 1) -> FlexEnv:
@@ -39,7 +41,7 @@ def test_make_sets_the_id_and_remembers_the_keywords() -> None:
 @pytest.mark.parametrize(
     ("id", "words"),
     [
-        ("relay", "Did you mean 'relay-v0'"),
+        ("relai", "Did you mean 'relay-v0'"),
         ("relai-v0", "Did you mean 'relay-v0'"),
         ("relay-v7", "no version 7 of 'relay'. There is: relay-v0"),
         ("nowhere_at_all:relay-v0", "no module 'nowhere_at_all'"),
@@ -81,6 +83,37 @@ def test_module_colon_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert marft_envs.make("my_envs_module:mine/there-v0").env_id == "mine/there-v0"
 
 
+def test_without_a_version_the_newest_is_made() -> None:
+    for version in (2, 10, 9):
+        marft_envs.register(f"mine/small-v{version}", small)
+    with pytest.warns(UserWarning, match="'mine/small' without a version is 'mine/small-v10', the newest"):
+        env = marft_envs.make("mine/small")
+    assert env.env_id == "mine/small-v10" and env.spec == marft_envs.spec("mine/small-v10")
+    assert env.spec.make(max_rounds=3).rules.max_rounds == 3 and small().spec is None
+    assert (
+        registration.versioned("mine/large") == "mine/large"
+        and registration.versioned("a:mine/small") == "a:mine/small"
+    )
+
+
+def test_the_registry_is_a_mapping_of_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(marft_envs.registry) == [spec.id for spec in marft_envs.list_envs()]
+    assert "relay-v0" in marft_envs.registry and "relay" not in marft_envs.registry
+    marft_envs.pprint_registry()
+    assert capsys.readouterr().out.count("\n") == len(marft_envs.registry)
+
+
+def test_gymnasium_and_pettingzoo_know_an_id_once_it_is_registered() -> None:
+    marft_envs.register("small-v0", small, {"n": 2})
+    env = gymnasium.make("marft/small-v0", agent="b_0", partners={"a_0": "hello"}, max_rounds=2)
+    assert env.reset(seed=0)[1]["skipped"] == 0 and env.spec is not None and env.spec.id == "marft/small-v0"
+    assert pettingzoo.make("aec", "marft/small-v0").possible_agents == ["a_0", "b_0"]
+    assert isinstance(pettingzoo.make("parallel", "marft/small-v0"), pettingzoo.ParallelEnv)
+    assert gymnasium.make("marft/math-solo-v0", levels=[0]).unwrapped.agent == "actor_0"
+    with pytest.raises(ConfigError, match=r"Expected agent='b_0', and partners="):
+        gymnasium.make("marft/small-v0")
+
+
 class _Point:
     def __init__(self, name: str, loaded: list[str]) -> None:
         self.name, self.value, self._loaded = name, f"{name}_plugin", loaded
@@ -94,7 +127,7 @@ class _Point:
 def test_plugins_load_when_their_namespace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     points = [_Point("ours", loaded), _Point("theirs", loaded)]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "marft.envs" else [])
+    monkeypatch.setattr(registration, "entry_points", lambda group: points if group == "marft.envs" else [])
     marft_envs.make("relay-v0")
     assert loaded == []
     marft_envs.make("theirs/thing-v0")

@@ -11,7 +11,7 @@ import yaml
 
 import marft_envs
 from marft_algos.algorithms.base import Algorithm
-from marft_envs import registry
+from marft_envs import registration
 from website import __main__ as build
 from website import api, draw, figures, gallery, leaderboard, links, notebooks
 
@@ -68,7 +68,7 @@ def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: p
 
 def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     before = gallery.ids()
-    monkeypatch.setattr(registry, "_specs", dict(registry._specs))
+    monkeypatch.setattr(registration, "_specs", dict(registration._specs))
     marft_envs.register("guest-v0", "examples.planted:make", None, "somebody else's")
     assert gallery.ids() == before and "relay-v0" in before
 

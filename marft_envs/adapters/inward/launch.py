@@ -23,7 +23,7 @@ from typing import IO, Any
 from marft_envs.core.faults import fault_of, show
 from marft_envs.core.types import Fault
 from marft_envs.errors import ConfigError
-from marft_envs.registry import import_for
+from marft_envs.registration import import_for
 
 OUTAGE = os.EX_TEMPFAIL
 """Exit status by which a command says that it is an outage, and no agent's fault."""

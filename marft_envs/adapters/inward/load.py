@@ -24,7 +24,7 @@ from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.adapters.inward.game import GlobalGenerators
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
-from marft_envs.registry import FOREIGN, broken
+from marft_envs.registration import FOREIGN, broken
 
 if TYPE_CHECKING:
     from marft_envs.adapters.inward.compliance import Clause

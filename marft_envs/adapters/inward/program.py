@@ -30,7 +30,7 @@ from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord, Written
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
-from marft_envs.registry import PROGRAM
+from marft_envs.registration import PROGRAM
 from marft_envs.workers.untrusted import WorkerPool
 
 Target = str | Callable[..., Any]

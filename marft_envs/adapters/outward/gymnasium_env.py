@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from marft_envs import registry
+from marft_envs import registration
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FixedPartners, Partner
 from marft_envs.errors import ConfigError, check_known
@@ -96,13 +96,22 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
         self.env.close()
 
 
-def make(env_id: str, agent: str, partners: Mapping[str, Partner] | None = None, **kwargs: Any) -> SingleAgentEnv:
-    """Builds an environment of this project and shows one agent's side of it; an entry point for Gymnasium's registry.
+def make(env_id: str, agent: str = "", partners: Mapping[str, Partner] | None = None, **kwargs: Any) -> SingleAgentEnv:
+    """Builds an environment of this project and shows one agent's side of it.
+
+    ``gymnasium.make("marft/math-dual-v0", agent=…, partners=…)`` does the same, once ``marft_envs`` is imported.
 
     Args:
         env_id: An id of ``marft_envs``.
-        agent: Who learns.
+        agent: Who learns; empty: the only one who is no partner.
         partners: See :class:`SingleAgentEnv`.
         **kwargs: Settings of the environment.
     """
-    return SingleAgentEnv(registry.make(env_id, **kwargs), agent, partners)
+    env = registration.make(env_id, **kwargs)
+    free = [name for name in env.possible_agents if name not in (partners or {})]
+    if not agent and len(free) != 1:
+        raise ConfigError(
+            f"Nobody is said to learn in '{env_id}'. Expected agent='{env.possible_agents[-1]}', and"
+            " partners={AGENT: reply or function} for all others."
+        )
+    return SingleAgentEnv(env, agent or free[0], partners)

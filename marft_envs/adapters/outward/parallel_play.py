@@ -1,4 +1,4 @@
-"""PettingZoo: a parallel view of any D, one layer a step, and registration in PettingZoo's own registry.
+"""PettingZoo: a parallel view of any D, one layer a step, and names in PettingZoo's own registry.
 
 ::
 
@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
 import pettingzoo
 
-from marft_envs import registry
+from marft_envs import registration
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError
@@ -106,11 +105,13 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
 
 def make(env_id: str, **kwargs: Any) -> LayerParallel:
     """Builds an environment of this project and shows it in parallel."""
-    return LayerParallel(registry.make(env_id, **kwargs))
+    return LayerParallel(registration.make(env_id, **kwargs))
 
 
 def register(namespace: str = "marft") -> list[str]:
-    """Puts every environment into PettingZoo's registries: ``pettingzoo.make("aec", "marft/math-dual-v0")``.
+    """Puts every environment, plugins' too, into PettingZoo's registries: ``pettingzoo.make("aec", "marft/ID")``.
+
+    Under ``marft`` each is there already, from the moment that it is registered.
 
     Args:
         namespace: Stands before each id; ids that have a namespace of their own keep it.
@@ -122,18 +123,10 @@ def register(namespace: str = "marft") -> list[str]:
         ConfigError: PettingZoo is older than its registry.
     """
     try:
-        from pettingzoo.env_registry.registration import aec_registry
-        from pettingzoo.env_registry.registration import register as enter
+        import pettingzoo.env_registry.registration  # noqa: F401
     except ModuleNotFoundError as error:
         have = metadata.version("pettingzoo")
         raise ConfigError(
             f"pettingzoo {have} is installed; its registry came with 1.27. Type: pip install 'pettingzoo>=1.27'"
         ) from error
-    ids = []
-    for spec in registry.list_envs():
-        name = spec.id if "/" in spec.id else f"{namespace}/{spec.id}"
-        ids.append(name)
-        if name not in aec_registry:
-            enter("aec", name, functools.partial(registry.make, spec.id))
-            enter("parallel", name, functools.partial(make, spec.id))
-    return ids
+    return [registration.enter(spec.id, namespace) for spec in registration.list_envs()]

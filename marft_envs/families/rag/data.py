@@ -19,7 +19,7 @@ from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems import rows
 from marft_envs.problems.sets import ProblemSet, spread
-from marft_envs.registry import EnvSpec
+from marft_envs.registration import EnvSpec
 
 WORDS = 100
 """Most words of a passage that is cut out of a longer text: as in DPR (arXiv 2004.04906)."""

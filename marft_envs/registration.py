@@ -1,6 +1,8 @@
 """Registers environments by id: ``[namespace/]name-vN``, and ``module:id`` for those that a module registers.
 
-Environments of others go by ``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
+Without ``-vN`` an id means its newest version. Gymnasium and PettingZoo know each id as ``marft/ID`` (their registries
+have no entry points: an id is there once this package is imported). Environments of others go by
+``pettingzoo:tictactoe_v3`` and the like, or ``module:function``.
 From the first release on, anything that could move a score (data, prompt, grader, reward, limits) makes a new version
 of an id.
 """
@@ -14,11 +16,15 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, cast
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.judge import judged
@@ -49,6 +55,10 @@ class EnvSpec:
     """``module:callable``, or the callable; it returns a :class:`FlexEnv` (possibly wrapped)."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
+
+    def make(self, **kwargs: Any) -> FlexEnv:
+        """Builds the environment; see :func:`make`."""
+        return make(self.id, **kwargs)
 
     def load(self) -> Callable[..., FlexEnv]:
         """Returns the callable, importing its module on first use."""
@@ -86,7 +96,23 @@ def register(
     if old is not None and old != new:
         raise ConfigError(f"'{id}' is registered already, for {old.entry_point}. Register a new version: bump the -vN.")
     _specs[id] = new
+    enter(id)
     return new
+
+
+def enter(id: str, namespace: str = "marft") -> str:
+    """Puts an id into the registries of Gymnasium and of PettingZoo, where it has one; returns its name there."""
+    name = id if "/" in id else f"{namespace}/{id}"
+    adapters = "marft_envs.adapters.outward"
+    gymnasium.registry[name] = GymnasiumSpec(name, f"{adapters}.gymnasium_env:make", kwargs={"env_id": id})
+    try:
+        from pettingzoo.env_registry.registration import EnvSpec as ZooSpec
+        from pettingzoo.env_registry.registration import aec_registry, parallel_registry
+    except ModuleNotFoundError:  # before 1.27
+        return name
+    aec_registry[name] = ZooSpec(name, "marft_envs.registration:make", {"id": id})
+    parallel_registry[name] = ZooSpec(name, f"{adapters}.parallel_play:make", {"env_id": id})
+    return name
 
 
 def _load_plugins(only: str | None = None) -> None:
@@ -159,12 +185,55 @@ def spec(id: str) -> EnvSpec:
     if name in _specs:
         return _specs[name]
     match = _ID.fullmatch(name)
-    if match:
-        stem = name[: match.start("version") - 2]
-        versions = sorted(other for other in _specs if other.rpartition("-v")[0] == stem)
-        if versions:
-            raise ConfigError(f"There is no version {match['version']} of '{stem}'. There is: {', '.join(versions)}.")
+    stem = name[: match.start("version") - 2] if match else name
+    versions = sorted((n for n in _specs if n.rpartition("-v")[0] == stem), key=lambda n: int(n.rpartition("-v")[2]))
+    if versions and match:
+        raise ConfigError(f"There is no version {match['version']} of '{stem}'. There is: {', '.join(versions)}.")
+    if versions:
+        warnings.warn(f"'{name}' without a version is '{versions[-1]}', the newest.", stacklevel=2)
+        return _specs[versions[-1]]
     raise ConfigError(f"There is no environment '{name}'. {did_you_mean(name, _specs)} All of them: marft envs")
+
+
+def registered(id: str) -> EnvSpec | None:
+    """Returns what is registered under exactly this id, and loads nothing; None: nothing is."""
+    return _specs.get(id)
+
+
+def versioned(id: str) -> str:
+    """Returns an id with its version: the newest where it has none; as it is where nothing is registered so."""
+    if ":" in id or _ID.fullmatch(id):
+        return id
+    try:
+        return spec(id).id
+    except ConfigError:
+        return id
+
+
+class _Registry(Mapping[str, EnvSpec]):
+    def __getitem__(self, id: str) -> EnvSpec:
+        _load_plugins(id)
+        return _specs[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.id for spec in list_envs())
+
+    def __len__(self) -> int:
+        return len(list_envs())
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+registry: Mapping[str, EnvSpec] = _Registry()
+"""Every environment by its id, plugins' too; read-only."""
+
+
+def pprint_registry() -> None:
+    """Prints every id and what it is, as ``marft envs`` does."""
+    specs = list_envs()
+    width = max(len(spec.id) for spec in specs)
+    print(*(f"{spec.id:<{width}}  {spec.summary}".rstrip() for spec in specs), sep="\n")
 
 
 def list_envs() -> list[EnvSpec]:
@@ -177,7 +246,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     """Builds an environment: ``env = marft_envs.make("math-dual-v0")``.
 
     Args:
-        id: A registered id, or ``module:id``.
+        id: A registered id, or ``module:id``; without ``-vN`` its newest version.
         **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
             ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one. ``judge`` adds
             judges (:func:`marft_envs.core.judge.judged`); ``partners`` says who is played by the task's ``expert``, or
