@@ -91,6 +91,11 @@ class Settings:
         check_names(cls, values)
         return super().__new__(cls)
 
+    @classmethod
+    def elsewhere(cls, name: str) -> str:
+        """Returns what to write instead of a name that is no field's, where more is known than which is near."""
+        return ""
+
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value outside what its field declares."""
         check(self)
@@ -270,7 +275,9 @@ def check_names(kind: Any, names: Iterable[str], help_: str = "") -> None:
     """Checks that a dataclass has fields of these names; see ``given``."""
     for name in names:
         if name not in hints(kind):
-            raise ConfigError(f"There is no setting '{name}'. {did_you_mean(name, hints(kind))} {help_}".rstrip())
+            known = kind.elsewhere(name) if issubclass(kind, Settings) else ""
+            told = known or did_you_mean(name, hints(kind))
+            raise ConfigError(f"There is no setting '{name}'. {told} {help_}".rstrip())
 
 
 def converted(name: str, value: Any, hint: Any) -> Any:

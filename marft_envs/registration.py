@@ -30,6 +30,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.judge import judged
 from marft_envs.core.partners import FixedPartners, Partner, expert
 from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.problems import rows
 
 PLUGIN_GROUP = "marft.envs"
 """Entry-point group of plugins: name = namespace or id, value = a module whose import registers ids."""
@@ -260,6 +261,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     arguments = {**env_spec.kwargs, **kwargs}
     check_keywords(env_spec.id, fn, arguments)
     taken = inspect.signature(fn).parameters
+    if "data" in kwargs and "Path" in str(getattr(taken.get("data"), "annotation", "")):
+        arguments["data"] = kwargs["data"] = rows.stored(kwargs["data"])
     members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in taken}
     try:
         env = fn(**arguments)

@@ -136,8 +136,8 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
         if "env" in first and first["env"] != preset.get("env"):
             preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
         base = settings.layered(preset, settings.draft())
-    named: dict[str, Any] = {key: first[key] for key in ("algo", "env") if key in first}
-    base = settings.layered(named | ({"env_kwargs": {"data": files["data"]}} if "data" in files else {}), base)
+    named: dict[str, Any] = {key: (first | files)[key] for key in ("algo", "env", "data") if key in first | files}
+    base = settings.layered(named, base)
     if "config" in files:
         base = settings.layered(settings.read(files["config"]), base)
     return settings.layered({"algo": first.get("algo", base["algo"])}, base)

@@ -36,6 +36,8 @@ BF16: dict[str, Any] = _TABLES["bf16"]["algorithm"]
 BF16_OPTIONS = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in BF16.items())
 """The same as options of the command."""
 
+CUSTOM = "custom"
+"""What the environment of a run is called that was handed over as an object, and that no registry can make again."""
 TOYS = ("relay-v0", "xor-v0", "route-v0", "signal-v0")
 
 
@@ -48,7 +50,7 @@ def suited(env: str) -> str:
 
 def accepts(env_id: str, keyword: str) -> bool:
     """Whether the environment's constructor has this keyword."""
-    return keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
+    return env_id != CUSTOM and keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
 
 
 def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:

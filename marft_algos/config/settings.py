@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import marft_envs
 from marft_algos.config import elsewhere, endpoints, presets, trust, values
 from marft_algos.models import DATE
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SEED, SHARE, Settings, checked, defaults, given, hints
 from marft_envs.errors import ConfigError
+from marft_envs.problems import rows
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.settings import UpdateConfig
@@ -230,11 +231,11 @@ class TrainConfig(Settings):
     algorithm: Any = None
     """Settings of the algorithm."""
 
-    def __new__(cls, *_: Any, **values: Any) -> Self:
-        """Raises ``ConfigError`` for a name that is no setting's."""
-        if values.keys() - hints(cls):
-            _check_names(values, (), settings_of(values.get("algo", cls.algo)))
-        return super().__new__(cls, **values)
+    @classmethod
+    def elsewhere(cls, name: str) -> str:
+        """Returns what a setting of another trainer is called here, and where one of an algorithm goes."""
+        of_algorithms = any(name in hints(settings_of(algo)) for algo in choices()["algo"])
+        return f'Expected algorithm={{"{name}": …}} here.' if of_algorithms else elsewhere.advice(name)
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
@@ -244,7 +245,7 @@ class TrainConfig(Settings):
         super().__post_init__()
         object.__setattr__(self, "env", marft_envs.registration.versioned(self.env))
         if isinstance(self.algorithm, Mapping):
-            _check_names((), self.algorithm, settings_of(self.algo))
+            elsewhere.check(self.algorithm, hints(settings_of(self.algo)), _HELP)
             object.__setattr__(self, "algorithm", checked(settings_of(self.algo), self.algorithm))
         try:
             datetime.date.fromisoformat(self.date)
@@ -302,7 +303,8 @@ def build(table: Mapping[str, Any], base: TrainConfig | None = None) -> TrainCon
     """Makes a configuration from plain values.
 
     Args:
-        table: Settings by name; the algorithm's own in the nested table ``algorithm``.
+        table: Settings by name; the algorithm's own beside them, or in the nested table ``algorithm``; and ``data``, an
+            argument of the environment: a name, a path, or rows (:func:`marft_envs.problems.rows.stored`).
         base: Where settings that ``table`` leaves out come from, the defaults by default. Of another algorithm's
             settings those are taken that this one has too, and that are not that one's default.
 
@@ -345,24 +347,18 @@ def layered(table: Mapping[str, Any], base: Draft) -> Draft:
     """Returns settings with those of a table over them; see ``build``."""
     run_table = dict(table)
     algorithm_table = run_table.pop("algorithm", {})
-    kind = settings_of((base | run_table)["algo"])
+    algo = (base | run_table)["algo"]
+    kind = settings_of(algo)
     if not isinstance(algorithm_table, Mapping):
-        algo = (base | run_table)["algo"]
         raise ConfigError(f"[algorithm] must be a table of settings of '{algo}'; got {algorithm_table!r}.")
-    _check_names(run_table, algorithm_table, kind)
+    flat = {name: run_table.pop(name) for name in hints(kind).keys() - hints(TrainConfig).keys() & run_table.keys()}
+    if twice := flat.keys() & algorithm_table.keys():
+        raise ConfigError(f"'{min(twice)}' is there twice, alone and in the table 'algorithm'. Leave one of them out.")
+    if (data := run_table.pop("data", None)) is not None:
+        run_table["env_kwargs"] = {**run_table.get("env_kwargs", {}), "data": rows.stored(data)}
+    elsewhere.check([*run_table, *algorithm_table], hints(TrainConfig).keys() | hints(kind).keys(), _HELP)
     run = base | given(TrainConfig, run_table, _HELP)
-    return run | {"algorithm": _carried(base, kind) | given(kind, algorithm_table, _HELP)}
-
-
-def _check_names(run: Iterable[str], algorithm: Iterable[str], kind: type[UpdateConfig]) -> None:
-    """Says what to write instead of a name that is no setting's, where more is known than which is near."""
-    for key in hints(kind).keys() & set(run):
-        raise ConfigError(
-            f"'{key}' is a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={{\"{key}\": …}}."
-        )
-    for key in [*(set(run) - hints(TrainConfig).keys()), *(set(algorithm) - hints(kind).keys())]:
-        if advice := elsewhere.advice(key, hints(TrainConfig), hints(kind)):
-            raise ConfigError(f"There is no setting '{key}'. {advice} {_HELP}".rstrip())
+    return run | {"algorithm": _carried(base, kind) | given(kind, flat | dict(algorithm_table), _HELP)}
 
 
 def made(draft: Draft) -> TrainConfig:

@@ -20,6 +20,7 @@ from marft_algos.runs.intervals import Interval
 from marft_algos.runs.plots import DEMONSTRATED, NOISE
 from marft_algos.runs.trackers import TRACKERS
 from marft_algos.terminal import clean
+from marft_envs.errors import ConfigError
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -32,6 +33,35 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Flushes."""
+
+
+class Callback:
+    """A logger that hands each line of metrics to a function, or to the method ``on_iteration`` of an object.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self._take = getattr(target, "on_iteration", target)
+        if not callable(self._take) or isinstance(target, type):
+            raise ConfigError(
+                f"A callback is {target!r}. Expected a function of an iteration's metrics, or an object with"
+                " on_iteration(metrics), or with log(metrics) and close()."
+            )
+
+    def log(self, metrics: Mapping[str, Any]) -> None:
+        """Takes the numbers of one iteration."""
+        self._take(metrics)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def of_callback(callback: Any) -> Logger:
+    """Returns a callback as a logger: itself where it is one."""
+    is_one = all(hasattr(callback, name) for name in ("log", "close")) and not isinstance(callback, type)
+    return callback if is_one else Callback(callback)
 
 
 def make(name: str, run: RunFolder, iteration: int) -> Logger:

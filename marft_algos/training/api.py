@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.loggers import of_callback
+from marft_algos.training.setup import EnvFactory
 from marft_algos.training.trainer import opened, train_and_report
 from marft_algos.training.warm import warmed
+from marft_envs import FlexEnv
+from marft_envs.errors import ConfigError
 
 
-def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, **settings: Any) -> RunFolder:
+def train(
+    preset: str = "",
+    *,
+    config: Path | str = "",
+    trusted: bool = False,
+    env: str | FlexEnv | EnvFactory = "",
+    callbacks: Sequence[Any] = (),
+    **settings: Any,
+) -> RunFolder:
     """Trains a team and returns the folder of the run: metrics, episodes, checkpoints, report.
 
     Examples:
-        >>> run = marft_algos.train("quickstart", iterations=20, algorithm={"level": "action"})
+        >>> run = marft_algos.train("quickstart", iterations=20, level="action", callbacks=[print])
         >>> run.metrics()[-1]["eval/success"]
 
     Args:
@@ -24,7 +38,13 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
             or with the setting ``start`` that run's.
         config: A TOML file with settings over those of the preset, such as a run's ``config.toml``.
         trusted: Let that file name what executes or sends; see ``marft_algos.config.trust``.
-        **settings: Fields of :class:`marft_algos.TrainConfig`; the algorithm's own in the dictionary ``algorithm``.
+        env: The environment: an id; what ``marft_envs.make`` returned (the run then notes its id and arguments); any
+            other environment, or a function that makes one (no file can name it: the run calls it ``custom``).
+        callbacks: Functions of an iteration's metrics; objects with ``on_iteration(metrics)``; or loggers
+            (``marft_algos.runs.loggers.Logger``). They stand beside those of the setting ``loggers``.
+        **settings: Fields of :class:`marft_algos.TrainConfig`, and the algorithm's own (``lr=1e-4``), which may stand
+            in the dictionary ``algorithm``, too. ``data``: rows for the environment, a list of dictionaries, a
+            ``Dataset`` or a frame, or a name or path.
 
     Raises:
         ConfigError: A setting that cannot work, before any folder is made.
@@ -32,10 +52,26 @@ def train(preset: str = "", *, config: Path | str = "", trusted: bool = False, *
         TrustError: The file has settings that execute or send, and ``trusted`` is false.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the state was saved, and ``marft train --resume`` goes on.
     """
+    named, parts = _described(env)
+    settings = named | settings
     origin = str(settings.get("start") or (start.named_in(config) if config else ""))
     base = start.defaults(origin, preset, settings.get("env", ""))
     if config:
         base = configs.load(config, base, trusted=trusted)
-    with opened(warmed(configs.build(settings, base))) as (trainer, run):
+    made = configs.build(settings, base)
+    with opened(warmed(made, **parts), loggers=[of_callback(c) for c in callbacks], **parts) as (trainer, run):
         train_and_report(trainer, run)
     return run
+
+
+def _described(env: str | FlexEnv | EnvFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the settings that name an environment, and what ``build`` is given where none can."""
+    if isinstance(env, str):
+        return ({"env": env} if env else {}), {}
+    if isinstance(env, FlexEnv) and env.spec is not None:
+        try:
+            values.dumps(env.env_kwargs)
+            return {"env": env.env_id, "env_kwargs": env.env_kwargs}, {}
+        except ConfigError:
+            pass  # an argument that no file can hold
+    return {"env": presets.CUSTOM, "env_kwargs": {}}, {"env": env}

@@ -200,7 +200,7 @@ class Trainer:
 
 @contextmanager
 def opened(
-    config: TrainConfig, run: RunFolder | None = None, command: str = "", group: RankGroup | None = None
+    config: TrainConfig, run: RunFolder | None = None, command: str = "", group: RankGroup | None = None, **parts: Any
 ) -> Iterator[tuple[Trainer, RunFolder]]:
     """Begins a run, or goes on with one from its last checkpoint; its folder is locked until the end.
 
@@ -209,13 +209,14 @@ def opened(
         run: To go on with; None: its folder is made.
         command: What was typed, which the folder keeps; empty: nothing was.
         group: The ranks that train together.
+        **parts: What ``build`` takes instead of what the settings say.
     """
     group, is_new = group or Alone(), run is None
     with ExitStack() as lock:
         if run is not None:
             run = seen(run, group)
             lock.enter_context(run.locked(command))
-        trainer = Trainer(build(config, group=group), group)
+        trainer = Trainer(build(config, group=group, **parts), group)
         if run is None:
             run = trainer.start()
             lock.enter_context(run.locked(command))

@@ -21,7 +21,9 @@ from marft_algos.training.trainer import Trainer, opened, train_and_report
 from marft_envs.errors import ConfigError
 
 
-def warmed(config: TrainConfig, command: str = "", group: RankGroup | None = None, name: str = "") -> TrainConfig:
+def warmed(
+    config: TrainConfig, command: str = "", group: RankGroup | None = None, name: str = "", **parts: Any
+) -> TrainConfig:
     """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
 
     It is there already if a run of that name was broken off: then it is finished, or taken as it is.
@@ -31,6 +33,7 @@ def warmed(config: TrainConfig, command: str = "", group: RankGroup | None = Non
         command: What was typed, for whoever finds the folder.
         group: The ranks that train together.
         name: Of the warm start's run; empty: that of the run itself, with ``-warm``.
+        **parts: What ``build`` takes instead of what the settings say.
 
     Raises:
         ConfigError: The task has no expert, or a setting cannot work.
@@ -46,7 +49,7 @@ def warmed(config: TrainConfig, command: str = "", group: RankGroup | None = Non
     there = lead(group, lambda: bool(settings.name) and (root / "config.toml").is_file())
     if there:
         _check_same(RunFolder.open(root), settings)
-    with opened(settings, RunFolder.open(root) if there else None, command, group) as (trainer, run):
+    with opened(settings, RunFolder.open(root) if there else None, command, group, **parts) as (trainer, run):
         if not trainer.progress.done(settings):
             _train(trainer, run)
     return dataclasses.replace(config, start=os.path.abspath(run.root), warm_start=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import weakref
@@ -67,6 +68,41 @@ def made(
         else:
             found.append(one)
     return Lazy(ids, _Lines(path, make), np.array(places, np.int64)) if large else tuple(found)
+
+
+def stored(data: Any) -> str:
+    """Returns where rows of Python are: a JSONL file of that content, in ``$XDG_CACHE_HOME/marft/rows``.
+
+    Args:
+        data: A list of dictionaries, a ``datasets.Dataset`` or ``DatasetDict``, a frame of pandas or polars; or a name
+            or a path, which is returned as it is.
+
+    Raises:
+        DataError: It is something else, or holds something that JSON cannot.
+    """
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    splits = {f"-{name}": rows for name, rows in data.items()} if isinstance(data, Mapping) else {"": data}
+    texts = {name: _written(rows) for name, rows in splits.items()}
+    digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "rows").expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{digest}{name}.jsonl").write_text(text, encoding="utf-8")
+    return str(folder / (f"{digest}.jsonl" if "" in texts else f"{digest}-{{split}}.jsonl"))
+
+
+def _written(data: Any) -> str:
+    """Returns rows as JSONL; a number that is none (pandas' gaps) is left out."""
+    rows = data.to_dict("records") if hasattr(data, "iterrows") else getattr(data, "to_dicts", lambda: data)()
+    try:
+        kept = [{key: value for key, value in row.items() if value is None or value == value} for row in rows]
+        return "".join(json.dumps(row, default=lambda value: value.tolist()) + "\n" for row in kept)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise DataError(
+            f"data is a {type(data).__name__}, which is no list of rows that JSON can hold ({error}). Expected a data"
+            " set's name, the path of a JSONL file, a list of dictionaries, or a Dataset or DataFrame."
+        ) from error
 
 
 def pick(items: Sequence[T], numbers: Sequence[int]) -> Sequence[T]:

@@ -319,9 +319,8 @@ def test_what_other_trainers_settings_are_called_here_can_be_typed_here() -> Non
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ("lr", 'a setting of the algorithm. Put it under [algorithm]; in Python: algorithm={"lr": …}'),
-        ("learning_rate", 'In Python: algorithm={"lr": …}; on the command line: --lr RATE'),
-        ("data", 'In Python: env_kwargs={"data": …}'),
+        ("learning_rate", "In Python: lr=…; on the command line: --lr RATE"),
+        ("dataset", "In Python: data=…"),
         ("output_dir", "In Python: runs_dir=…, name=…"),
         ("reward_funcs", "In Python: env=…; on the command line: --env MODULE:ID; the environment pays"),
         ("model", "In Python: models=…"),

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.ppo import PPOConfig
-from marft_algos.config import presets
+from marft_algos.config import elsewhere, presets
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import start
@@ -308,11 +308,14 @@ def resolve(
     begun = str(next((layer["start"] for layer in reversed(layers) if "start" in layer), ""))
     base = start.defaults(begun, named, entry.id)
     known = algorithms.get(variant.algo).Config.general()
+    classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
+    everybody = frozenset(f.name for kind in classes for f in dataclasses.fields(kind.Config))
     algorithm: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
     for layer in layers:
         rest = dict(layer)
-        algorithm |= _known_settings(grid, rest.pop("algorithm", {}), known)
+        flat = {key: rest.pop(key) for key in (everybody | known) - of_runs & rest.keys()}
+        algorithm |= _known_settings(flat | rest.pop("algorithm", {}), everybody, known)
         table |= rest | {"env_kwargs": table["env_kwargs"] | rest.get("env_kwargs", {})}
     algorithm |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
     algorithm |= {"credit": grid.credit_rule(rule)} if rule else {}
@@ -327,11 +330,10 @@ def resolve(
     return settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
-def _known_settings(grid: Grid, settings: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
+def _known_settings(settings: Mapping[str, Any], everybody: Set[str], known: Set[str]) -> dict[str, Any]:
     """Picks those of the grid's settings for all algorithms that this one has."""
-    classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
-    everybody = {f.name for kind in classes for f in dataclasses.fields(kind.Config)}
     for key in settings:
         if key not in everybody | known:
-            raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {did_you_mean(key, everybody)}")
+            told = elsewhere.advice(key) or did_you_mean(key, everybody)
+            raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {told}")
     return {k: v for k, v in settings.items() if k in known}

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from marft_algos import credit as credits_
 from marft_algos.algorithms import base as algorithms
-from marft_algos.config import settings
+from marft_algos.config import elsewhere, settings
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, SEED, Range, Settings, checked, converted, hints
 from marft_algos.terminal import say
 from marft_algos.workbench.bench.folder import BenchFolder, Stage
@@ -32,6 +32,12 @@ ALL = "all"
 
 class GridTable(Settings):
     """Base class of the grid's tables: fields take what TOML, JSON and Python give them."""
+
+    @classmethod
+    def elsewhere(cls, name: str) -> str:
+        """Returns where a setting of runs is written."""
+        of_runs = hints(settings.TrainConfig).keys() | hints(algorithms.UpdateConfig).keys() | {"data"}
+        return f"Write it under [settings]: {name} = …" if name in of_runs else elsewhere.advice(name)
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for a value of the wrong type, or outside what its field declares."""
