@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from marft_envs import __version__ as __version__
+from marft_envs.errors import absent
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
@@ -29,29 +30,35 @@ if TYPE_CHECKING:
     from marft_algos.learner.learner import Learner as Learner
     from marft_algos.models.chat import Renderer as Renderer
     from marft_algos.rollout.collector import Collector as Collector
+    from marft_algos.runs.folder import RunFolder as RunFolder
     from marft_algos.training.api import train as train
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
+    from marft_algos.workbench.api import Evaluation as Evaluation
+    from marft_algos.workbench.api import evaluate as evaluate
 
 _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
+    "Evaluation": "workbench.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
     "Parts": "training.parts",
     "Renderer": "models.chat",
     "RolloutEngine": "engines.base",
+    "RunFolder": "runs.folder",
     "TrainConfig": "config.settings",
     "Trainer": "training.trainer",
     "UpdateConfig": "algorithms.base",
     "build": "training.parts",
     "check_engine": "engines.conformance",
+    "evaluate": "workbench.api",
     "register": "algorithms.base",
     "train": "training.api",
 }
-_HEAVY = {"Learner", "Parts", "Trainer", "build", "check_engine", "train"}
+_HEAVY = {"Evaluation", "Learner", "Parts", "Trainer", "build", "check_engine", "evaluate", "train"}
 """What loads the packages of the train extra."""
 __all__ = sorted(_LAZY)
 
@@ -62,7 +69,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        raise AttributeError(f"module 'marft_algos' has no attribute '{name}'")
+        raise absent(__name__, name)
     if name in _HEAVY:
         importlib.import_module("marft_algos.lazy").check_packages()
     return getattr(importlib.import_module(f"marft_algos.{_LAZY[name]}"), name)

@@ -1,4 +1,4 @@
-"""torch, imported at its first use, and the check that the packages of training are there.
+"""torch, imported at its first use, and the check that the packages of training are there; pandas likewise.
 
 Modules that an algorithm's page imports take ``torch`` from here, and names that stand in hints only (``Tensor``) under
 ``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help-all`` needs every page's settings.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -54,3 +55,16 @@ def require_training() -> None:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers|peft|torch")
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns rows as a ``pandas.DataFrame``.
+
+    Raises:
+        MissingExtraError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtraError("A DataFrame", "data") from error
+    return pandas.DataFrame(rows)

@@ -99,9 +99,12 @@ def elsewhere(package: str) -> dict[str, str]:
     return {name: here for names, here in rows for name in names.split()}
 
 
+def here(package: str, name: str) -> str:
+    """Says what does in a package what other libraries call by this name; "" where nothing is known."""
+    told = "" if name.startswith("_") else elsewhere(package).get(name, "")
+    return f"Here: {told}." if told else ""
+
+
 def absent(package: str, name: str) -> AttributeError:
     """Returns the error for a name that a package lacks; it says what does the job of a name of other libraries."""
-    here = "" if name.startswith("_") else elsewhere(package).get(name, "")
-    return AttributeError(
-        f"module '{package}' has no attribute '{name}'" + (f". Here: {here}" if here else ""), name=name
-    )
+    return AttributeError(f"module '{package}' has no attribute '{name}'. {here(package, name)}".rstrip(), name=name)

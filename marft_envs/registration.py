@@ -9,7 +9,6 @@ of an id.
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import os
@@ -19,6 +18,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any, cast
@@ -29,7 +29,8 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.judge import judged
 from marft_envs.core.partners import FixedPartners, Partner, expert
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.core.rewards import RewardedTask
+from marft_envs.errors import ConfigError, did_you_mean, here
 from marft_envs.problems import rows
 
 PLUGIN_GROUP = "marft.envs"
@@ -39,7 +40,7 @@ FOREIGN = ("pettingzoo:", "gymnasium:", "textarena:", "gem:", "reasoning_gym:")
 """Prefixes of environments of others; ``module:function`` may return one, too. See ``adapters.inward.load``."""
 PROGRAM = "program:"
 """Prefix of a command, or of ``module:function``, that is a team; see ``adapters.inward.program``."""
-MEMBERS = ("judge", "partners")
+MEMBERS = ("judge", "partners", "reward")
 """What ``make`` adds to an environment itself, whatever its factory takes."""
 LOADER = "marft_envs.adapters.inward.load:load"
 _PROGRAMS = "marft_envs.adapters.inward.program:make"
@@ -57,6 +58,9 @@ class EnvSpec:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     summary: str = ""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _known, (self.id,)  # entry points may be functions that cannot be pickled
+
     def make(self, **kwargs: Any) -> FlexEnv:
         """Builds the environment; see :func:`make`."""
         return make(self.id, **kwargs)
@@ -67,6 +71,13 @@ class EnvSpec:
             return self.entry_point
         module, _, name = self.entry_point.partition(":")
         return getattr(importlib.import_module(module), name)
+
+
+def _known(id: str) -> EnvSpec | None:
+    try:
+        return spec(id)
+    except ConfigError:
+        return None
 
 
 _specs: dict[str, EnvSpec] = {}
@@ -179,6 +190,7 @@ def spec(id: str) -> EnvSpec:
         if name not in _specs and callable(getattr(imported, name, None)):
             return EnvSpec(id, LOADER, {"target": id})
     if name not in _specs:
+        name = name.removeprefix("marft/")  # as Gymnasium's and PettingZoo's registries have it
         _load_plugins(name)
     if name in _specs:
         return _specs[name]
@@ -193,22 +205,17 @@ def spec(id: str) -> EnvSpec:
     if versions:
         warnings.warn(f"'{name}' without a version is '{versions[-1]}', the newest.", stacklevel=2)
         return _specs[versions[-1]]
+    if name in gymnasium.registry:
+        raise ConfigError(f"'{name}' is an environment of Gymnasium's. Type: gymnasium:{name}")
     raise ConfigError(f"There is no environment '{name}'. {did_you_mean(name, _specs)} All of them: marft envs")
-
-
-def registered(id: str) -> EnvSpec | None:
-    """Returns what is registered under exactly this id, and loads nothing; None: nothing is."""
-    return _specs.get(id)
 
 
 def versioned(id: str) -> str:
     """Returns an id with its version: the newest where it has none; as it is where nothing is registered so."""
     if ":" in id or _ID.fullmatch(id):
         return id
-    try:
-        return spec(id).id
-    except ConfigError:
-        return id
+    known = _known(id)
+    return id if known is None else known.id
 
 
 class _Registry(Mapping[str, EnvSpec]):
@@ -250,7 +257,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
         id: A registered id, or ``module:id``; without ``-vN`` its newest version.
         **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
             ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one. ``judge`` adds
-            judges (:func:`marft_envs.core.judge.judged`); ``partners`` says who is played by the task's ``expert``, or
+            judges (:func:`marft_envs.core.judge.judged`); ``reward``, a function of an :class:`marft_envs.Episode` or
+            ``module:function``, pays instead of the task; ``partners`` says who is played by the task's ``expert``, or
             by ``module:function`` (:class:`marft_envs.core.partners.FixedPartners`).
 
     Raises:
@@ -274,19 +282,32 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
         raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], _keywords(fn))}") from error
     env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
+    env.unwrapped.spec = env_spec
     env.unwrapped.metadata["name"] = env_spec.id
     return _with_members(env, **members) if members else env
 
 
-def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None) -> FlexEnv:
-    """Returns an environment with members that nobody trains: judges, and agents that a function plays."""
+def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None, reward: Any = None) -> FlexEnv:
+    """Returns an environment with a reward of one's own, and with members that nobody trains: judges and partners."""
     made = env.unwrapped
+    if reward:
+        function = reward if callable(reward) else named_function(str(reward))
+        if function is None:
+            raise ConfigError(f"Nothing is paid by '{reward}'. Expected a function of an episode, or module:function.")
+        made.task = RewardedTask(made.task, function, partial(getattr, made, "episode"))
     if judge:
         env = judged(env, judge)
-        env.env_kwargs = made.env_kwargs
+        env.env_kwargs, env.spec = made.env_kwargs, made.spec
     if not partners:
         return env
     return cast("FlexEnv", FixedPartners(env, {name: _partner(str(who)) for name, who in dict(partners).items()}))
+
+
+def named_function(name: str) -> Callable[..., Any] | None:
+    """Returns the function that ``module:function`` names; None if it names none."""
+    module, colon, inner = name.partition(":")
+    function = getattr(import_for(name, module), inner, None) if colon else None
+    return function if callable(function) else None
 
 
 def _partner(who: str) -> Partner:
@@ -297,9 +318,8 @@ def _partner(who: str) -> Partner:
     """
     if who == "expert":
         return expert
-    module, colon, name = who.partition(":")
-    function = getattr(import_for(who, module), name, None) if colon else None
-    if not callable(function):
+    function = named_function(who)
+    if function is None:
         raise ConfigError(
             f"Nobody is played by '{who}'. Expected 'expert', or module:function of a function from chat messages"
             " to a reply. For a model, leave the agent out here, and give it an engine: --engines AGENT={…}."
@@ -312,7 +332,7 @@ def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]
     known = _keywords(fn)
     for name in arguments:
         if name not in known:
-            raise ConfigError(f"'{id}' takes no '{name}'. {did_you_mean(name, known)}")
+            raise ConfigError(f"'{id}' takes no '{name}'. {here('marft_envs', name) or did_you_mean(name, known)}")
 
 
 def _keywords(fn: Callable[..., Any]) -> set[str]:
@@ -331,4 +351,4 @@ def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
     """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.core.vector.VectorEnv`."""
     from marft_envs.core.vector import VectorEnv
 
-    return VectorEnv([functools.partial(make, id, **kwargs)] * num_envs)
+    return VectorEnv([partial(make, id, **kwargs)] * num_envs)

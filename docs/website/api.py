@@ -27,7 +27,10 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Errors": ("MarftError", "ConfigError", "DataError", "DependencyError", "MissingExtraError"),
     },
     "marft_algos": {
-        "Training": ("train", "TrainConfig", "build", "Parts", "Trainer", "Collector", "Learner"),
+        "Training": (
+            "train", "evaluate", "TrainConfig", "RunFolder", "Evaluation", "build", "Parts", "Trainer", "Collector",
+            "Learner",
+        ),
         "Algorithms": ("Algorithm", "UpdateConfig", "GroupConfig", "ClipConfig", "register"),
         "Engines and models": ("RolloutEngine", "check_engine", "Renderer"),
     },

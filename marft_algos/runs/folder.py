@@ -14,6 +14,8 @@
 from __future__ import annotations
 
 import dataclasses
+import html
+import importlib
 import json
 import os
 import re
@@ -26,12 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marft_algos.config import trust
-from marft_algos.runs import disk, intervals
+from marft_algos.config import manual, trust
+from marft_algos.lazy import frame
+from marft_algos.runs import disk, intervals, plots
 from marft_algos.runs.disk import Inside, lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, did_you_mean
 from marft_envs.records import trajectory
 
 UNTRAINED = 0
@@ -87,7 +90,7 @@ class PanelFacts:
         return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunFolder:
     """Paths and records of one run."""
 
@@ -104,6 +107,40 @@ class RunFolder:
     curves_file = Inside("curves.png")
     commands_file = Inside("commands.jsonl")
     profiles_file = Inside("profiles.json")
+
+    def __repr__(self) -> str:
+        """Names the run, how far it is, and what its first and last evaluation measured."""
+        try:
+            lines = self.metrics()
+        except (MarftError, OSError):
+            lines = []
+        scores = " → ".join(f"{m['eval/success']:.3f}" for m in (lines[:1] + lines[1:][-1:]) if "eval/success" in m)
+        return f"<RunFolder {self.root}: iteration {lines[-1]['iteration'] if lines else 0}, success {scores or '–'}>"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(repr(self))}</p>{plots.inline(plots.svg(self.plot()))}"
+
+    def to_pandas(self) -> Any:
+        """Returns ``metrics()`` as a ``pandas.DataFrame``, a row for each iteration."""
+        return frame(self.metrics())
+
+    def plot(self) -> Any:
+        """Returns the curves as a figure of matplotlib: what ``curves.png`` shows."""
+        return plots.sheet(self.metrics())
+
+    def push_to_hub(self, name: str, *, private: bool = False) -> None:
+        """Exports the team and pushes it to the Hugging Face hub: ``marft export RUN --push USER/NAME``.
+
+        Args:
+            name: ``USER/NAME``.
+            private: Make new repositories private.
+
+        Raises:
+            ConfigError: It is no such name, there is no token, or nothing to export.
+            HubError: The hub did not take it; the export stays where it is.
+        """
+        export = importlib.import_module(f"marft_algos.{manual.MANUAL['export'].module}")
+        export.run_export([str(self.root), "--push", name, *["--private"] * private])
 
     def episodes_file(self, kind: str, iteration: int) -> Path:
         """Names the file of an iteration's ``train`` or ``eval`` episodes."""

@@ -217,21 +217,24 @@ def draw(axes: Any, diagram: Diagram, palette: Mapping[str, str]) -> None:
     axes.locator_params(axis="x", integer=True)
 
 
-def write_png(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Writes all diagrams as one picture.
+def sheet(metrics: Sequence[Mapping[str, Any]]) -> Any:
+    """Returns all diagrams as one figure of matplotlib.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    shown = diagrams(metrics)
-    if not shown:
-        return
-    palette, columns = colors(shown), 3
-    rows = -(-len(shown) // columns)
-    sheet = figure(4.4 * columns, 2.7 * rows)
+    shown, columns = diagrams(metrics), 3
+    palette, rows = colors(shown), max(-(-len(shown) // columns), 1)
+    drawn = figure(4.4 * columns, 2.7 * rows)
     for i, diagram in enumerate(shown):
-        axes = sheet.add_subplot(rows, columns, i + 1)
+        axes = drawn.add_subplot(rows, columns, i + 1)
         draw(axes, diagram, palette)
         finish(axes, diagram.title)
         axes.legend(fontsize=7, frameon=False, labelcolor=INK)
-    sheet.savefig(path, dpi=110)
+    return drawn
+
+
+def write_png(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes all diagrams as one picture; see ``sheet``."""
+    if diagrams(metrics):
+        sheet(metrics).savefig(path, dpi=110)

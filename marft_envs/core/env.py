@@ -60,6 +60,9 @@ class FlexEnv(AECEnv):
         DependencyError: If D does not fit the team.
     """
 
+    spec: Any = None
+    """The :class:`marft_envs.EnvSpec` that it was made of; None: by hand."""
+
     def __init__(
         self,
         agents: Sequence[AgentSpec],
@@ -114,13 +117,6 @@ class FlexEnv(AECEnv):
         self._rewarded = False
         self.schedule = self._new_schedule(None, {})
         """The episode."""
-
-    @property
-    def spec(self) -> Any:
-        """Returns the :class:`marft_envs.EnvSpec` that this was made of; None: nobody has registered it."""
-        from marft_envs import registration
-
-        return registration.registered(self.env_id)
 
     # PettingZoo's API ------------------------------------------------------------------------------
 
@@ -228,14 +224,7 @@ class FlexEnv(AECEnv):
         if self.render_mode is None:
             gymnasium.logger.warn("Nothing is rendered without a mode. Next: make(…, render_mode='ansi') or 'human'.")
             return None
-        lines = [f"{self.env_id} · task {self.task.task_id}"]
-        for turn in self.view.history:
-            seen = f" (sees {', '.join(map(str, turn.sees))})" if turn.sees else ""
-            lines.append(f"#{turn.index} round {turn.round + 1} {turn.agent}{seen}: {turn.text}")
-        if self.done:
-            record = self.schedule.record
-            lines.append(f"ended: {record.stop_reason}, success: {record.success}")
-        text = "\n".join(line.encode("utf-8", "replace").decode() for line in lines)
+        text = str(self.episode)
         if self.render_mode == "human":
             print(text)
             return None

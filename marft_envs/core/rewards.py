@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from marft_envs.core.types import Segment
+from marft_envs.core.types import Episode, Outcome, Segment, TurnRecord
 from marft_envs.errors import ConfigError, did_you_mean
 
 Turns = Sequence[tuple[str, float]]
@@ -169,3 +169,50 @@ class CompositeReward:
         sign = {"completion": 1.0, "progress": 1.0}
         parts = {name: sign.get(name, -1.0) * weights[name] * value for name, value in terms.items()}
         return sum(parts.values()), parts
+
+
+class RewardedTask:
+    """A task whose team is paid by a function of the episode, and nothing else; everything else is the task's own.
+
+    After each round the team is paid by how much the function's value has changed, so that the sum is its value for the
+    whole episode. ``marft_envs.make(id, reward=function)`` makes it.
+
+    Args:
+        task: The task.
+        reward: From the record so far, with the task's verdict (``success``, ``metrics``) in it, to a number.
+        record: Returns the record so far.
+    """
+
+    worst_return = None
+
+    def __init__(self, task: Any, reward: Callable[[Episode], float], record: Callable[[], Episode]) -> None:
+        self.task, self._reward, self._record, self._paid = task, reward, record, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "task" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+    def reset(self, rng: Any, options: Mapping[str, Any]) -> None:
+        """Starts an episode of the task."""
+        self._paid = 0.0
+        self.task.reset(rng, options)
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays if the task ends the episode here."""
+        outcome = self.task.on_layer(turns)
+        return self._paid_by(outcome, outcome.terminated)
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Pays what the round has changed."""
+        return self._paid_by(self.task.on_round(turns), True)
+
+    def _paid_by(self, outcome: Outcome, due: bool) -> Outcome:
+        pay = 0.0
+        if due and not outcome.fault:
+            known = self._record()
+            verdict = {"success": outcome.success, "terminated": outcome.terminated}
+            worth = self._reward(replace(known, metrics={**known.metrics, **outcome.metrics}, **verdict))
+            check_finite([worth])
+            pay, self._paid = worth - self._paid, float(worth)
+        return replace(outcome, team_reward=pay, turn_rewards={}, segments={}, agent_rewards={})

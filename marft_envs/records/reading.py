@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NoReturn, cast, get_args
 
 from marft_envs.core.faults import fault_by
+from marft_envs.core.plain import CRITICAL_PATH
 from marft_envs.core.types import (
     AgentSpec,
     Episode,
@@ -28,8 +29,6 @@ from marft_envs.errors import DataError, did_you_mean
 Check = Callable[[Any, str], Any]
 """Takes a value and where it stands; returns it as an episode holds it, or raises DataError."""
 
-CRITICAL_PATH = "critical_path"
-"""Key of a number that is written for readers of the file, and worked out again from the turns when it is read."""
 _LONGEST = 40
 
 

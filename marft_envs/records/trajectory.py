@@ -8,7 +8,6 @@ escapes; only an adjacent pair of surrogates comes back as the character that it
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,17 +15,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.plain import UNWRITABLE
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.powers import Power, TrustError, powers, refusal
-from marft_envs.records.reading import CRITICAL_PATH, episode_of
+from marft_envs.records.reading import episode_of
 from marft_envs.registration import make
-
-_UNWRITABLE = "__repr__"
-"""Key under which a value that JSON cannot hold is described."""
 
 
 class ReplayError(MarftError, AssertionError):
@@ -35,28 +30,7 @@ class ReplayError(MarftError, AssertionError):
 
 def to_dict(episode: Episode) -> dict[str, Any]:
     """Returns the episode as JSON-able data; objects that JSON cannot hold are described in their place."""
-    return json.loads(_dumps(episode))
-
-
-def _dumps(episode: Episode) -> str:
-    return json.dumps(episode, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.compare}
-        return fields | {CRITICAL_PATH: value.critical_path} if isinstance(value, Episode) else fields
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    if isinstance(value, range):
-        return list(value)
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return {_UNWRITABLE: repr(value)}
+    return episode.to_dict()
 
 
 def from_dict(data: Mapping[str, Any]) -> Episode:
@@ -81,7 +55,7 @@ def write(path: str | Path, episodes: Episode | Iterable[Episode]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         for episode in sequence:
-            line = (_dumps(episode) + "\n").encode()
+            line = (episode.to_json() + "\n").encode()
             while line:
                 line = line[os.write(descriptor, line) :]
     finally:
@@ -195,9 +169,9 @@ def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
         source = f"the record of {episode.task_id} in {episode.env_id}"
         raise TrustError(refusal(executed, source, "trusted=True, or env=your_environment"))
     kwargs = episode.env_kwargs
-    unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and _UNWRITABLE in value]
+    unwritable = [name for name, value in kwargs.items() if isinstance(value, dict) and UNWRITABLE in value]
     if unwritable:
-        what = ", ".join(f"{name}={kwargs[name][_UNWRITABLE]}" for name in unwritable)
+        what = ", ".join(f"{name}={kwargs[name][UNWRITABLE]}" for name in unwritable)
         raise ConfigError(f"The record cannot rebuild {what}. Next: replay(episode, env=your_environment).")
     if episode.env_id == "custom":
         raise ConfigError("The record names no registered environment. Next: replay(episode, env=your_environment).")

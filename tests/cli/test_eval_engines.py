@@ -20,9 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import marft_algos
 import marft_envs
 from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
+from helpers.flex import flex
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
@@ -455,3 +457,18 @@ def test_a_refused_key_stops_it_with_what_to_check(capsys: pytest.CaptureFixture
     with serving(refusing(401)) as fake:
         assert main(command(fake, "--episodes", "2")) == 1
     assert "The endpoint refuses model 'm'" in capsys.readouterr().err
+
+
+def test_python_evaluates_as_the_command_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"episodes": 2, "max_new_tokens": 4}
+    done = marft_algos.evaluate(
+        {"actor_0": "embedded"}, env=marft_envs.make("math-solo-v0", levels=[0]), samples=2, out=tmp_path / "e", **few
+    )
+    assert (
+        len(done.episodes) == done.score.n == len(done.to_pandas()) == 4 and repr(done) == f"<Evaluation {done.score}>"
+    )
+    assert "pass@2" in capsys.readouterr().out and (tmp_path / "e" / "results.json").is_file()
+    with pytest.raises(ConfigError, match=r"no setting 'episode'\. Did you mean 'episodes'"):
+        marft_algos.evaluate(env="math-solo-v0", untrained=True, episode=2)
+    with pytest.raises(ConfigError, match="No id names this environment"):
+        marft_algos.evaluate(env=flex(2), untrained=True)

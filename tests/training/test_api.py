@@ -51,7 +51,9 @@ def test_a_made_environment_is_noted_by_id_and_arguments_and_callbacks_hear_ever
     noted = config(run)
     assert (noted.env, noted.env_kwargs) == ("math-solo-v0", {"levels": [0]})
     assert (noted.algorithm.lr, noted.algorithm.group_size) == (1e-3, 2)
-    assert watcher.seen == [line["iteration"] for line in run.metrics()] == [line["iteration"] for line in lines] == [0, 1]
+    assert (
+        watcher.seen == [line["iteration"] for line in run.metrics()] == [line["iteration"] for line in lines] == [0, 1]
+    )
 
 
 def test_a_function_of_ones_own_makes_the_environment(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""A reward as a function of the episode, and episodes that show themselves."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+import marft_envs
+from marft_envs import ConfigError, Episode
+from marft_envs.core.rewards import RewardedTask
+from marft_envs.records import trajectory
+
+
+def said(episode: Episode) -> float:
+    """Pays turns, and what the task says."""
+    return len(episode.turns) + 10.0 * bool(episode.success)
+
+
+def played(env: Any, word: str = "1") -> Episode:
+    env.reset(seed=0)
+    while not env.done:
+        env.step(word)
+    return env.episode
+
+
+def channels(episode: Episode) -> tuple[list[float], list[float]]:
+    return [layer.team_reward for layer in episode.layers], [turn.reward for turn in episode.turns]
+
+
+def test_a_function_of_the_episode_pays_what_each_round_has_changed_and_nothing_else_does() -> None:
+    env = marft_envs.make("signal-v0", reward=said)
+    episode = played(env)
+    team, turns = channels(episode)
+    assert episode.team_return == said(episode) and team == [0.0, 2.0, 0.0, 2.0] and not any(turns)
+    assert channels(played(copy.deepcopy(env))) == channels(played(pickle.loads(pickle.dumps(env)))) == (team, turns)
+    assert channels(played(env)) == (team, turns), "nothing is left of the episode before"
+
+
+def test_an_end_by_the_task_is_paid_and_its_verdict_is_known() -> None:
+    for success in (True, False):
+        env = marft_envs.make("relay-v0", reward=said)
+        env.reset(seed=0)
+        env.step(env.task.expert("planner_0"))
+        gold = env.task.expert("solver_0")
+        env.step(gold if success else str((int(gold) + 1) % 4))
+        assert env.episode.success is success and env.episode.team_return == 2.0 + 10.0 * success
+
+
+def test_a_module_names_it_and_judges_come_on_top() -> None:
+    judge = {"question": "Is it right?", "levels": {"no": 0.0, "yes": 1.0}}
+    env = marft_envs.make("relay-v0", reward=f"{__name__}:said", judge=judge)
+    assert isinstance(env.task.task, RewardedTask) and env.spec == marft_envs.spec("relay-v0")
+    assert played(env, "Verdict: yes").team_return == 3.0 + 1.0 - 1.0  # the judge's turn comes after the pay
+    with pytest.raises(ConfigError, match=r"Nothing is paid by 'nobody'\. Expected a function of an episode"):
+        marft_envs.make("relay-v0", reward="nobody")
+    bad = marft_envs.make("relay-v0", reward=lambda episode: "much")
+    with pytest.raises(ConfigError, match=r"paid 'much'; expected a finite number"):
+        played(bad)
+
+
+def test_an_episode_shows_itself() -> None:
+    episode = played(marft_envs.make("relay-v0"), "<b>1</b>")
+    assert repr(episode).startswith("<Episode relay-v0 ") and "2 turns, return 0, success False" in repr(episode)
+    assert "#1 round 1 solver_0 (sees 0): <b>1</b>" in str(episode) and str(episode).splitlines()[-1].startswith(
+        "ended: "
+    )
+    assert "&lt;b&gt;1&lt;/b&gt;" in episode._repr_html_() and "<b>" not in episode._repr_html_()
+    assert trajectory.from_dict(episode.to_dict()) == episode and episode.to_dict() == trajectory.to_dict(episode)
+    assert str(episode) == _rendered(episode)
+
+
+def _rendered(episode: Episode) -> str | None:
+    env = marft_envs.make("relay-v0", render_mode="ansi")
+    played(env, "<b>1</b>")
+    return env.render()
