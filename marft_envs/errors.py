@@ -95,7 +95,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def elsewhere(package: str) -> dict[str, str]:
     """Returns what other libraries call things -> what does that here: ``elsewhere.txt`` of a package."""
     table = (resources.files(package) / "elsewhere.txt").read_text(encoding="utf-8")
-    rows = (row.split(" | ") for row in table.splitlines())
+    rows = (row.split(" | ", 1) for row in table.splitlines())
     return {name: here for names, here in rows for name in names.split()}
 
 

@@ -294,10 +294,12 @@ def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None, reward:
         function = reward if callable(reward) else named_function(str(reward))
         if function is None:
             raise ConfigError(f"Nothing is paid by '{reward}'. Expected a function of an episode, or module:function.")
-        made.task = RewardedTask(made.task, function, partial(getattr, made, "episode"))
+        made.task = RewardedTask(made.task, function)
     if judge:
         env = judged(env, judge)
         env.env_kwargs, env.spec = made.env_kwargs, made.spec
+    if reward:
+        made.task.env = env.unwrapped
     if not partners:
         return env
     return cast("FlexEnv", FixedPartners(env, {name: _partner(str(who)) for name, who in dict(partners).items()}))

@@ -27,22 +27,14 @@ from marft_algos.config import manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
-from marft_envs.errors import MarftError, did_you_mean
+from marft_envs.errors import MarftError, did_you_mean, elsewhere
 
 COMMANDS = {command: entry.what for command, entry in manual.MANUAL.items() if entry.module}
 GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for title in manual.TITLES}
 """Title, as ``marft`` alone lists them -> commands."""
 
-WISHES = {
-    **dict.fromkeys(("list", "environments"), "marft envs"),
-    **dict.fromkeys(("ls", "runs", "status"), "marft show"),
-    **dict.fromkeys(("plot", "plots", "curves", "dashboard", "ui"), "marft view"),
-    **dict.fromkeys(("compare", "diff"), "marft eval --compare RUN_A RUN_B"),
-    **dict.fromkeys(("run", "start", "fit", "learn"), "marft train"),
-    **dict.fromkeys(("deploy", "push"), "marft export RUN   (how to serve what it writes: docs/export.md)"),
-    "version": "marft --version",
-}
-"""What commands are called elsewhere -> what to type here."""
+WISHES = elsewhere("marft_algos.cli")
+"""What commands, and options of commands, are called elsewhere -> what to type here; training's: in config."""
 
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents
@@ -152,7 +144,13 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    code: int = getattr(module_of(command), f"run_{command}")(rest)
+    try:
+        code: int = getattr(module_of(command), f"run_{command}")(rest)
+    except SystemExit as refused:
+        for word in rest if refused.code else []:
+            if here := WISHES.get(command + word.partition("=")[0].replace("_", "-")):
+                say(f"{word} is written so here: {here}", error=True)
+        raise
     return code
 
 

@@ -235,7 +235,7 @@ class TrainConfig(Settings):
     def elsewhere(cls, name: str) -> str:
         """Returns what a setting of another trainer is called here, and where one of an algorithm goes."""
         of_algorithms = any(name in hints(settings_of(algo)) for algo in choices()["algo"])
-        return f'Expected algorithm={{"{name}": …}} here.' if of_algorithms else elsewhere.advice(name)
+        return elsewhere.advice(name) or f'Expected algorithm={{"{name}": …}} here.' * of_algorithms
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""

@@ -1,8 +1,10 @@
-"""Records as plain data: what JSON can hold, and a description in the place of what it cannot."""
+"""Records as plain data and as text: what JSON can hold, and a description in the place of what it cannot."""
 
 from __future__ import annotations
 
 import dataclasses
+import html
+import json
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -31,3 +33,35 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return {UNWRITABLE: repr(value)}
+
+
+class Shown:
+    """An episode as text, as a cell of a notebook, and as plain data."""
+
+    __slots__ = ()
+
+    def __repr__(self: Any) -> str:
+        """Names the episode by environment, problem and outcome; ``str`` is its transcript."""
+        how = f"return {self.team_return:g}, success {self.success}, {self.stop_reason or 'not over'}"
+        return f"<Episode {self.env_id} {self.task_id!r}: {len(self.turns)} turns, {how}>"
+
+    def __str__(self: Any) -> str:
+        """Returns the transcript: every turn with what it was shown, results and the end."""
+        lines = [f"{self.env_id} · task {self.task_id}"]
+        for turn in self.turns:
+            seen = f" (sees {', '.join(map(str, turn.sees))})" if turn.sees else ""
+            lines.append(f"#{turn.index} round {turn.round + 1} {turn.agent}{seen}: {turn.text}")
+        if self.stop_reason:
+            lines.append(f"ended: {self.stop_reason}, success: {self.success}")
+        return "\n".join(line.encode("utf-8", "replace").decode() for line in lines)
+
+    def _repr_html_(self: Any) -> str:
+        return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
+
+    def to_json(self: Any) -> str:
+        """Returns the record as one line of JSON, as ``marft_envs.records.trajectory`` writes and reads it."""
+        return json.dumps(self, default=plain)
+
+    def to_dict(self: Any) -> dict[str, Any]:
+        """Returns the same as plain data; what JSON cannot hold is described in its place."""
+        return json.loads(self.to_json())

@@ -180,13 +180,14 @@ class RewardedTask:
     Args:
         task: The task.
         reward: From the record so far, with the task's verdict (``success``, ``metrics``) in it, to a number.
-        record: Returns the record so far.
     """
 
     worst_return = None
+    env: Any = None
+    """The environment whose record is paid."""
 
-    def __init__(self, task: Any, reward: Callable[[Episode], float], record: Callable[[], Episode]) -> None:
-        self.task, self._reward, self._record, self._paid = task, reward, record, 0.0
+    def __init__(self, task: Any, reward: Callable[[Episode], float]) -> None:
+        self.task, self._reward, self._paid = task, reward, 0.0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "task" not in self.__dict__:
@@ -210,7 +211,7 @@ class RewardedTask:
     def _paid_by(self, outcome: Outcome, due: bool) -> Outcome:
         pay = 0.0
         if due and not outcome.fault:
-            known = self._record()
+            known = self.env.episode
             verdict = {"success": outcome.success, "terminated": outcome.terminated}
             worth = self._reward(replace(known, metrics={**known.metrics, **outcome.metrics}, **verdict))
             check_finite([worth])

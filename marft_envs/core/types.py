@@ -6,15 +6,13 @@ what happened, ``Outcome`` is what a task says about it, ``Episode`` is the whol
 
 from __future__ import annotations
 
-import html
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from marft_envs.core.plain import plain
+from marft_envs.core.plain import Shown
 
 Fault = Literal["", "text", "engine", "world", "machine"]
 """Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt
@@ -193,8 +191,8 @@ class RoundRecord:
     widened it and a length limit cut it."""
 
 
-@dataclass(slots=True)
-class Episode:
+@dataclass(slots=True, repr=False)
+class Episode(Shown):
     """The record of one episode: enough to replay it and to train on it."""
 
     env_id: str
@@ -228,32 +226,6 @@ class Episode:
     """Whose fault it is that it was broken off; empty: it was not."""
     planned: list[PlannedTurn] = field(default_factory=list, compare=False)
     """The layer that would have run, where a limit cut it; trainers bootstrap from it. Not written to files."""
-
-    def __repr__(self) -> str:
-        """Names the episode by environment, problem and outcome; ``str`` is its transcript."""
-        how = f"return {self.team_return:g}, success {self.success}, {self.stop_reason or 'not over'}"
-        return f"<Episode {self.env_id} {self.task_id!r}: {len(self.turns)} turns, {how}>"
-
-    def __str__(self) -> str:
-        """Returns the transcript: every turn with what it was shown, results and the end."""
-        lines = [f"{self.env_id} · task {self.task_id}"]
-        for turn in self.turns:
-            seen = f" (sees {', '.join(map(str, turn.sees))})" if turn.sees else ""
-            lines.append(f"#{turn.index} round {turn.round + 1} {turn.agent}{seen}: {turn.text}")
-        if self.stop_reason:
-            lines.append(f"ended: {self.stop_reason}, success: {self.success}")
-        return "\n".join(line.encode("utf-8", "replace").decode() for line in lines)
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="white-space: pre-wrap">{html.escape(str(self))}</pre>'
-
-    def to_json(self) -> str:
-        """Returns the record as one line of JSON, as ``marft_envs.records.trajectory`` writes and reads it."""
-        return json.dumps(self, default=plain)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the same as plain data; what JSON cannot hold is described in its place."""
-        return json.loads(self.to_json())
 
     @property
     def failed(self) -> bool:

@@ -53,7 +53,7 @@ def test_a_module_names_it_and_judges_come_on_top() -> None:
     judge = {"question": "Is it right?", "levels": {"no": 0.0, "yes": 1.0}}
     env = marft_envs.make("relay-v0", reward=f"{__name__}:said", judge=judge)
     assert isinstance(env.task.task, RewardedTask) and env.spec == marft_envs.spec("relay-v0")
-    assert played(env, "Verdict: yes").team_return == 3.0 + 1.0 - 1.0  # the judge's turn comes after the pay
+    assert played(env, "Verdict: yes").team_return == 3.0 + 1.0  # the judge's turn is one, too, and its verdict is paid
     with pytest.raises(ConfigError, match=r"Nothing is paid by 'nobody'\. Expected a function of an episode"):
         marft_envs.make("relay-v0", reward="nobody")
     bad = marft_envs.make("relay-v0", reward=lambda episode: "much")

@@ -454,7 +454,7 @@ def test_a_run_shows_itself(tmp_path: Path) -> None:
         run.append_metrics({"iteration": i, "time_elapsed": 1.0, "return": 0.5, **evaluated})
     assert repr(run).endswith("iteration 2, success 0.250 → 0.750>")
     assert list(run.to_pandas()["iteration"]) == [0, 1, 2]
-    assert run.plot().axes[0].get_title() and "<svg" in run._repr_html_()
+    assert run.plot().axes[0].get_title(loc="left") and "<svg" in run._repr_html_()
     with pytest.raises(ConfigError, match="Expected USER/NAME"):
         RunFolder.open(_begun(run)).push_to_hub("no-account")
 
