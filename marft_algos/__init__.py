@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
-    from marft_algos.workbench.api import Evaluation as Evaluation
+    from marft_algos.workbench.api import EvaluationResult as EvaluationResult
     from marft_algos.workbench.api import evaluate as evaluate
 
 _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
-    "Evaluation": "workbench.api",
+    "EvaluationResult": "workbench.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
     "Parts": "training.parts",
@@ -58,7 +58,7 @@ _LAZY = {
     "register": "algorithms.base",
     "train": "training.api",
 }
-_HEAVY = {"Evaluation", "Learner", "Parts", "Trainer", "build", "check_engine", "evaluate", "train"}
+_HEAVY = {"EvaluationResult", "Learner", "Parts", "Trainer", "build", "check_engine", "evaluate", "train"}
 """What loads the packages of the train extra."""
 __all__ = sorted(_LAZY)
 

@@ -38,7 +38,8 @@ def clean(text: object, *, line: bool = False) -> str:
 def prepared() -> Iterator[None]:
     """Prepares what a command shows besides what it says itself.
 
-    * This project's warnings are a line that begins with ``note:``, without the place in the source.
+    * Warnings to users are a line that begins with ``note:``, without the place in the source; those of libraries name
+      the module.
     * Standard output shows what its encoding lacks as ``?``, as standard error does: libraries draw on it (``marft
       top``), and so does an environment's ``render``.
     * Logging does what Python does by itself. Else the first library that sets it up has every other's notices printed
@@ -52,8 +53,9 @@ def prepared() -> Iterator[None]:
     def written(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
-        own = category is UserWarning and {"marft_algos", "marft_envs"} & set(Path(filename).parts)
-        return clean(f"note: {message}\n") if own else before(message, category, filename, lineno, line)
+        own = {"marft_algos", "marft_envs"} & set(Path(filename).parts)
+        note = f"note: {message}\n" if own else f"note: {message} ({Path(filename).stem})\n"
+        return clean(note) if category is UserWarning else before(message, category, filename, lineno, line)
 
     warnings.formatwarning = written
     try:

@@ -334,7 +334,8 @@ def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]
     known = _keywords(fn)
     for name in arguments:
         if name not in known:
-            raise ConfigError(f"'{id}' takes no '{name}'. {here('marft_envs', name) or did_you_mean(name, known)}")
+            told = f"{here('marft_envs', name)} {did_you_mean(name, known)}".lstrip()
+            raise ConfigError(f"'{id}' takes no '{name}'. {told}")
 
 
 def _keywords(fn: Callable[..., Any]) -> set[str]:

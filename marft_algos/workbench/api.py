@@ -22,7 +22,7 @@ from marft_envs.records import trajectory
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Evaluation:
+class EvaluationResult:
     """What a team did at its evaluation."""
 
     episodes: Sequence[Episode]
@@ -33,7 +33,7 @@ class Evaluation:
         return estimate(self._records())
 
     def __repr__(self) -> str:
-        return f"<Evaluation {self.score}>"
+        return f"<EvaluationResult {self.score}>"
 
     def to_pandas(self) -> Any:
         """Returns a ``pandas.DataFrame``: problem, outcome, tokens and so on, a row for each episode."""
@@ -43,7 +43,7 @@ class Evaluation:
         return [EvalRecord.of(episode) for episode in self.episodes]
 
 
-def evaluate(team: RunFolder | Path | str | Mapping[str, Any] = "", **options: Any) -> Evaluation:
+def evaluate(team: RunFolder | Path | str | Mapping[str, Any] = "", **options: Any) -> EvaluationResult:
     """Evaluates a run, an untrained team, or a team of engines, and prints what ``marft eval`` prints.
 
     Examples:
@@ -76,7 +76,7 @@ def evaluate(team: RunFolder | Path | str | Mapping[str, Any] = "", **options: A
         commands.run_eval([*run, *_words(options), "--out", str(out if "engines" in options else file)])
     except SystemExit as refused:
         raise ConfigError("marft eval cannot read these options; what is wrong is said above.") from refused
-    return Evaluation(list(trajectory.read(file)))
+    return EvaluationResult(list(trajectory.read(file)))
 
 
 def _words(options: Mapping[str, Any]) -> Iterator[str]:

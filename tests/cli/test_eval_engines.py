@@ -465,7 +465,8 @@ def test_python_evaluates_as_the_command_does(tmp_path: Path, capsys: pytest.Cap
         {"actor_0": "embedded"}, env=marft_envs.make("math-solo-v0", levels=[0]), samples=2, out=tmp_path / "e", **few
     )
     assert (
-        len(done.episodes) == done.score.n == len(done.to_pandas()) == 4 and repr(done) == f"<Evaluation {done.score}>"
+        len(done.episodes) == done.score.n == len(done.to_pandas()) == 4
+        and repr(done) == f"<EvaluationResult {done.score}>"
     )
     assert "pass@2" in capsys.readouterr().out and (tmp_path / "e" / "results.json").is_file()
     with pytest.raises(ConfigError, match=r"no setting 'episode'\. Did you mean 'episodes'"):

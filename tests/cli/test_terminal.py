@@ -168,10 +168,10 @@ def test_nothing_in_marft_algos_prints_past_it() -> None:
     assert not found
 
 
-def test_warnings_of_this_project_are_notes_without_a_place_in_the_source() -> None:
+def test_warnings_are_notes_without_a_place_in_the_source() -> None:
     with terminal.prepared():
         ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)
         theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)
     assert ours == "note: a �[2J group\n"
-    assert theirs.startswith("/other/module.py:3: UserWarning: b")
+    assert theirs == "note: b (module)\n"
     assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)

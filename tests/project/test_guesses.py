@@ -67,7 +67,7 @@ login | hf auth login
 stop | saves its state
 envs --json | marft_envs.registry
 envs --tag math | grep WORD
-eval --json | results.json
+eval --json | marft eval --compare A B
 eval --k 3 | --samples N
 eval --pass-at-k 3 | --samples N
 eval --model x | --engines MODEL
