@@ -64,7 +64,7 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
         MissingExtraError: pandas is not installed.
     """
     try:
-        import pandas
+        pandas = importlib.import_module("pandas")
     except ImportError as error:
         raise MissingExtraError("A DataFrame", "data") from error
     return pandas.DataFrame(rows)
