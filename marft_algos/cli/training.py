@@ -136,7 +136,7 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
         if "env" in first and first["env"] != preset.get("env"):
             preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
         base = settings.layered(preset, settings.draft())
-    named: dict[str, Any] = {key: (first | files)[key] for key in ("algo", "env", "data") if key in first | files}
+    named: dict[str, Any] = {key: word for key, word in {**first, **files}.items() if key in ("algo", "env", "data")}
     base = settings.layered(named, base)
     if "config" in files:
         base = settings.layered(settings.read(files["config"]), base)
