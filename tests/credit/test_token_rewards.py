@@ -29,7 +29,7 @@ from marft_envs.core.vector import VectorEnv
 from marft_envs.core.wrappers import TurnLimit
 
 CHAINS = ("team", "agent")
-ALGORITHMS = sorted(algorithm.pages())
+ALGORITHMS = sorted(name for name in algorithm.pages() if algorithm.get(name).trains)
 
 
 Charges = dict[Transition, np.ndarray]
