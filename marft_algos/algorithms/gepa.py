@@ -101,9 +101,17 @@ class GEPA(Algorithm):
         super().__init__(config, sampling)
         self.pool: list[Candidate] = [Candidate({})]
         self.parent, self.child, self.turn = 0, dict[str, str](), 0
+        self.base: dict[str, str] = {}
+        """Agent -> what it is told where a candidate says nothing, of those that are trained."""
 
     def profiles(self, member: int | None) -> Mapping[str, str]:
-        """Returns the parent's profiles (member 0), the child's (1), or the best candidate's (None)."""
+        """Returns the parent's profiles (member 0), the child's (1), or the best candidate's (None).
+
+        Raises:
+            ConfigError: There is no proposer: nothing is played in vain.
+        """
+        if isinstance(self.config.proposer, str):
+            _function(self.config.proposer)
         if member is None:
             return max(self.pool, key=Candidate.mean).profiles
         return self.child if member and self.child else self.pool[self.parent].profiles
@@ -119,6 +127,8 @@ class GEPA(Algorithm):
         pairs: dict[int, dict[bool, float]] = {}
         parent.episodes = []
         for d in trajectories:
+            if not d.episode.options.get("profiles") and not self.base:
+                self.base = {agent.name: agent.prompt for agent in d.episode.agents if agent.trained}
             is_child = bool(self.child) and dict(d.episode.options.get("profiles", {})) == self.child
             kind, score = d.task_id.rpartition("/")[0], _score(d)
             total, n = told[is_child].scores.get(kind, (0.0, 0))
@@ -130,7 +140,7 @@ class GEPA(Algorithm):
         if accepted:
             self.pool.append(child)
         metrics = {"gepa/gain": float(np.mean(gains))} if gains else {}
-        self._next(trajectories)
+        self._next()
         best = max(self.pool, key=Candidate.mean)
         return metrics | {
             "gepa/accepted": float(accepted),
@@ -138,23 +148,22 @@ class GEPA(Algorithm):
             "gepa/best": best.mean(),
         }
 
-    def _next(self, trajectories: Sequence[Trajectory]) -> None:
+    def _next(self) -> None:
         """Draws a parent, and has one agent's profile rewritten."""
         kinds = sorted({kind for c in self.pool for kind in c.scores})
         best = [int(np.argmax([c.mean(kind) for c in self.pool])) for kind in kinds]
         rng = seeds.generator(seeds.parents(self.seed, self.turn))
         self.parent = int(rng.choice(best)) if best else 0
-        parent, team = self.pool[self.parent], trajectories[0].episode.agents if trajectories else []
-        trained = [agent for agent in team if agent.trained]
-        if not trained:
-            return
-        agent = trained[self.turn % len(trained)]
+        parent = self.pool[self.parent]
+        if not self.base:
+            return  # an outage took every episode
+        agent = list(self.base)[self.turn % len(self.base)]
         self.turn += 1
-        profile = parent.profiles.get(agent.name, agent.prompt)
+        profile = parent.profiles.get(agent, self.base[agent])
         ranked = sorted(parent.episodes, key=lambda e: e["score"])
         shown = ranked[: self.config.shown - 1] + ranked[-1:] if len(ranked) > self.config.shown else ranked
-        written = self._propose(agent.name, profile, shown)
-        self.child = {**parent.profiles, agent.name: written} if written.strip() and written != profile else {}
+        written = self._propose(agent, profile, shown)
+        self.child = {**parent.profiles, agent: written} if written.strip() and written != profile else {}
 
     def _propose(self, agent: str, profile: str, episodes: Sequence[Mapping[str, Any]]) -> str:
         """Asks the proposer for another profile; its words are text, and nothing else.
@@ -175,11 +184,11 @@ class GEPA(Algorithm):
     def state_dict(self) -> dict[str, Any]:
         """Returns the candidates, and who is tried next."""
         kept = [{"profiles": c.profiles, "scores": c.scores, "episodes": c.episodes} for c in self.pool]
-        return {"candidates": kept, "parent": self.parent, "child": self.child, "turn": self.turn}
+        return {"candidates": kept, "base": self.base, "parent": self.parent, "child": self.child, "turn": self.turn}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores ``state_dict``."""
-        self.pool = [Candidate(**kept) for kept in state["candidates"]]
+        self.pool, self.base = [Candidate(**kept) for kept in state["candidates"]], state["base"]
         self.parent, self.child, self.turn = state["parent"], state["child"], state["turn"]
 
 

@@ -71,9 +71,22 @@ def test_a_child_is_kept_if_it_scores_higher_on_its_parents_starts_and_kinds_dra
     drawn = set()
     for turn in range(20):
         made.turn = turn
-        made._next(data)
+        made._next()
         drawn.add(made.parent)
     assert drawn == {0, 1}
+
+
+def test_an_agent_that_a_candidate_does_not_rewrite_has_its_own_profile() -> None:
+    """Whoever was told what in the last iteration: a new parent may be another candidate."""
+    made = GEPA(GEPAConfig(proposer=f"{__name__}:write"))
+    made.credit(pair(0, "x", 0.5, 0.0, {}), Estimates())
+    child = dict(made.profiles(1))
+    data = pair(0, "x", 0.0, 1.0, child)
+    for d in data:
+        d.episode.agents = (AgentSpec("a", "a", "Told."), AgentSpec("b", "b", "Told."))
+    ASKED.clear()
+    made.credit(data, Estimates())
+    assert ASKED[0][:2] == ("b", "B.")
 
 
 def test_a_child_that_is_no_better_is_forgotten_and_one_like_its_parent_is_not_played() -> None:
@@ -187,7 +200,7 @@ def test_bad_proposers_are_refused() -> None:
     for bad in ("", "no_such_module_of_mine:write", f"{__name__}:nothing"):
         made = GEPA(GEPAConfig(proposer=bad))
         with pytest.raises(ConfigError, match=r"module:(function|name)"):
-            made.credit(pair(0, "x", 0.5, 0.0, {}), Estimates())
+            made.profiles(None)
     with pytest.raises(ConfigError, match="parent and child: 2"):
         GEPAConfig(group_size=4)
     assert Candidate({}).mean() == 0.5
