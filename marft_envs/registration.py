@@ -269,7 +269,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     arguments = {**env_spec.kwargs, **kwargs}
     check_keywords(env_spec.id, fn, arguments)
     taken = inspect.signature(fn).parameters
-    if "data" in kwargs and "Path" in str(getattr(taken.get("data"), "annotation", "")):
+    if kwargs.get("data") is not None and "Path" in str(getattr(taken.get("data"), "annotation", "")):
         arguments["data"] = kwargs["data"] = rows.stored(kwargs["data"])
     members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in taken}
     try:

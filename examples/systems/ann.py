@@ -28,13 +28,20 @@ def rewrite(agent: str, profile: str, episodes: Sequence[Mapping[str, Any]]) -> 
     return ROLES[(ROLES.index(profile) + 1) % len(ROLES) if profile in ROLES else len(agent) % len(ROLES)]
 
 
+def make(**kwargs: Any) -> marft_envs.FlexEnv:
+    """The team of two, told nothing."""
+    return marft_envs.make(
+        "math-dual-v0", profiles={"reasoner": NOTHING, "actor": NOTHING}, **{"levels": [0], **kwargs}
+    )
+
+
+marft_envs.register("systems/ann-v0", make, summary="Agentic Neural Networks: a team that nobody has told what to do")
 SYSTEM = System(
     "Agentic Neural Networks (2506.09046)",
-    env="math-dual-v0",
+    env="systems/ann-v0",
     algo="gepa",
     settings={
         "preset": "quickstart",
-        "env_kwargs": {"levels": [0], "profiles": {"reasoner": NOTHING, "actor": NOTHING}},
         "algorithm": {"proposer": "examples.systems.ann:rewrite"},
         "iterations": 12,
         "episodes_per_iteration": 64,

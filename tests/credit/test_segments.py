@@ -228,7 +228,9 @@ def exact(d: Trajectory, rule: str, chain: str) -> list[np.ndarray]:
 
 
 PAID = sorted(
-    x for x in algorithm.pages() if not algorithm.get(x).imitates and x not in ("at_grpo", "dpo", "rft", "sdpo")
+    x
+    for x in algorithm.pages()
+    if algorithm.get(x).trains and not algorithm.get(x).imitates and x not in ("at_grpo", "dpo", "rft", "sdpo")
 )
 """Algorithms that look at what turns are paid in episodes."""
 

@@ -14,7 +14,7 @@ rft --env relay-v0 | there is no command 'rft' | as an algorithm: marft train rf
 TRAIN | there is no command 'TRAIN' | Known: bench, check | train
 envs relai-v0 | There is no environment 'relai-v0' | Did you mean 'relay-v0'? All of them: marft | Did you mean 'relay-v0'
 envs relay-v9 | There is no version 9 of 'relay' | There is: relay-v0 | marft envs --help
-envs relay | There is no environment 'relay' | Did you mean 'relay-v0'? All of them: marft | Did you mean 'relay-v0'
+envs relai | There is no environment 'relai' | Did you mean 'relay-v0'? All of them: marft | Did you mean 'relay-v0'
 envs relay-v0 extra | Unrecognized options: extra | For full helptext | marft envs --help
 envs --bogus | Unrecognized options: --bogus | For full helptext | marft envs --help
 envs math-dual-v0 --env-kwargs levels | 'levels' is no KEY=VALUE | --env-kwargs KEY=VALUE… | marft envs --help

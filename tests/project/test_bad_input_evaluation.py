@@ -21,7 +21,7 @@ plan --models ./nowhere | There is no model folder './nowhere' | Known: dir, emb
 plan --models Qwen/NoSuchModel | The configuration of 'Qwen/NoSuchModel' is | A config.json is all that is needed | --local-dir NoSuchModel, then --models
 plan --bogus | Unrecognized options: --bogus | For full helptext | marft train --help
 plan --per-node 0 | per_node is 0 | expected at least 1 | marft plan --help
-plan nope | There is no algorithm 'nope' | Known: a2po, at_grpo, dapo, dpo, dr_grpo, | marft plan --help
+plan nope | There is no algorithm 'nope' | Known: a2po, advantage_alignment, at_grpo, | marft plan --help
 eval | Which run? | marft eval RUN | marft eval --untrained
 eval nowhere | 'nowhere' is no run: there is no config.toml | Known: evil, runs/done | marft train
 eval done --swap nobody | 'nobody' is no agent | Known: planner_0, solver_0 | marft eval --help

@@ -58,7 +58,7 @@ train --config section.toml | [algorithm] must be a table of settings of | got 3
 train --config control.toml | name in 'control.toml' holds the control | Take it out of the file | marft train --help
 train --config latin.toml | 'latin.toml' is not TOML: 'utf-8' codec can't | Expected lines such as: lr = 1e-4 | marft train --help
 train --config code.toml | 'code.toml' has settings that run code, start | Read them, and if you want that: marft train | marft train --config code.toml --trust
-train --config emptyname.toml | There is no setting '' | Known: adapter_dir, adapters, algo, | marft train --help
+train --config emptyname.toml | There is no setting '' | Known: adam_eps, adapter_dir, adapters, | marft train --help
 train --data nowhere.jsonl | 'nowhere.jsonl' is neither a data set nor a | Known: | For your own data, give the path of a JSONL
 train --data empty.jsonl | empty.jsonl holds no rows | Expected one JSON object with 'problem' and | marft train --help
 train --data noanswer.jsonl | line 1: no column 'answer' | The row has: problem | marft train --help
@@ -78,7 +78,7 @@ train --engines 'actor_0={kind="openai", model="x", api_key="sk-1"}' | engines.a
 train --engines 'actor_0={kind="openai", model="x", url="not a url"}' | engines.actor_0: | Expected {kind = "vllm", url = | marft train --help
 train --engines 'nobody={kind="openai", model="x", url="http://127.0.0.1:1"}' | 'engines' names an unknown policy 'nobody' | Known: actor_0, reasoner_0 | marft train --help
 train --env | --env needs a value | --env needs a value | marft train --help
-train --env '' | There is no environment '' | Known: code-dual-v0, code-reflect-v0, | marft envs
+train --env '' | There is no environment '' | Known: cases-v0, code-dual-v0, | marft envs
 train --env nomodule:x | There is no module 'nomodule' to import for | Expected module:name, importable from here | marft train --help
 train --env own:number | This environment cannot be trained as it is. | Needed: pettingzoo.AECEnv, | marft train --help
 train dpo | Preferences are learnt from recorded | Name them: --demonstrations runs/NAME, or a | --demonstrations runs/NAME, or a JSONL file

@@ -273,7 +273,7 @@ class Counting(RolloutQueue):
 
     def __init__(self) -> None:
         algorithm, backend = SimpleNamespace(group_size=1), SimpleNamespace(apart=False)
-        parts = SimpleNamespace(algorithm=algorithm, problems=None, demonstrations=None, curriculum=None)
+        parts = SimpleNamespace(algorithm=algorithm, problems=None, demonstrations=None, curriculum=None, followed=())
         super().__init__(cast(Any, parts), TrainConfig(iterations=9, staleness=2), cast(Any, backend), Alone())
 
     def _collect(self, iteration: int, before: Any, on_progress: OnProgress, weights: Any = None) -> Collected:
