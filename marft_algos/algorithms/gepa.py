@@ -30,7 +30,7 @@ from marft_algos.algorithms.base import Algorithm, GroupConfig, register
 from marft_algos.ranges import COUNT
 from marft_algos.types import Estimates, SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
-from marft_envs.registration import import_for
+from marft_envs.registration import named_function
 
 Proposer = Callable[[str, str, Sequence[Mapping[str, Any]]], str]
 """(agent, its profile, episodes) -> another profile. An episode has ``task_id``, ``score``, ``success`` and ``turns``:
@@ -194,9 +194,7 @@ class GEPA(Algorithm):
 
 def _function(name: str) -> Proposer:
     """Returns the function that ``module:function`` names."""
-    module, _, function = name.partition(":")
-    found = getattr(import_for(name, module), function, None) if module and function else None
-    if not callable(found):
+    if (found := named_function(name)) is None:
         raise ConfigError(
             f"gepa has no proposer '{name}'. Expected module:function, or a table: --proposer"
             ' \'{kind="openai", model="…"}\'.'

@@ -7,6 +7,7 @@
 * ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
 * ``lost/``: chunks that ended every worker that they were given to, for ``marft replay``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
+* ``profiles.json``: what agents are told best, of runs that learn this
 * ``curves.png``, ``report.html``
 * ``.lock``: held by the process that writes here, see ``disk``
 """

@@ -13,6 +13,7 @@ from marft_algos.ranks.alike import check_state
 from marft_algos.ranks.group import RankGroup, lead, restarts
 from marft_algos.runs import checkpoint
 from marft_algos.runs import start as starts
+from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
@@ -97,6 +98,6 @@ class RunState:
             return
         progress.version = self._policies.version
         if profiles := self._learner.algorithm.profiles(None):
-            run.profiles_file.write_text(json.dumps(profiles, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            write_whole(run.profiles_file, json.dumps(profiles, indent=2, ensure_ascii=False) + "\n")
         checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state, self._queue.state_dict())
         checkpoint.prune(run.checkpoints, self._config.keep, progress.best_iteration)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from helpers.runs import settings, train
+import marft_envs
+from helpers.runs import Letters, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs.folder import RunFolder
@@ -57,6 +59,27 @@ def test_a_run_of_one_policy_plays_either_side(runs: list[RunFolder], capsys: py
     assert main([*words, "--seats", "planner", "solver"]) == 1 and "would play all" in capsys.readouterr().err
     assert main(["eval", "--cross", str(runs[0].root)]) == 1 and "got one run" in capsys.readouterr().err
     assert main(["eval", str(runs[0].root), "--seats", "solver"]) == 1 and "--cross RUN RUN" in capsys.readouterr().err
+
+
+def planner(messages: Sequence[Mapping[str, str]]) -> str:
+    """A partner that nobody trains."""
+    return "plan"
+
+
+def make_three() -> marft_envs.FlexEnv:
+    team = [marft_envs.AgentSpec(f"{role}_0", role, f"Be the {role}.") for role in ("planner", "solver", "judge")]
+    return marft_envs.FlexEnv(team, Letters(), marft_envs.Chain())
+
+
+def test_partners_play_in_every_cell_and_have_no_weights(tmp_path: Path) -> None:
+    marft_envs.register("test/three-letters-v0", make_three)
+    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
+    changes = {"iterations": 1, "eval_episodes": 4, "lora_r": 2, "env": "test/three-letters-v0"}
+    changes |= {"env_kwargs": {"partners": {"planner_0": f"{__name__}:planner"}}}
+    changes |= {"policies": {"solver": "one", "judge": "other"}}
+    runs = [train(settings(model, tmp_path, seed=s, name=f"with{s}", **changes))[1] for s in (0, 1)]
+    found = cross.cross(runs)
+    assert found.seats == ["solver_0"] and found.n == 4
 
 
 def test_runs_whose_weights_do_not_fit_are_refused(runs: list[RunFolder], tmp_path: Path) -> None:

@@ -162,6 +162,9 @@ def test_an_evaluation_tells_what_the_run_has_found(model: Path, tmp_path: Path)
     evaluation = HeldOut(paths.of_run(run), 3)
     evaluation.load(run)
     assert {t.episode.agents[0].prompt for t in evaluation.play()} == {"Whistle."}
+    run.profiles_file.unlink()
+    evaluation.load(run)
+    assert {t.episode.agents[0].prompt for t in evaluation.play()} == {"Plan."}, "another run, which found none"
     run.profiles_file.write_text("{")
     with pytest.raises(ConfigError, match="Cannot read the profiles"):
         evaluation.load(run)

@@ -26,6 +26,8 @@ from marft_envs.errors import ConfigError
 
 _BAD = ("cut", "errors", "obeyed")
 """Metrics of which less is better."""
+SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
+"""Settings in which runs must agree, so that one's weights can play where another's have."""
 _NEUTRAL = ("length", "turns", "infra")
 """Metrics that are shown and judged by nobody."""
 
@@ -163,14 +165,18 @@ def _common(one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder) ->
     Raises:
         ConfigError: They cannot.
     """
-    keys = ("models", "policies", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
-    for key in keys:
-        if getattr(one, key) != getattr(other, key):
-            raise ConfigError(
-                f"{a.root.name} and {b.root.name} differ in '{key}' ({getattr(one, key)!r}, {getattr(other, key)!r}): "
-                "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
-            )
+    what = "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
+    check_alike(one, other, a, b, (*SHAPE, "policies"), what)
     return one
+
+
+def check_alike(
+    one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder, keys: Sequence[str], what: str
+) -> None:
+    """Refuses two runs that differ in one of these settings, and says what does not work then."""
+    for key in keys:
+        if (mine := getattr(one, key)) != (theirs := getattr(other, key)):
+            raise ConfigError(f"{a.root.name} and {b.root.name} differ in '{key}' ({mine!r}, {theirs!r}): {what}")
 
 
 def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:

@@ -19,17 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
+from marft_algos import credit
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import assignment
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
+from marft_algos.workbench.evaluation.compare import SHAPE, check_alike
 from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs.errors import ConfigError, did_you_mean
-
-_ALIKE = ("env", "models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
-"""Settings in which runs must agree, so that one's weights can play where another's have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,8 @@ def cross(
     """
     configs = [paths.of_run(run) for run in runs]
     for config, run in zip(configs, runs, strict=True):
-        for key in _ALIKE:
-            if (one := getattr(configs[0], key)) != (other := getattr(config, key)):
-                raise ConfigError(
-                    f"{runs[0].root.name} and {run.root.name} differ in '{key}' ({one!r}, {other!r}): one cannot play"
-                    " the other's seats. Expected runs of one environment and one shape of model."
-                )
+        what = "one cannot play the other's seats. Expected runs of one environment and one shape of model."
+        check_alike(configs[0], config, runs[0], run, ("env", *SHAPE), what)
     if not isinstance(configs[0].models, str):
         raise ConfigError(
             "Agents with base models of their own have no seat in another's team. Expected one model for all."
@@ -119,7 +114,8 @@ def cross(
 def _adapters(run: RunFolder, config: TrainConfig, both: HeldOut, which: str) -> dict[str, Path]:
     """Returns where the weights are with which a run plays an agent."""
     saved = checkpoint.pick(run.checkpoints, which) / "policies"
-    return {agent: saved / policy for agent, policy in assignment.assign(both.team, config.policies).items()}
+    team = [agent for agent in both.team if both.policies.renderer.plays(agent.name)]  # partners are not
+    return {agent: saved / policy for agent, policy in assignment.assign(team, config.policies).items()}
 
 
 def _seats(seats: Sequence[str], both: HeldOut, known: Sequence[str]) -> list[str]:
@@ -136,6 +132,5 @@ def _seats(seats: Sequence[str], both: HeldOut, known: Sequence[str]) -> list[st
 
 def _paid(trajectory: Trajectory, agents: Sequence[str]) -> float:
     """Returns what these agents were paid, each, mean over them: the team's rewards, their own and their turns'."""
-    team = sum(layer.team_reward for layer in trajectory.layers)
-    own = sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers for agent in agents)
-    return float(team + (own + sum(t.turn.reward for t in trajectory.transitions if t.agent in agents)) / len(agents))
+    paid = credit.broadcast(trajectory)
+    return float(np.mean([credit.agent_score(trajectory, paid, agent, Estimates()) for agent in agents]))

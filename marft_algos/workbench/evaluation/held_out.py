@@ -52,6 +52,7 @@ class HeldOut:
         self.policies = setup.make_policies(spec)
         self.names = setup.saved_policies(config, self.policies)
         self._engine = hosting.make_engine(spec, self.policies, local=True)
+        self._told: dict[str, str] = {}
 
     def check(self) -> None:
         """Checks that the problems fit the models' contexts, and that calls are read as models write them.
@@ -65,9 +66,10 @@ class HeldOut:
 
     def load(self, run: RunFolder, which: str = "last") -> None:
         """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""
+        self._told = {}
         if run.profiles_file.is_file():
             with reading(f"Cannot read the profiles in '{run.profiles_file}'", "Expected a file that a run wrote."):
-                self.panel = told(self.panel, [json.loads(run.profiles_file.read_text(encoding="utf-8"))])
+                self._told = dict(json.loads(run.profiles_file.read_text(encoding="utf-8")))
         checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), self.policies, self.names)
 
     def play(self) -> list[Trajectory]:
@@ -95,7 +97,7 @@ class HeldOut:
         return self._play(self.config, engine)
 
     def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
-        return evaluate.play(config, self.make_env, self.panel, self.policies.renderer, engine)
+        return evaluate.play(config, self.make_env, told(self.panel, [self._told]), self.policies.renderer, engine)
 
 
 def score(played: Sequence[Trajectory]) -> float:

@@ -23,7 +23,7 @@ from typing import IO, Any
 from marft_envs.core.faults import fault_of, show
 from marft_envs.core.types import Fault
 from marft_envs.errors import ConfigError
-from marft_envs.registration import import_for
+from marft_envs.registration import named_function
 
 OUTAGE = os.EX_TEMPFAIL
 """Exit status by which a command says that it is an outage, and no agent's fault."""
@@ -70,9 +70,7 @@ def launcher(target: str | Callable[..., Any]) -> tuple[str, Launch]:
 
 def function_of(name: str, what: str) -> Callable[..., Any]:
     """Returns the function of a name; raises ``ConfigError`` if there is none."""
-    module, _, attribute = name.partition(":")
-    function = getattr(import_for(name, module), attribute, None) if attribute else None
-    if not callable(function):
+    if (function := named_function(name)) is None:
         raise ConfigError(f"There is no {what} '{name}'. Expected module:function.")
     return function
 
