@@ -52,6 +52,7 @@ SYSTEM = System(
     env="systems/cmat-v0",
     algo="mappo",
     settings={"policies": {"consensus_0": "consensus", **dict.fromkeys(ACTORS, "actor")}},
+    control={"env_kwargs": {"dependency": "chain"}},
     claim="Acting at once on a consensus is as good as acting in turn (--env-kwargs dependency=chain).",
 )
 

@@ -5,7 +5,7 @@ agent that sees both halves, and the gap is the difference. Departs: a maze of f
 may be blocked in either half; teams are trained, where the paper measures models as they are (`marft eval --engines`
 pairs different ones).
 
-    python examples/systems/run.py collaboration_gap --single
+    python examples/systems/run.py collaboration_gap --rivals
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ SYSTEM = System(
     env="systems/comam-v0",
     algo="mappo",
     settings={"algorithm": {"credit": "rank"}},
+    control={"algorithm": {"credit": {"rule": "local", "alpha": 0.0}}},
     claim="Shares of the global reward by rank beat own rewards alone (credit = {rule = 'local', alpha = 0}).",
 )
 

@@ -59,6 +59,7 @@ SYSTEM = System(
     env="systems/hammer-v0",
     algo="marft",
     settings={"policies": {"centre_0": "centre", **dict.fromkeys(LOCALS, "local")}},
+    control={"env_kwargs": {"dependency": "independent"}},
     claim="With the centre's message local agents do better than without (--env-kwargs dependency=independent).",
 )
 

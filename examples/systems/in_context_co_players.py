@@ -65,6 +65,7 @@ SYSTEM = System(
     env="systems/in_context_co_players-v0",
     algo="ippo",
     settings={"policies": "shared", "pool": 4},
+    control={"pool": 0},
     claim="With co-players that differ, self-interested agents cooperate more than with themselves alone.",
 )
 

@@ -96,6 +96,7 @@ SYSTEM = System(
     env="systems/maporl-v0",
     algo="ippo",
     settings={"policies": "shared", "warm_start": 8, "iterations": 24},
+    control={"env_kwargs": {"incentive": 0.0}},
     claim="Debaters that are trained together, with incentives, come to agree on what is right (without: incentive=0).",
 )
 

@@ -79,6 +79,7 @@ SYSTEM = System(
     env="systems/read-v0",
     algo="ippo",
     settings={"policies": {PLANNER: "planner", CRITIC: "critic"}},
+    control={"env_kwargs": {"dependency": [[PLANNER]]}, "policies": "shared"},
     claim="Who is shown a plan's value ends above who is not (--env-kwargs dependency=[[planner_0]]).",
 )
 

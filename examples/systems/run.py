@@ -1,13 +1,16 @@
 """Trains the systems of this folder, one after the other, and prints what came of each.
 
 python examples/systems/run.py --all --iterations 2        # does every one run?
-python examples/systems/run.py rema malt --seeds 0 1 --single
+python examples/systems/run.py rema hammer --seeds 0 1 --rivals
+
+Results are kept in ``OUT/results.jsonl``; what stands there is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import sys
 import time
 from pathlib import Path
@@ -15,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from examples.systems.system import System, scores  # noqa: E402
+from examples.systems.system import System, processed, scores  # noqa: E402
 
 NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("run", "system", "__init__"))
 
@@ -33,7 +36,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--iterations", type=int, default=0, help="so many, with few episodes; default: a full run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--single", action="store_true", help="one agent, too, where there is one")
+    parser.add_argument(
+        "--rivals",
+        action="store_true",
+        help="where there are such: one agent with as many processed tokens, and the team without what the paper adds",
+    )
     parser.add_argument("--out", default="runs/systems")
     args = parser.parse_args(argv)
     names = NAMES if args.all else args.names
@@ -42,16 +49,36 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(
             f"There is no system {', '.join(unknown) or '(none was named)'}. Expected --all, or of: {', '.join(NAMES)}."
         )
+    kept = Path(args.out) / "results.jsonl"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
     print(f"{'system':<22} {'who':<7} {'seed':>4} {'before':>7} {'after':>7} {'s':>6}")
     for name in names:
         one = system(name)
-        for single in (False, True) if args.single and one.single else (False,):
-            for seed in args.seeds:
-                begun = time.perf_counter()
-                before, after = scores(one.train(args.iterations, seed, single, args.out))
-                took = time.perf_counter() - begun
-                who = "single" if single else "team"
-                print(f"{name:<22} {who:<7} {seed:>4} {before:>7.2f} {after:>7.2f} {took:>6.0f}", flush=True)
+        rivals = [who for who in ("single", "control") if args.rivals and getattr(one, who)]
+        for seed in args.seeds:
+            budget = None
+            for who in ("team", *rivals):
+                key = {"system": name, "who": who, "seed": seed, "iterations": args.iterations}
+                row = next((row for row in done if row.items() >= key.items()), None)
+                if row is None:
+                    row = key | _row(one, args.iterations, seed, who, args.out, budget if who == "single" else None)
+                    with kept.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                budget = row["processed"] if who == "team" else budget
+                said = f"{row['before']:>7.2f} {row['after']:>7.2f} {row['seconds']:>6.0f}"
+                print(f"{name:<22} {who:<7} {seed:>4} {said}", flush=True)
+
+
+def _row(one: System, iterations: int, seed: int, who: str, out: str, budget: int | None) -> dict[str, object]:
+    """Trains one team or rival; returns its result."""
+    begun = time.perf_counter()
+    run = one.train(iterations, seed, who, out, None if iterations else budget)
+    before, after = scores(run)
+    last = [line for line in run.metrics() if "eval/success" in line][-1]
+    task = {key.removeprefix("eval/task/"): value for key, value in last.items() if key.startswith("eval/task/")}
+    took = time.perf_counter() - begun
+    return {"before": before, "after": after, "task": task, "processed": processed(run), "seconds": round(took)}
 
 
 if __name__ == "__main__":

@@ -79,6 +79,7 @@ SYSTEM = System(
     "Trust-and-Split (2511.19405)",
     env="systems/trust_and_split-v0",
     algo="advantage_alignment",
+    control={"algo": "ippo"},
     claim="Agents that learn for themselves end up claiming everything; Advantage Alignment keeps welfare up.",
 )
 

@@ -70,6 +70,7 @@ SYSTEM = System(
     env="systems/waltzrl-v0",
     algo="mappo",
     settings={"algorithm": {"credit": {"rule": "improvement", "critics": ["feedback"]}}},
+    control={"algorithm": {"credit": "broadcast"}},
     claim="Who is paid for improvement learns to object where it helps, and not where it does not.",
 )
 
