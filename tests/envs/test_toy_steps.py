@@ -147,7 +147,7 @@ def test_steps_and_shares_of_them_are_paid_where_that_is_asked_for(wrong: int | 
     """A wrong step is not paid; one that adds rightly to a wrong digit is; a share ends at the first wrong one."""
     for pay, team, turns in (
         ("success", float(wrong is None), [0.0] * 3),
-        ("steps", float(wrong is None), [(k != wrong) / 3 for k in range(3)]),
+        ("steps", 0.0, [(k != wrong) / 3 for k in range(3)]),
         ("graded", (3 if wrong is None else wrong) / 3, [0.0] * 3),
     ):
         env, steps = marft_envs.make("steps-v0", horizon=3, pay=pay), iter(range(3))

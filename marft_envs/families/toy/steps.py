@@ -8,8 +8,9 @@ With ``hidden=0.5``, half of the operations are seen by the *other* agent only, 
 ("31": a step to 3, and plus 1 for the other); the first is seen by all. How often a team succeeds before it is rewarded
 is set by how long it imitates the expert (``--warm-start``).
 
-``pay`` says what is paid beside success. ``"steps"`` pays each step that adds its operation to the digit said before it
-1/horizon, to whoever took it; ``"graded"`` pays the team the share of steps before the first wrong one, and not 0 or 1.
+``pay`` says what is paid in place of success. ``"steps"`` pays each step that adds its operation to the digit said
+before it 1/horizon, to whoever took it, and nothing at the end; ``"graded"`` pays the team the share of steps before the
+first wrong one.
 
 | | score |
 |---|---|
@@ -97,7 +98,7 @@ class Steps:
         return f"{text} other {told}" if (told := self._to_tell(agent)) else text
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Takes a step for each turn; at the last one, pays 1 if all were right, or the share that was."""
+        """Takes a step for each turn; at the last one, pays what ``pay`` says, and tells success."""
         paid = {turn.index: reward for turn in turns if (reward := self._step(turn.text))}
         if len(self._said) < self.horizon:
             return Outcome(turn_rewards=paid)
@@ -105,7 +106,7 @@ class Steps:
         right = [s == x for s, x in zip(said, self.digits, strict=True)]
         first = right.index(False) if False in right else self.horizon
         metrics = {"parsed": sum(s is not None for s in said) / self.horizon, "steps_right": first / self.horizon}
-        team = first / self.horizon if self.pay == "graded" else float(all(right))
+        team = {"success": float(all(right)), "graded": first / self.horizon, "steps": 0.0}[self.pay]
         return Outcome(team, paid, success=all(right), terminated=True, metrics=metrics)
 
     def _step(self, text: str) -> float:
