@@ -34,6 +34,16 @@ Row = Mapping[str, Any]
 TEAM = "chain"
 MIXED = ("solo-all", "solo-all-processed", "boss")
 """What is trained on several lengths: its own panel is no length of its own."""
+NAMES = {
+    "tree": "readers in a tree",
+    "chain": "readers in a chain",
+    "chain-capped": "chain, cut off",
+    "memory-terse": "one agent, page by page",
+    "solo-terse": "one agent, all at once",
+}
+"""Who -> what a figure calls it."""
+RAISED, TITLE = ("memory-terse",), "#1f2937"
+"""Whose name stands a line higher, since another's is beside it; the ink of the title."""
 
 
 def place(env: str) -> tuple[str, int]:
@@ -109,24 +119,46 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path) -> None:
-    """Draws score over waiting time, a curve for each who: a mark for each length, and the range of the seeds."""
-    figure = plots.figure(5, 3.6)
+def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM) -> None:
+    """Draws score over waiting time, a curve for each who, named where it ends: a mark a length, the range of seeds."""
+    figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
     for i, who in enumerate(dict.fromkeys(who for who, _ in cells)):
-        runs = [of for (name, _), of in sorted(cells.items()) if name == who]
+        lengths, runs = zip(*((n, of) for (name, n), of in sorted(cells.items()) if name == who), strict=True)
         path = [statistics.fmean(run["critical_path"] for run in of) for of in runs]
         each = [[statistics.fmean(known(run)) for run in of] for of in runs]
         mean, color = [statistics.fmean(of) for of in each], plots.COLORS[i % len(plots.COLORS)]
-        axes.plot(path, mean, "o-", color=color, label=who, markersize=4, linewidth=1.3)
+        axes.plot(path, mean, "o-", color=color, markersize=5, linewidth=1.6)
         axes.vlines(path, [min(of) for of in each], [max(of) for of in each], color=color, alpha=0.5)
+        for x, y, length in zip(path, mean, lengths, strict=True) if len(path) > 1 else ():
+            words = f"{length} windows" if length == max(lengths) else f"{length}"
+            axes.annotate(words, (x, y), (7, 2), textcoords="offset points", fontsize=8, color=plots.INK)
+        raised = 9 + 14 * (who in RAISED)
+        look = {"xytext": (-6, raised), "textcoords": "offset points", "fontsize": 10, "weight": "bold"}
+        axes.annotate(NAMES.get(who, who), (path[0], mean[0]), color=color, **look)
     axes.set_xscale("log")
-    axes.set_xticks((25, 50, 100, 200, 400), ("25", "50", "100", "200", "400"))
+    axes.set_xticks((5, 10, 25, 50, 100, 200, 400), ("5", "10", "25", "50", "100", "200", "400"))
+    axes.set_xlim(4, 900)
+    axes.set_ylim(-0.05, 1.1)
     axes.minorticks_off()
-    axes.set_xlabel("critical path of an answer, tokens")
-    plots.finish(axes, "score")
-    plots.legend(figure)
-    figure.savefig(file, dpi=110)
+    axes.set_xlabel("waiting for an answer: tokens written one after the other", fontsize=9)
+    plots.finish(axes, "documents solved")
+    axes.tick_params(labelsize=9)
+    figure.suptitle(claim(cells, team), fontsize=12, weight="bold", color=TITLE, x=0.01, ha="left")
+    figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
+
+
+def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str) -> str:
+    """Says in a sentence what the team has on the longest documents, and what is as fast as it at most has."""
+    longest = max(length for who, length in cells if who == team)
+    waits, score = {}, {}
+    for (who, length), runs in cells.items():
+        if length == longest:
+            waits[who] = statistics.fmean(run["critical_path"] for run in runs)
+            score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
+    rivals = [score[who] for who in score if who != team and waits[who] <= waits[team]]
+    words = f"Within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
+    return f"{words};\nwhat else is as fast solves {max(rivals):.0%}" if rivals else words
 
 
 def spawned(run: RunFolder) -> list[list[str]]:
@@ -192,7 +224,7 @@ def main() -> int:
     print(table(head, scores(cells)))
     print(table(["length", "difference", "by seed", "over seeds"], differences(cells, args.team)))
     if args.figure:
-        draw(cells, args.figure)
+        draw(cells, args.figure, args.team)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Draws small pictures as SVG: who hears whom, successors of turns, a timeline, points by evaluation.
 
-A picture stands on a light card of its own, so that it can be read on any page, dark ones and a forge's among them.
+A picture stands on a card of its own, so that it can be read on any page; where people want dark pages it is dark.
 """
 
 from __future__ import annotations
@@ -12,8 +12,30 @@ from html import escape
 INK, SOFT, EDGE, MAYBE, FILL = "#1f2937", "#64748b", "#4051b5", "#94a3b8", "#eef1fb"
 COLOURS = ("#4051b5", "#c2410c", "#0f766e", "#a21caf", "#b45309")
 """Five that can be told apart with the common colour-blindnesses; shapes differ, too, where it matters."""
+DARK = {
+    "#fff": "#1b1f27",
+    INK: "#e6e8ec",
+    SOFT: "#9aa5b6",
+    EDGE: "#9fa8ff",
+    MAYBE: "#7d8899",
+    FILL: "#262c3d",
+    "#e5e7eb": "#2e3440",
+    "#fff3e8": "#3a2c1e",
+    "#ecfdf5": "#16302a",
+    COLOURS[1]: "#fb923c",
+    COLOURS[2]: "#5eead4",
+}
+"""Colour on light paper -> what it is on dark paper."""
+NIGHT = "".join(
+    f'[{kind}="{day}"]{{{kind}:{night}}}'
+    for day, night in DARK.items()
+    for kind in ("fill", "stroke")
+    if kind == "fill" or day in (EDGE, MAYBE, "#e5e7eb", *COLOURS)
+)
 BOX, HIGH, ACROSS, DOWN = 128, 30, 172, 52
 """Width and height of an agent's box, and from one to the next, in pixels."""
+SAID = 14
+"""What a box is higher by that shows what was said."""
 
 
 @dataclass
@@ -32,11 +54,17 @@ class Picture:
         style = f'font-size="{size}" fill="{colour}" text-anchor="{anchor}"'
         self.parts.append(f'<text x="{x:g}" y="{y:g}" {style}>{escape(str(words))}</text>')
 
-    def box(self, x: float, y: float, words: str, fill: str = FILL, stroke: str = EDGE, width: float = BOX) -> None:
-        """Draws a named box; x and y are its upper left corner."""
-        shape = f'width="{width:g}" height="{HIGH}" rx="6" fill="{fill}" stroke="{stroke}"'
+    def box(
+        self, x: float, y: float, words: str, fill: str = FILL, stroke: str = EDGE, width: float = BOX, said: str = ""
+    ) -> None:
+        """Draws a named box, with what was said below the name; x and y are its upper left corner."""
+        high = HIGH + SAID * bool(said)
+        shape = f'width="{width:g}" height="{high}" rx="6" fill="{fill}" stroke="{stroke}"'
         self.parts.append(f'<rect x="{x:g}" y="{y:g}" {shape}/>')
-        self.text(x + width / 2, y + HIGH / 2 + 4, words, 12 if len(words) * 7 < width else 10)
+        size, said = 12 if len(words) * 7 < width else 10, said if len(said) < 20 else said[:18] + "…"
+        self.text(x + width / 2, y + HIGH / 2 + 4 - 2 * bool(said), words, size)
+        if said:
+            self.text(x + width / 2, y + HIGH + 5, said, 12, EDGE)
 
     def arrow(
         self, start: tuple[float, float], end: tuple[float, float], bend: float = 0, dashed: bool = False
@@ -67,7 +95,9 @@ class Picture:
         return "\n".join(
             (
                 f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" role="img">',
-                f"<title>{escape(self.title)}</title><defs>{heads}</defs>{card}",
+                f"<title>{escape(self.title)}</title>"
+                f"<style>@media (prefers-color-scheme: dark){{{NIGHT}}}</style>"
+                f"<defs>{heads}</defs>{card}",
                 *self.parts,
                 "</svg>\n",
             )
@@ -95,6 +125,7 @@ def layers(
     edges: Iterable[tuple[int, int]],
     D: tuple[Sequence[str], Sequence[Sequence[int]]] | None = None,
     dashed: Iterable[tuple[int, int]] = (),
+    said: Sequence[str] = (),
 ) -> str:
     """Draws turns in columns, one column a layer, and arrows from who is heard to who hears.
 
@@ -104,8 +135,9 @@ def layers(
         edges: Pairs of turns ``(heard, hears)``.
         D: Agents in canonical order, and their matrix; drawn below.
         dashed: Pairs of turns, drawn dashed.
+        said: Words of each turn, below the name of who said them; none at all: names alone.
     """
-    most = max(map(len, columns))
+    most, higher = max(map(len, columns)), SAID * bool(said)
     edges, dashed = list(edges), list(dashed)
     column_of = [x for x, column in enumerate(columns) for _ in column]
     longest = max((column_of[end] - column_of[start] for start, end in (*edges, *dashed)), default=1)
@@ -113,9 +145,9 @@ def layers(
     at = dict[int, tuple[float, float, int]]()
     for x, column in enumerate(columns):
         for y, _ in enumerate(column):
-            at[len(at)] = (20 + x * ACROSS, top + DOWN * (y + (most - len(column)) / 2), x)
+            at[len(at)] = (20 + x * ACROSS, top + (DOWN + higher) * (y + (most - len(column)) / 2), x)
     table = (44 + 20 * len(D[0])) if D else 0
-    graph = top + DOWN * most + (14 if D else 0)
+    graph = top + (DOWN + higher) * most + (14 if D else 0)
     wide = 20 + ACROSS * len(columns) - (ACROSS - BOX) + 20
     room = 7 * max(map(len, D[0])) + 20 * len(D[0]) + 60 if D else 0
     picture = Picture(max(wide, room), graph + table, title)
@@ -125,11 +157,32 @@ def layers(
         for start, end in pairs:
             (x0, y0, here), (x1, y1, there) = at[start], at[end]
             bend = 36 * (there - here - 1) if there > here else 0
-            picture.arrow((x0 + BOX, y0 + HIGH / 2), (x1, y1 + HIGH / 2), bend, style)
+            picture.arrow((x0 + BOX, y0 + (HIGH + higher) / 2), (x1, y1 + (HIGH + higher) / 2), bend, style)
     for number, name in enumerate(name for column in columns for name in column):
-        picture.box(at[number][0], at[number][1], name)
+        picture.box(at[number][0], at[number][1], name, said=said[number] if said else "")
     if D:
         matrix(picture, 20, graph + 30, *D)
+    return picture.svg()
+
+
+def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) -> str:
+    """Draws turns and who hears whom without words, as a thumbnail of one size: an agent is a colour."""
+    wide, high = 200, 76
+    picture = Picture(wide, high, "")
+    names = list(dict.fromkeys(name for column in columns for name in column))
+    across, down = (wide - 60) / max(1, len(columns) - 1), 54 / max(1, max(map(len, columns)) - 1)
+    dots = list[tuple[float, float, str]]()
+    for x, column in enumerate(columns):
+        left = 30 + x * across if len(columns) > 1 else wide / 2
+        dots += [(left, high / 2 + (y - (len(column) - 1) / 2) * min(down, 24), name) for y, name in enumerate(column)]
+    radius = max(4.0, min(8.0, 0.36 * min(down, 24), 0.3 * across))
+    for start, end in edges:
+        (x0, y0, _), (x1, y1, _) = dots[start], dots[end]
+        bend = 22 * (abs(x1 - x0) > 1.5 * across)
+        picture.arrow((x0 + radius, y0), (x1 - radius, y1), bend)
+    for x, y, name in dots:
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        picture.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}"/>')
     return picture.svg()
 
 

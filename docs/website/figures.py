@@ -18,6 +18,7 @@ from marft_algos import credit
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs import FlexEnv, StaticDAG
 from marft_envs.core.types import Episode
+from marft_envs.records import experts
 from website import draw
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,19 @@ def dependencies() -> Iterator[tuple[str, str]]:
     for name, D in {"chain": "chain", "diamond": diamond, "independent": "independent"}.items():
         episode = _played(marft_envs.make("math-quartet-v0", dependency=D))
         yield f"d_{name}.svg", _drawn(f"Four agents, D: {name}", episode)
+
+
+def episode() -> Iterator[tuple[str, str]]:
+    """An episode whose D is a tree: what each turn said, and who heard it."""
+    env = marft_envs.make("docs-tree-v0", kinds="largest", level=0, lengths=2)
+    played = experts.play(env, 0)
+    env.close()
+    columns = [[played.turns[t].agent for t in layer.turns] for layer in played.layers]
+    names = [agent.name for agent in played.agents][: len(played.turns)]
+    D = [row[: len(names)] for row in played.rounds[0].D]
+    title = "An episode: four readers side by side, whose notes are joined two at a time"
+    said = [turn.text.partition("\\boxed")[0].rstrip(" .") or turn.text for turn in played.turns]
+    yield "episode.svg", draw.layers(title, columns, played.rounds[0].edges, (names, D), said=said)
 
 
 def successors() -> Iterator[tuple[str, str]]:
@@ -106,7 +120,7 @@ def _by_tokens(seeds: Sequence[Sequence[Mapping[str, float]]]) -> dict[float, li
 
 def figures() -> Iterator[tuple[str, str]]:
     """Name of a file in ``docs/images`` and its content, of every figure."""
-    for make in (dependencies, successors, staleness, curves):
+    for make in (dependencies, episode, successors, staleness, curves):
         yield from make()
 
 
