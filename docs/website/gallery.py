@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import docstring_parser
 
 import marft_envs
 from marft_envs.core.types import Episode, optional
@@ -26,6 +29,21 @@ FAMILIES = {
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
 TOYS = ("relay", "route", "signal", "steps", "stop", "xor")
+REWARDS = {
+    "math": "1 where the last answer is [equal in mathematics](../math-answers.md) to the right one, else 0: paid to the "
+    "team at the end of a round",
+    "code": "what the last program of a round scores on tests that nobody sees, less what the round before had: 0.3 for "
+    "the share passed and 0.7 for all ([others](../code.md#rewards))",
+    "tools": "1 for exactly the wanted end state of the world and 0.3 for the share of it, less wasted steps, errors and "
+    "repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
+    "docs": "1 where the last reply of who answers has the answer, else 0",
+    "rag": "1 where the box of who answers holds the answer, else 0 ([others](../retrieval.md#settings))",
+    "search": "1 where the last answer of who answers solves the puzzle, else 0",
+    "cases": "1 where the last words of who answers equal the recorded result, else 0",
+    "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside it; "
+    "the optimum is known",
+}
+"""Family -> what is rewarded, with the settings of its ids."""
 MEASURED = {
     "math": "results.md#does-d-matter",
     "code": "results.md#coding-teams",
@@ -36,6 +54,11 @@ MEASURED = {
 }
 """Family -> where its numbers stand that are in no table by id."""
 
+ALL = {
+    "dependency": "Replaces the team's D: anything that `marft_envs.as_dependency` takes.",
+    "flex": "Settings of [`FlexEnv`](../environments.md): `history`, `observation`, `attribution`, …",
+}
+"""Argument that many have -> what it is, where a docstring leaves it out."""
 LABELS = {
     "untrained": "the team before training",
     "single": "one agent, [`math-solo-v0`](math-solo-v0.md), trained by the algorithm in brackets with as many tokens",
@@ -53,6 +76,8 @@ class Played:
     asked: frozenset[tuple[str, str]] | None
     tools: dict[str, list[str]]
     by: str
+    spaces: tuple[str, str]
+    """Of what the first agent sees and does; they are the same for all."""
 
 
 def play(env_id: str) -> Played:
@@ -72,9 +97,15 @@ def play(env_id: str) -> Played:
                 turns += 1
         kind = env.dependency
         by = "the task's own expert, who knows the answer" if expert else "a plausible reply, which may be wrong"
-        return Played(env.episode, seen, type(kind).__name__, kind.possible_edges, tools, by)
+        first = env.possible_agents[0]
+        spaces = (_space(env.observation_space(first)), _space(env.action_space(first)))
+        return Played(env.episode, seen, type(kind).__name__, kind.possible_edges, tools, by, spaces)
     finally:
         env.close()
+
+
+def _space(space: object) -> str:
+    return str(space).replace(", stack=False", "")
 
 
 def family(env_id: str) -> str:
@@ -89,16 +120,19 @@ def family(env_id: str) -> str:
     return first if first in FAMILIES else "toy"
 
 
+def _turns_drawn(episode: Episode, most: int = 9) -> tuple[list[list[str]], list[tuple[int, int]]]:
+    """Agents by layer of the first round, at most so many layers, and pairs of turns (heard, hears)."""
+    first = [layer for layer in episode.layers if layer.round == 0][:most]
+    number = {turn: n for n, turn in enumerate(turn for layer in first for turn in layer.turns)}
+    edges = [(number[a], number[b]) for a, b in episode.rounds[0].edges if a in number and b in number]
+    return [[episode.turns[turn].agent for turn in layer.turns] for layer in first], edges
+
+
 def picture(env_id: str, played: Played) -> str:
     """Draws who heard whom in the first round that was played, at most its first nine layers."""
-    episode = played.episode
-    first = [layer for layer in episode.layers if layer.round == 0][:9]
-    turns = [turn for layer in first for turn in layer.turns]
-    number = {turn: n for n, turn in enumerate(turns)}
-    edges = [(number[a], number[b]) for a, b in episode.rounds[0].edges if a in number and b in number]
-    columns = [[episode.turns[turn].agent for turn in layer.turns] for layer in first]
-    names = [agent.name for agent in episode.agents]
-    return draw.layers(f"D of {env_id}: who heard whom", columns, edges, (names, episode.rounds[0].D))
+    names = [agent.name for agent in played.episode.agents]
+    columns, edges = _turns_drawn(played.episode)
+    return draw.layers(f"D of {env_id}: who heard whom", columns, edges, (names, played.episode.rounds[0].D))
 
 
 def _block(text: str, language: str = "text") -> str:
@@ -158,32 +192,67 @@ def _many(number: int, name: str) -> str:
 
 def _turns(episode: Episode) -> Iterator[str]:
     for turn in episode.turns:
-        heard = ", ".join(f"{episode.turns[k].agent} (turn {k + 1})" for k in turn.sees) or "nobody"
+        names = dict.fromkeys(episode.turns[k].agent for k in turn.sees)
+        by_name = {name: [str(k + 1) for k in turn.sees if episode.turns[k].agent == name] for name in names}
+        heard = "; ".join(f"{name} (turn {', '.join(at)})" for name, at in by_name.items()) or "nobody"
         yield f"**{turn.index + 1}. {turn.agent}**, who heard {heard}\n"
         yield _block(turn.text) + "\n"
         if turn.result:
             yield f"What came of it:\n\n{_block(turn.result)}\n"
 
 
+def arguments(spec: marft_envs.EnvSpec) -> str:
+    """A table of what ``make`` takes: name, default (the id's, where it sets one), and what the docstring says."""
+    build = spec.load()
+    told = {p.arg_name: p.description or "" for p in docstring_parser.parse(inspect.getdoc(build) or "").params}
+    rows = ["| argument | default | what it is |", "|---|---|---|"]
+    for name, parameter in inspect.signature(build).parameters.items():
+        default = spec.kwargs.get(name, parameter.default)
+        shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+        rows.append(f"| `{stars}{name}` | {shown} | {_prose(told.get(name) or told.get(stars + name) or ALL.get(name, ''))} |")
+    return "\n".join(rows)
+
+
+def _prose(text: str) -> str:
+    """A docstring's words as a cell of Markdown."""
+    text = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", " ".join(text.split()))
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def _facts(env_id: str, played: Played) -> str:
+    """What a user asks first, as a table: whom, what is rewarded, spaces, versions, the pages about it."""
+    title, about = FAMILIES[family(env_id)]
+    name, _, version = env_id.rpartition("-v")
+    others = [other for other in ids() if other.rpartition("-v")[0] == name and other != env_id]
+    versions = ", ".join(f"[{other}]({other}.md)" for other in others) or "the only one"
+    possible = played.asked
+    edges = "decides while an episode runs" if possible is None else f"can ask for {_many(len(possible), 'edge')}"
+    rows = {
+        "agents": ", ".join(f"`{agent.name}`" + " (answers)" * agent.with_answer for agent in played.episode.agents),
+        "D": f"`{played.dependency}`, which {edges}",
+        "rewarded": REWARDS[family(env_id)],
+        "action": f"`{played.spaces[1]}`: any text",
+        "observation": f"`{played.spaces[0]}`: the conversation, and how many turns there were",
+        "version": f"{version}, {versions}",
+        "more": f"[{title}](../{about})",
+    }
+    return "\n".join(["| | |", "|---|---|", *(f"| **{key}** | {words} |" for key, words in rows.items())])
+
+
 def page(env_id: str, summary: str, played: Played) -> str:
     """The page of one environment."""
     episode = played.episode
-    title, about = FAMILIES[family(env_id)]
     result = {True: "success", False: "no success", None: "no verdict"}[episode.success]
-    parts = [
-        f"# `{env_id}`",
-        f"{summary[:1].upper()}{summary[1:]}. [{title}](../{about}), {_many(len(episode.agents), 'agent')}.",
-    ]
+    parts = [f"# `{env_id}`", f"{summary[:1].upper()}{summary[1:]}."]
     parts += [_block(f'env = marft_envs.make("{env_id}")', "python")]
-    parts += [_block(f"marft envs {env_id}\nmarft play {env_id}\nmarft train --env {env_id}", "sh")]
-    parts += ["## Who hears whom", f"![D of {env_id}]({env_id}.svg)"]
-    possible = played.asked
-    rest = (
-        f" It can ask for {_many(len(possible), 'edge')} in all."
-        if possible is not None
-        else " It decides while an episode runs."
-    )
-    parts += [f"`{played.dependency}`, as it was in the first round of the episode below.{rest}"]
+    parts += [_block(f"marft play {env_id}\nmarft train --env {env_id}", "sh")]
+    parts += [_facts(env_id, played), "## Who hears whom", f"![D of {env_id}]({env_id}.svg)"]
+    parts += ["As it was in the first round of the episode below.", "## A played episode"]
+    parts += [f"Seed {SEED}, task `{episode.task_id}`, by {played.by}."]
+    parts += _turns(episode)
+    unfinished = "" if episode.terminated or episode.truncated else f" Stopped here, after {MOST_TURNS} turns."
+    parts += [f"Return {episode.team_return:g}, {result}, {_many(len(episode.rounds), 'round')}.{unfinished}"]
     parts += ["## What each agent sees", "At its first turn in that episode."]
     for agent in episode.agents:
         text = played.seen.get(agent.name)
@@ -191,33 +260,35 @@ def page(env_id: str, summary: str, played: Played) -> str:
         parts.append(_block(text) if text else f"It was not asked. Its profile:\n\n{_block(agent.prompt or '(empty)')}")
         if played.tools.get(agent.name):
             parts.append("Tools: " + ", ".join(f"`{name}`" for name in played.tools[agent.name]))
-    parts += [
-        "## A played episode",
-        f"Seed {SEED}, task `{episode.task_id}`, by the task's own expert, who knows the answer.",
-    ]
-    parts += _turns(episode)
-    unfinished = "" if episode.terminated or episode.truncated else f" Stopped here, after {MOST_TURNS} turns."
-    parts += [f"Return {episode.team_return:g}, {result}, {_many(len(episode.rounds), 'round')}.{unfinished}"]
-    parts += ["## Baselines", baselines(env_id), "## How to cite", cite()]
-    return "\n\n".join(parts) + "\n"
+    parts += ["## Baselines", baselines(env_id), "## Arguments", arguments(marft_envs.spec(env_id))]
+    return "\n\n".join([*parts, "## How to cite", cite()]) + "\n"
+
+
+def card(env_id: str, summary: str, played: Played) -> str:
+    """A card of the overview: who acts when as a thumbnail, the id, what it is, how many agents."""
+    agents = _many(len(played.episode.agents), "agent")
+    return (
+        f"<div markdown>\n[![]({env_id}-small.svg){{ alt='' }}]({env_id}.md)\n\n"
+        f"[`{env_id}`]({env_id}.md)\n\n{summary[:1].upper()}{summary[1:]}\n\n*{agents}, `{played.dependency}`*\n</div>"
+    )
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of every page and picture; pictures have no title."""
     specs = [spec for spec in marft_envs.list_envs() if "/" not in spec.id]
-    lines = [
-        "# Gallery of environments",
-        "",
-        "Made from the registry: what each agent sees, who hears whom, a played episode, baselines.",
-    ]
-    for name, (title, _) in FAMILIES.items():
-        lines += ["", f"## {title}", "", "| id | what it is | D |", "|---|---|---|"]
+    lines = ["# Gallery of environments", "", "Made from the registry: who hears whom, what is rewarded, a played episode,"]
+    lines += ["what each agent sees, baselines, arguments. `marft play ID` plays one, `marft train --env ID` trains in it."]
+    for name, (title, about) in FAMILIES.items():
+        lines += ["", f"## {title}", "", f"Rewarded: {REWARDS[name]}. [All about them](../{about})."]
+        lines += ["", '<div class="cards" markdown>']
         for spec in specs:
             if family(spec.id) == name:
                 played = play(spec.id)
-                lines.append(f"| [`{spec.id}`]({spec.id}.md) | {spec.summary} | `{played.dependency}` |")
+                lines.append(card(spec.id, spec.summary, played))
                 yield f"gallery/{spec.id}.svg", "", picture(spec.id, played)
+                yield f"gallery/{spec.id}-small.svg", "", draw.small(*_turns_drawn(played.episode, 5))
                 yield f"gallery/{spec.id}.md", spec.id, page(spec.id, spec.summary, played)
+        lines.append("</div>")
     yield "gallery/index.md", "Gallery", "\n".join(lines) + "\n"
 
 
