@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -17,6 +19,7 @@ from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.runs import kinds, paths, start
 from marft_algos.runs.folder import RunFolder, compare
+from marft_algos.runs.metrics import describe
 from marft_algos.runs.onlooker import seen
 from marft_algos.terminal import clean, say
 from marft_algos.training import launch
@@ -192,6 +195,14 @@ class ShowArguments:
     """Folder or name of the run; empty: the newest one in runs/."""
     html: bool = False
     """Write report.html again."""
+    all: bool = False
+    """Print every number of the last iteration, with what it is."""
+    json: bool = False
+    """Print scores and the last iteration as JSON, for programs."""
+
+
+_SHOWN = ("success", "return", "infra", "tokens_total")
+"""What is printed of the last iteration, where there is such a number."""
 
 
 def run_show(argv: list[str]) -> int:
@@ -204,13 +215,22 @@ def run_show(argv: list[str]) -> int:
     if options.html:
         report.write(run)
     last = metrics[-1] if metrics else {}
+    if options.json:
+        scores = zip(("before", "after", "gain"), compare(*both), strict=True) if (both := run.before_and_after()) else ()
+        known = {name: dataclasses.asdict(score) for name, score in scores}
+        say(json.dumps({"run": str(run.root), **known, "last": last}, indent=1))
+        return 0
     say(f"run:     {run.root}")
     _print_start(run)
     say(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
     _print_gain(run)
-    for key, number in last.items():
-        if isinstance(number, int | float) and not key.startswith("time_") and key != "iteration":
-            say(f"  {clean(key, line=True):<36} {number:.5g}")
+    shown = {k: n for k, n in last.items() if isinstance(n, int | float) and not k.startswith(("time_", "iteration"))}
+    first = [key for key in _SHOWN if key in shown]
+    for key in shown if options.all else first:
+        about = describe(key) if options.all else None
+        say(f"  {clean(key, line=True):<36} {shown[key]:<10.5g}  {about.meaning if about else ''}".rstrip())
+    if len(shown) > len(first) and not options.all:
+        say(f"numbers: {len(shown) - len(first)} more: {typed('show', run.root, '--all')}")
     if run.report_file.is_file():
         say(f"report:  {run.report_file}")
     else:

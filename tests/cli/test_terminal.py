@@ -79,7 +79,7 @@ def test_keys_of_metrics(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     Path("evil").mkdir()
     Path("evil/config.toml").write_text('env = "relay-v0"\n')
     Path("evil/metrics.jsonl").write_text(json.dumps({"iteration": 1, HOSTILE: 1.0, "text": HOSTILE}) + "\n")
-    assert "moc.live" in shown(["show", "evil"], capsys)
+    assert "moc.live" in shown(["show", "evil", "--all"], capsys)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ eval --k 3 | --samples N
 eval --pass-at-k 3 | --samples N
 eval --model x | --engines MODEL
 play --model x | marft eval --engines MODEL
-show --json | to_pandas()
-show --all | marft view RUN
+show --csv | to_pandas()
+show --full | marft show RUN --all
 train --dryrun | --dry-run
 train grpoo | Did you mean 'grpo'
 train --env math-duall-v0 | Did you mean 'math-dual-v0'

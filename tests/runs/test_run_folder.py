@@ -238,6 +238,19 @@ def test_printed_commands_can_be_typed(here: Path, capsys: pytest.CaptureFixture
     assert shlex.quote(str(Path("runs") / NAME)) in message
 
 
+def test_show_is_ten_lines_or_all_numbers_with_what_they_are_or_json(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", NAME]) == 0
+    assert capsys.readouterr().out.count("\n") <= 13
+    assert main(["show", NAME, "--all"]) == 0
+    told = capsys.readouterr().out
+    assert "Mean return of the team" in told and "policy/" in told
+    assert main(["show", NAME, "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert known["last"]["iteration"] == RunFolder.open(NAME).metrics()[-1]["iteration"] and known["gain"]["n"] == 12
+
+
 def test_draws_are_not_called_held_out_problems(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunFolder.open(NAME)
     assert run.panel() == PanelFacts(12, 4, held_out=False) and str(run.panel()) == "12 episodes of 4 instances"
