@@ -13,8 +13,10 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from pymdownx import slugs
 
 import marft_envs
-from website import api, gallery, leaderboard, links, notebooks
+from website import api, formulas, gallery, leaderboard, links, notebooks
 
+TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
+CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc):<code>~?([^<]+)</code>")
 APART = InclusionLevel.NOT_IN_NAV
 
@@ -22,6 +24,8 @@ APART = InclusionLevel.NOT_IN_NAV
 def on_config(config: Any) -> Any:
     """Anchors as a forge makes them; the version at the foot of every page."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugs.slugify(case="lower")
+    fence = {"name": "math", "class": "math", "format": formulas.fence}
+    config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
     config.copyright = f"MARFT {marft_envs.__version__}, MIT licence"
     return config
 
@@ -76,5 +80,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
-    """Roles of docstrings (``:class:`X```) are the name alone."""
-    return ROLE.sub(r"<code>\1</code>", html)
+    """Roles of docstrings (``:class:`X```) are the name alone; tables of numbers are not searched."""
+    return TABLE.sub(_searched, ROLE.sub(r"<code>\1</code>", html))
+
+
+def _searched(table: re.Match[str]) -> str:
+    """A table, kept out of the search where a third of its cells begin with a number: whoever searches wants words."""
+    cells = [re.sub(r"<[^>]+>", "", cell).strip() for cell in CELL.findall(table[0])]
+    numbers = sum(cell.lstrip("+−-–~.<>").strip()[:1].isdigit() for cell in cells)
+    return table[0].replace("<table>", "<table data-search-exclude>", 1) if 3 * numbers > len(cells) else table[0]
