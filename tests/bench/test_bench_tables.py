@@ -258,14 +258,23 @@ def test_environments_of_one_task_set_are_compared_with_one_of_them_algorithm_by
         tables.lines(rows, "base", "relay-v0")
 
 
-def test_no_panel_is_empty_and_evaluations_are_points(tmp_path: Path) -> None:
+def test_a_verdict_says_who_is_ahead_and_a_terminal_gets_80_characters() -> None:
+    rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
+    lines = tables.lines(rows, "base")
+    said = page.verdict(lines, "base")
+    assert said.startswith("relay-v0: a ahead of base. deaf: ") and "all environments" not in said
+    text = page.aligned(tables.sheet(lines, "base"), page.BRIEF)
+    assert max(map(len, text.splitlines())) <= 80 and text.splitlines()[0].split()[:3] == ["environment", "algorithm", "mean"]
+
+
+def test_no_panel_is_without_a_word_and_evaluations_are_points(tmp_path: Path) -> None:
     rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
     for r in rows:
         kl = 0.1 if r["env"] == "relay-v0" else 1e-13
         r["drift"] = [{"tokens": t, "kl": kl, "ess": 1 + 1e-13} for t in (10, 20)]
         r["curve"] = [{"tokens": t, "seconds": t, "score": 0.1 * r["seed"]} for t in (0, 50, 100)]
     drawn = figures.write(rows, tables.lines(rows, "base"), tmp_path)
-    assert "relay-v0" in drawn["kl"] and "deaf" not in drawn["kl"], "one step a batch drifts nowhere"
+    assert "relay-v0" in drawn["kl"] and "deaf" in drawn["kl"] and figures.NOTHING["kl"] in drawn["kl"]
     assert "ess" not in drawn
     axes = plots.figure(3, 2).add_subplot()
     figures._efficiency(axes, rows[:3], {tables.label(rows[0]): ("#000000", "-")}, "tokens")

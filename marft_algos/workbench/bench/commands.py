@@ -120,7 +120,7 @@ def run_report(argv: list[str]) -> int:
 
     folder = BenchFolder(options.folder)
     written = page.write(folder, options.baseline, options.reference)
-    say((folder.root / "summary.md").read_text(encoding="utf-8").rstrip())
+    say((folder.root / "summary.txt").read_text(encoding="utf-8").rstrip())
     say(f"\nreport:  {written}")
     if not options.check:
         return 0

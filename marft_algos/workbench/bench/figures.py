@@ -24,6 +24,10 @@ MARKERS = dict(zip(STYLES, "os^D", strict=True))
 BANDS = 6
 """With more algorithms than this there are lines alone: bands upon bands hide them."""
 
+NOT_MEASURED = "not measured here"
+NOTHING = dict.fromkeys(("kl", "ess"), "one step a batch: the ratio is 1, so there is nothing to draw")
+"""Figure -> what stands in the panel of an environment that it has nothing of."""
+
 
 def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str, str]:
     """Writes all figures; returns name -> SVG text. With a reference, environments are drawn side by side too.
@@ -52,29 +56,23 @@ def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str,
     if any(line.across for line in lines):
         drawn["environments"] = (lambda axes, rows, look: _environments(axes, look, lines), {"": done})
     for name, (draw, every) in drawn.items():
-        parts = {title: part for title, part in every.items() if _has_data(draw, part, look)}
-        if not parts:
-            continue
-        height = -(-len(parts) // 3)
-        columns = -(-len(parts) // height)
+        height = -(-len(every) // 3)
+        columns = -(-len(every) // height)
         figure = plots.figure(5.2 * columns, 3.6 * height)
-        for i, (title, part) in enumerate(parts.items()):
+        for i, (title, part) in enumerate(every.items()):
             axes = figure.add_subplot(height, columns, i + 1)
             draw(axes, part, look)
             plots.finish(axes, title)
+            if not axes.has_data():
+                axes.text(0.5, 0.5, NOTHING.get(name, NOT_MEASURED), ha="center", color=plots.INK, fontsize=8)
+        if not any(axes.has_data() for axes in figure.axes):
+            continue
         plots.legend(figure)
         out[name] = plots.svg(figure)
         with writing(folder):
             (folder / f"{name}.svg").write_text(out[name], encoding="utf-8")
             figure.savefig(folder / f"{name}.png", dpi=110)
     return out
-
-
-def _has_data(draw: Draw, rows: Sequence[Row], look: Mapping[str, Any]) -> bool:
-    """Whether anything is drawn of these rows: no panel is empty."""
-    axes = plots.figure(1, 1).add_subplot()
-    draw(axes, rows, look)
-    return bool(axes.has_data())
 
 
 def _beside(name: str, look: Mapping[str, Any]) -> float:
@@ -171,14 +169,17 @@ def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> No
 
 
 def _drift(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], name: str, title: str) -> None:
-    """Draws a quantity of the update over tokens, mean of policies, one thin line per seed."""
+    """Draws a quantity of the update over tokens, mean of policies: the mean of seeds, and their range."""
+    nothing = 1.0 if name == "ess" else 0.0  # what one step a batch has, to the last bits
     for row_label, runs in grouped(rows, label).items():
         color, style = look[row_label]
-        for i, row in enumerate(runs):
-            values = [(p["tokens"], p[name]) for p in row["drift"] if name in p]
-            nothing = 1.0 if name == "ess" else 0.0  # what one step a batch has, to the last bits
-            if any(abs(value - nothing) > NOISE for _, value in values):
-                x, y = zip(*values, strict=True)
-                axes.plot(x, y, style, color=color, linewidth=0.8, alpha=0.8, label=row_label if i == 0 else None)
+        seeds = [[(p["tokens"], p[name]) for p in row["drift"] if name in p] for row in runs]
+        seeds = [points for points in seeds if any(abs(value - nothing) > NOISE for _, value in points)]
+        if seeds:
+            together = min(map(len, seeds))
+            x, y = np.array([points[:together] for points in seeds]).transpose(2, 0, 1)
+            axes.plot(x.mean(0), y.mean(0), style, color=color, linewidth=1.4, label=row_label)
+            if len(look) <= BANDS:
+                axes.fill_between(x.mean(0), y.min(0), y.max(0), color=color, alpha=0.12, linewidth=0)
     axes.set_xlabel("tokens sampled")
     axes.set_ylabel(title)

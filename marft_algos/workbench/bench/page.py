@@ -50,16 +50,45 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
         "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
         **{f"{name}.md": tables.markdown(sheet) for name, sheet in sheets.items()},
         **{f"{name}.tex": tables.latex(sheet) for name, sheet in sheets.items()},
+        "summary.txt": f"{verdict(lines, base)}\n\n{aligned(sheets['summary'], BRIEF)}\n",
         "summary.csv": tables.as_csv(lines),
         "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
     }
     drawn = figures.write(rows, lines, folder.root / "figures")
     command = f"marft bench report {shlex.quote(str(folder.root))} --baseline {shlex.quote(base)}"
     command += f" --reference {shlex.quote(across)}" if across else ""
-    texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn)
+    texts["report.html"] = _page(folder, described["grid"], rows, sheets, command, drawn, verdict(lines, base))
     for name, text in texts.items():
         write_whole(folder.root / name, text, errors="replace")
     return folder.root / "report.html"
+
+
+BRIEF = ("environment", "algorithm", "mean", "difference", "seeds")
+"""Columns that a terminal shows, by the beginning of their titles."""
+_FEW = 4
+"""Names that a sentence lists; of more it has the number."""
+
+
+def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
+    """Says, environment by environment, who is ahead of the baseline, who is behind, and who is not told apart."""
+    said = []
+    for env in dict.fromkeys(line.env for line in lines if line.difference and line.env != tables.EVERYTHING):
+        found: dict[str, list[str]] = {}
+        for line in lines:
+            if line.env == env and (e := line.difference):
+                words = f"ahead of {baseline}" if e.low > 0 else f"behind {baseline}" if e.high < 0 else "not decided"
+                found.setdefault(words if e.low == e.low else "too few seeds to say", []).append(line.algorithm)
+        each = (f"{', '.join(who) if len(who) <= _FEW else f'{len(who)} rows'} {words}" for words, who in found.items())
+        said.append(f"{env}: {'; '.join(each)}.")
+    return " ".join(said)
+
+
+def aligned(sheet: Sequence[Sequence[str]], wanted: Sequence[str]) -> str:
+    """Writes the columns of a sheet whose titles begin with these words, for a terminal."""
+    columns = [column for column in zip(*sheet, strict=True) if column[0].startswith(tuple(wanted))]
+    widths = [max(map(len, column)) for column in columns]
+    rows = zip(*columns, strict=True)
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def _page(
@@ -69,6 +98,7 @@ def _page(
     sheets: Mapping[str, Sequence[Sequence[str]]],
     command: str,
     drawn: Mapping[str, str],
+    said: str,
 ) -> str:
     shown = [r for r in rows if not r["hidden"]]
     count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
@@ -81,8 +111,10 @@ def _page(
             config = str(folder.runs / row["key"] / "config.toml")
             title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
             runs[title] = shlex.join(["marft", "train", "--config", config, "--runs-dir", "runs", "--name", row["key"]])
+    names, envs = (len({title(row) for row in shown}) for title in (tables.label, lambda row: row["env"]))
     return tables.webpage(
-        folder.root.resolve().name,
+        f"{folder.root.resolve().name}: {names} algorithms, {envs} environment{'s' * (envs > 1)}",
+        verdict=said,
         about=[f"{state}. {units} by seed and problem.", _panels(shown)],
         sheets=sheets,
         figures={name: inline(svg) for name, svg in drawn.items()},
