@@ -24,6 +24,8 @@ DARK = {
     "#ecfdf5": "#16302a",
     COLOURS[1]: "#fb923c",
     COLOURS[2]: "#5eead4",
+    COLOURS[3]: "#e879f9",
+    COLOURS[4]: "#fbbf24",
 }
 """Colour on light paper -> what it is on dark paper."""
 NIGHT = "".join(

@@ -17,6 +17,7 @@ from website import draw
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "benchmarks/results/core_summary.md"
 """What ``marft bench report runs/core`` writes into ``summary.md``."""
+GRID = "examples/configs/bench_core.toml"
 SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
 FAMILIES = {
     "math": ("Mathematics", "environments.md#the-math-family"),
@@ -156,7 +157,8 @@ def baselines(env_id: str) -> str:
         "",
         f"Greedy, means over {seeds} seeds with 95 % intervals; tokens were sampled for training, mean per run.",
     ]
-    lines += [*labels, "From [the core comparison](../core.md#all-of-it), which has the grid and the command."]
+    lines += [*labels, "From [the core comparison](../core.md#all-of-it), which this makes (or its packed results):\n"]
+    lines += [_block(f"marft bench run {GRID} --out runs/core --jobs 2\nmarft bench report runs/core", "sh")]
     return "\n".join(lines)
 
 

@@ -80,7 +80,7 @@ def section(env: str, entries: Sequence[BoardEntry], level: Level) -> str:
     rows = "\n".join(_row(entry, level) for entry in entries)
     return (
         f'<details name="board" class="board"><summary><b>{escape(env)}</b> <span>{count}; highest: {escape(best)}</span>'
-        f'</summary>\n<div class="scroll"><table class="sortable" data-filtered="board">'
+        f'</summary>\n<div class="scroll"><table class="sortable" data-filtered="board" data-search-exclude>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div></details>"
     )
 

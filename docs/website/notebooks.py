@@ -1,26 +1,86 @@
-"""Makes pages of the notebooks in ``examples/notebooks``: their words and their cells, without outputs."""
+"""Makes pages of the notebooks in ``examples/notebooks``: their words, their cells, and what the cells print and draw.
+
+The notebooks are kept without outputs; ``PYTHONPATH=docs python -m website.notebooks NAME …`` runs them and keeps what
+came of each cell in ``OUTPUTS``, beside what was run, so that a test says when it is of another program.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import hashlib
+import io
 import json
+import re
+import sys
+import tempfile
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
+OUTPUTS = Path(__file__).with_name("outputs.json")
+MOST = 10
+"""Lines of an output that are shown; of more, those in the middle are left out."""
+Output = dict[str, str]
+"""``text`` and ``svg`` of a cell, where there is some."""
 
 
-def page(notebook: Path) -> tuple[str, str]:
+def cells(notebook: Path) -> list[tuple[str, str]]:
+    """Kind and source of the cells."""
+    read = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in read]
+
+
+def digest(notebook: Path) -> str:
+    """Names what a notebook runs."""
+    return hashlib.sha256("\n\n".join(s for kind, s in cells(notebook) if kind == "code").encode()).hexdigest()[:16]
+
+
+def run(notebook: Path) -> list[Output]:
+    """Runs a notebook in the current folder; what each of its cells of code printed and drew."""
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
+    return [_ran(source, module.__dict__) for kind, source in cells(notebook) if kind == "code"]
+
+
+def _ran(source: str, names: dict[str, Any]) -> Output:
+    from marft_algos.runs import plots
+
+    tree, value, said = ast.parse(source), None, io.StringIO()
+    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(said):
+        exec(compile(tree, "cell", "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+    drawn = hasattr(value, "savefig")
+    lines = (said.getvalue() + ("" if value is None or drawn else repr(value))).splitlines()
+    if len(lines) > MOST:
+        lines = [*lines[: MOST // 2], f"… {len(lines) - MOST} more lines …", *lines[-(MOST // 2) :]]
+    out = {"text": re.sub(r"\S*/(?=runs/)", "", "\n".join(lines)), "svg": plots.svg(value) if drawn else ""}
+    return {kind: text for kind, text in out.items() if text}
+
+
+def page(notebook: Path, outputs: list[Output]) -> tuple[str, str]:
     """Title and text of a notebook."""
-    parts = []
-    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        source = "".join(cell["source"])
-        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    parts, left = list[str](), iter(outputs)
+    for number, (kind, source) in enumerate(cells(notebook)):
+        parts.append(source if kind == "markdown" else f"```python\n{source}\n```")
+        out = next(left, {}) if kind == "code" else {}
+        parts += [f"```{{ .text .output }}\n{out['text']}\n```"] if "text" in out else []
+        parts += [f"![What the cell above draws]({notebook.stem}-{number}.svg)"] if "svg" in out else []
     note = f"*A notebook: `examples/notebooks/{notebook.name}`.*"
     return parts[0].partition("\n")[0].lstrip("# "), "\n\n".join([parts[0], note, *parts[1:]]) + "\n"
 
 
+def known() -> dict[str, dict[str, Any]]:
+    """Name of a notebook -> ``digest`` of what was run, and ``outputs``."""
+    return dict(json.loads(OUTPUTS.read_text(encoding="utf-8")))
+
+
 def pages() -> Iterator[tuple[str, str, str]]:
-    """Yields source address, title and text of every page."""
+    """Yields source address, title and text of every page; pictures have no title."""
     lines = [
         "# Notebooks",
         "",
@@ -28,8 +88,27 @@ def pages() -> Iterator[tuple[str, str, str]]:
         "a test runs them.",
         "",
     ]
+    outputs = known()
     for notebook in sorted(FOLDER.glob("*.ipynb")):
-        title, text = page(notebook)
+        ran = outputs.get(notebook.stem, {}).get("outputs", [])
+        title, text = page(notebook, ran)
         lines.append(f"* [{title}]({notebook.stem}.md)")
+        code = [number for number, (kind, _) in enumerate(cells(notebook)) if kind == "code"]
+        for number, out in zip(code, ran, strict=False):
+            if "svg" in out:
+                yield f"notebooks/{notebook.stem}-{number}.svg", "", out["svg"]
         yield f"notebooks/{notebook.stem}.md", title, text
     yield "notebooks/index.md", "Notebooks", "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Runs the notebooks that are named, and keeps what came of them."""
+    kept = known() if OUTPUTS.is_file() else {}
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            kept[name] = {"digest": digest(FOLDER / f"{name}.ipynb"), "outputs": run(FOLDER / f"{name}.ipynb")}
+        OUTPUTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
