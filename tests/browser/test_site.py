@@ -29,6 +29,7 @@ PAGES = {
     "config": "reference/marft_algos-training.html",
     "pettingzoo": "from-pettingzoo.html",
     "notebook": "notebooks/first_team.html",
+    "team": "notebooks/own_team.html",
     "file": "files/examples/custom_task.py.html",
 }
 
@@ -47,6 +48,79 @@ def test_a_page_fits_its_window_and_asks_nobody_else(visit: driver.Visit, site: 
     visit.open(f"{site}/{PAGES[name]}")
     assert visit.page.locator("article h1").first.is_visible()
     visit.shot(f"site-{name}")
+
+
+def test_the_leaderboard_opens_sorts_filters_and_leads_to_a_command(visit: driver.Visit, site: str) -> None:
+    page = visit.page
+    visit.open(f"{site}/leaderboard/index.html")
+    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 900
+    part = page.locator("details.board", has_text="math-dual-v0").first
+    part.locator("summary").click()
+    names = part.locator("tbody tr:visible td:first-child")
+    best = names.first.inner_text()
+    head = part.get_by_role("button", name="score, %")
+    head.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    assert part.locator("th[aria-sort=ascending]").count() == 1 and names.last.inner_text() == best
+    page.locator("input[data-filter]").fill("math-dual mappo")
+    assert names.count() and set(names.all_inner_texts()) == {"mappo"}
+    assert page.locator("details.board[name]:visible").count() == 1
+    part.locator("tbody tr:visible a").first.click()
+    opened = page.locator("details.board[id][open]")
+    opened.wait_for()
+    assert "marft bench report" in opened.inner_text()
+    visit.shot("site-board-open")
+
+
+def test_what_is_said_wraps_and_formulas_are_set(visit: driver.Visit, site: str) -> None:
+    page = visit.page
+    visit.open(f"{site}/gallery/math-dual-v0.html")
+    wider = "() => [...document.querySelectorAll('.language-text pre > code')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert page.evaluate(wider) == 0
+    visit.open(f"{site}/algorithms/grpo.html")
+    assert page.locator(".formula svg").count() >= 3 and "aligned" in (page.locator(".formula").get_attribute("aria-label") or "")
+    visit.shot("site-formula")
+
+
+FAINT = """() => {
+    const part = (c) => { c /= 255; return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4; };
+    const light = ([r, g, b]) => .2126 * part(r) + .7152 * part(g) + .0722 * part(b);
+    const rgba = (text) => { const n = text.match(/[\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };
+    const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3]));
+    const paper = (e) => { const all = []; for (; e; e = e.parentElement) all.push(rgba(getComputedStyle(e).backgroundColor));
+        return all.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
+    return [...document.querySelectorAll("article p, article td, article li, article h2, article summary, article code")]
+        .filter((e) => e.checkVisibility() && e.innerText.trim()).map((e) => {
+            const below = paper(e), ink = over(rgba(getComputedStyle(e).color), below);
+            const [a, b] = [light(ink), light(below)].sort((x, y) => y - x);
+            return [(a + .05) / (b + .05), e.innerText.slice(0, 40)];
+        }).filter(([ratio]) => ratio < 4.5).map(([ratio, text]) => `${ratio.toFixed(2)} ${text}`).slice(0, 5);
+}"""
+UNNAMED = """() => [
+    ...[...document.querySelectorAll("article img:not([alt])")].map((e) => `picture without alt: ${e.src}`),
+    ...[...document.querySelectorAll("article input, article select, article button, article a[href]")].filter((e) =>
+        e.checkVisibility() && !(e.innerText || e.ariaLabel || e.title || e.labels?.length || e.querySelector("img[alt], svg")))
+        .map((e) => `without a name: ${e.outerHTML.slice(0, 80)}`),
+    ...[...document.querySelectorAll("article th")].filter((e) => e.tabIndex > 0).map(() => "a positive tabindex"),
+    ...(document.documentElement.lang ? [] : ["no language"]),
+    ...(document.querySelectorAll("h1").length === 1 ? [] : ["not one h1"]),
+]"""
+
+
+@pytest.mark.parametrize("name", ["home", "gallery", "environment", "algorithm", "leaderboard", "notebook"])
+def test_a_page_can_be_read_by_all(visit: driver.Visit, site: str, name: str) -> None:
+    visit.open(f"{site}/{PAGES[name]}")
+    assert visit.page.evaluate(FAINT) == []
+    assert visit.page.evaluate(UNNAMED) == []
+
+
+def test_from_the_first_page_a_newcomer_reaches_what_there_is_to_do(visit: driver.Visit, site: str) -> None:
+    for page in ("tutorial", "first-task", "first-algorithm", "first-benchmark"):
+        visit.open(f"{site}/index.html")
+        visit.page.locator(f"article .cards a[href='{page}.html']").click()
+        visit.page.wait_for_load_state("networkidle")
+        assert visit.page.locator("article .language-sh").count(), f"{page} says what to type"
 
 
 def test_search_finds_a_name_and_leads_to_it(visit: driver.Visit, site: str) -> None:

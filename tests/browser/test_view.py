@@ -56,6 +56,69 @@ def test_runs_stand_together_and_one_can_be_left_out(visit: driver.Visit, addres
     page.locator(".run pre", has_text="made/up-v0").wait_for()
 
 
+def test_runs_are_a_table_that_sorts_and_curves_are_smoothed_logged_zoomed_and_saved(
+    visit: driver.Visit, address: str
+) -> None:
+    page = visit.page
+    visit.open(address)
+    page.locator("figure").nth(1).wait_for()
+    page.locator("#listed").select_option("table")
+    names = page.locator("table.sheet tbody th")
+    page.get_by_role("button", name="run", exact=True).click()
+    first = names.first.inner_text()
+    page.get_by_role("button", name="run", exact=True).click()
+    assert page.locator("th[aria-sort=descending]").count() == 1 and names.last.inner_text() == first
+    page.locator("#log").check()
+    page.locator("#smooth").select_option("5")
+    page.locator("#from").fill("2")
+    page.locator("#from").press("Enter")
+    ticks = page.locator("figure.wide .tick").all_inner_texts()
+    assert "2" in ticks and "0" not in ticks
+    with page.expect_download() as saved:
+        page.locator("figure.wide .csv").click()
+    head, *lines = saved.value.path().read_text().splitlines()
+    assert head.startswith('"iteration","') and lines and all(float(line.split(",")[0]) >= 2 for line in lines)
+    if visit.look != "phone":
+        chart = page.locator("figure.wide svg").first
+        chart.dblclick()
+        assert "0" in page.locator("figure.wide .tick").all_inner_texts() and page.locator("#from").input_value() == ""
+    visit.shot("view-table", whole=True)
+
+
+def test_seeds_of_a_benchmark_stand_together(visit: driver.Visit, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run(tmp_path / f"runs/marft · made-up · {seed}")
+        write_run(tmp_path / f"runs/grpo · made-up · {seed}")
+    with ViewServer(open_sources([str(tmp_path / "runs")])) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit.open(server.address)
+        rows = visit.page.locator("table.sheet tbody tr")
+        rows.first.wait_for()
+        assert rows.count() == 2 and visit.page.locator("figure.wide .legend span").count() == 4
+        visit.page.locator("#together").uncheck()
+        assert rows.count() == 6
+        visit.page.goto("about:blank")
+        server.shutdown()
+
+
+def test_an_agent_has_one_color_in_curves_and_episodes(visit: driver.Visit, folder: Path) -> None:
+    page = visit.page
+    with ViewServer(open_sources([str(folder / "first")])) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit.open(server.address)
+        figure = page.locator("figure", has=page.locator("b", has_text="loss"))
+        figure.wait_for()
+        legend = {span.inner_text(): span.locator("line").get_attribute("stroke") for span in figure.locator(".legend span").all()}
+        visit.open(f"{server.address}#episodes?file=eval-000004&at=eval-000004:1")
+        turns = page.locator(".turn")
+        turns.first.wait_for()
+        shown = {t.locator("b").first.inner_text(): t.evaluate("t => t.style.getPropertyValue('--run')") for t in turns.all()}
+        assert legend == {name: shown[name] for name in legend} and len(legend) == 2
+        assert "first round, first layer" in page.locator(".layer").first.inner_text()
+        page.goto("about:blank")
+        server.shutdown()
+
+
 def test_curves_fill_the_window_they_are_in(visit: driver.Visit, address: str) -> None:
     visit.open(address)
     for width in (1500, 700, 360):

@@ -6,10 +6,18 @@ const PAD = { left: 46, right: 10, top: 8, bottom: 22 };
 function ticks(low, high, wanted, whole) {
   const rough = (high - low) / Math.max(wanted, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const nice = power * ([1, 2, 5, 10].find((m) => m * power >= rough) ?? 10), step = whole ? Math.max(1, nice) : nice;
+  const nice = power * ((whole && power < 10 ? [1, 2, 5, 10] : [1, 2, 2.5, 5, 10]).find((m) => m * power >= rough) ?? 10), step = whole ? Math.max(1, nice) : nice;
   const out = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) out.push(i * step);
   return out;
+}
+
+/** Ticks of a logarithmic axis: 1, 2 and 5 of each power of ten, or fewer where these are many. */
+function decades([low, high], height) {
+  const wide = Math.log10(high / low), out = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
+    for (const m of wide > 2 ? [1] : [1, 2, 5]) if (m * 10 ** power >= low && m * 10 ** power <= high) out.push(m * 10 ** power);
+  return out.length > 1 ? out : ticks(low, high, height / 45);
 }
 
 function range(values, fallback) {
@@ -22,24 +30,27 @@ function range(values, fallback) {
 
 /**
  * Draws a diagram.
- * lines: [{label, color, dash, points: [[x, y]], dots: only points, shift: px, bars: [[x, low, high]]}]; options: {unit, share, floor, whole, dashed: [{y, color}], x}.
+ * lines: [{label, color, dash, points: [[x, y]], dots: only points, shift: px, bars: [[x, low, high]]}]; options: {unit, share, floor, whole, log, dashed: [{y, color}], x, zoom}; zoom([from, to]) is called after a drag, [null, null] after a double click.
  */
 export function chart(lines, width, height, options) {
   const shown = lines.filter((line) => line.points.length);
   const xs = range(shown.flatMap((l) => l.points.map((p) => p[0])), [0, 1]);
   let ys = range(shown.flatMap((l) => [...l.points.map((p) => p[1]), ...(l.bars ?? []).flatMap((b) => [b[1], b[2]])]), [0, 1]);
-  if (options.unit) ys = [0, 1];
+  const logged = options.log && ys[0] > 0;
+  if (logged) ys = [ys[0] / 1.1, ys[1] * 1.1];
+  else if (options.unit) ys = [0, 1];
   else if (options.share) ys = [0, Math.min(1, Math.max(...shown.flatMap((l) => l.points.map((p) => p[1]))) * 1.08 || 1)];
   else if (options.floor != null && ys[0] < options.floor) ys = [options.floor, Math.max(ys[1], options.floor + 1) + 0.1];
   else ys = [ys[0] - (ys[1] - ys[0]) * 0.04, ys[1] + (ys[1] - ys[0]) * 0.04];
   const X = (x) => PAD.left + ((x - xs[0]) / (xs[1] - xs[0])) * (width - PAD.left - PAD.right);
-  const Y = (y) => height - PAD.bottom - ((y - ys[0]) / (ys[1] - ys[0])) * (height - PAD.top - PAD.bottom);
+  const scale = logged ? Math.log10 : (y) => y, low = scale(ys[0]), high = scale(ys[1]);
+  const Y = (y) => height - PAD.bottom - ((scale(y) - low) / (high - low)) * (height - PAD.top - PAD.bottom);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": options.title });
-  for (const y of ticks(ys[0], ys[1], height / 45)) {
+  for (const y of logged ? decades(ys, height) : ticks(ys[0], ys[1], Math.max(4, height / 45))) {
     root.append(svg("line", { class: "grid", x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }),
       svg("text", { class: "tick", x: PAD.left - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const x of ticks(xs[0], xs[1], width / 90, options.whole))
+  for (const x of ticks(xs[0], xs[1], Math.max(3, width / 80), options.whole))
     root.append(svg("text", { class: "tick", x: X(x), y: height - 6, "text-anchor": "middle" }, short(x)));
   for (const { y, color } of options.dashed ?? [])
     root.append(svg("line", { class: "dashed", stroke: color, x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }));
@@ -58,11 +69,11 @@ export function chart(lines, width, height, options) {
       for (const [x, y] of line.points)
         plot.append(svg("circle", { fill: line.color, r: line.dots ? 3.5 : 1.8, cx: at(x), cy: Y(y) }));
   }
-  return pointed(root, shown, { X, Y, xs, width, height, x: options.x });
+  return pointed(root, shown, { X, Y, xs, width, height, x: options.x, zoom: options.zoom });
 }
 
 /** Shows the values nearest to the pointer. */
-function pointed(root, lines, { X, Y, xs, width, height, x: unit }) {
+function pointed(root, lines, { X, Y, xs, width, height, x: unit, zoom }) {
   const rule = svg("line", { class: "rule", y1: PAD.top, y2: height - PAD.bottom, visibility: "hidden" });
   const dots = svg("g");
   root.append(rule, dots);
@@ -89,5 +100,18 @@ function pointed(root, lines, { X, Y, xs, width, height, x: unit }) {
     readout.style.right = left ? `${(1 - X(x) / width) * 100}%` : "auto";
   });
   root.addEventListener("pointerleave", leave);
+  const value = (event) => {
+    const bounds = root.getBoundingClientRect(), at = ((event.clientX - bounds.left) * width) / bounds.width;
+    const share = (at - PAD.left) / (width - PAD.left - PAD.right);
+    return +(xs[0] + Math.min(1, Math.max(0, share)) * (xs[1] - xs[0])).toPrecision(4);
+  };
+  let from = null;
+  root.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse") from = [value(event), event.clientX]; });
+  root.addEventListener("pointerup", (event) => {
+    const start = from;
+    from = null;
+    if (start && Math.abs(event.clientX - start[1]) > 8) zoom([start[0], value(event)].sort((a, b) => a - b));
+  });
+  root.addEventListener("dblclick", () => zoom([null, null]));
   return box;
 }

@@ -7,7 +7,7 @@ const CELL = 20, STEP = 64;
 export function dependence(episode, color, go) {
   const names = episode.agents.map((agent) => agent.name);
   if (names.length < 2 || !episode.rounds.length) return null;
-  const drawn = episode.rounds.map((round) => el("figure", {}, el("figcaption", {}, `round ${round.index}`),
+  const drawn = episode.rounds.map((round) => el("figure", {}, el("figcaption", {}, `round ${round.index + 1}`),
     el("div", { class: "scroll dependence" }, matrix(round, names, color), played(round, episode, names, color, go))));
   const first = drawn.slice(0, 3), rest = drawn.slice(3);
   return el("details", { class: "rounds", open: names.length <= 12 }, el("summary", {}, "D: who hears whom"),
@@ -18,7 +18,7 @@ export function dependence(episode, color, go) {
 function matrix(round, names, color) {
   const n = names.length, left = Math.min(Math.max(...names.map((s) => s.length)), 14) * 6.6 + 22;
   const size = n * CELL;
-  const root = svg("svg", { class: "matrix", width: left + size + 4, height: size + 20, role: "img", "aria-label": `D of round ${round.index}` });
+  const root = svg("svg", { class: "matrix", width: left + size + 4, height: size + 20, role: "img", "aria-label": `D of round ${round.index + 1}` });
   names.forEach((name, i) => {
     const y = 16 + i * CELL;
     root.append(svg("text", { x: left - 6, y: y + 14, "text-anchor": "end", class: "tick" }, clipped(name), svg("tspan", { class: "number" }, ` ${i + 1}`)),
@@ -42,7 +42,7 @@ function played(round, episode, names, color, go) {
   const top = (t) => 16 + (names.indexOf(episode.turns[t].agent) + 0.5) * CELL;
   const place = (t) => [18 + column.get(t) * STEP, top(t)];
   const width = 40 + (layers.length - 1) * STEP, height = 20 + names.length * CELL;
-  const root = svg("svg", { class: "played", width, height, role: "img", "aria-label": `turns of round ${round.index}` });
+  const root = svg("svg", { class: "played", width, height, role: "img", "aria-label": `turns of round ${round.index + 1}` });
   for (const [seen, seer] of round.edges) {
     if (!column.has(seer)) continue;
     const [x2, y2] = place(seer), before = !column.has(seen);
@@ -50,7 +50,7 @@ function played(round, episode, names, color, go) {
     root.append(svg("path", { class: "edge", stroke: color(names.indexOf(episode.turns[seen].agent)),
       d: `M${x1},${y1}C${(x1 + x2) / 2},${y1} ${(x1 + x2) / 2},${y2} ${x2 - 8},${y2}` }));
   }
-  layers.forEach((layer, i) => root.append(svg("text", { class: "tick", x: 18 + i * STEP, y: 11, "text-anchor": "middle" }, `layer ${layer.index}`)));
+  layers.forEach((layer, i) => root.append(svg("text", { class: "tick", x: 18 + i * STEP, y: 11, "text-anchor": "middle" }, `layer ${layer.index + 1}`)));
   for (const t of column.keys()) {
     const [cx, cy] = place(t), agent = episode.turns[t].agent;
     root.append(svg("circle", { cx, cy, r: 7, fill: color(names.indexOf(agent)), class: "dot", tabindex: 0, onclick: () => go(t),

@@ -3,6 +3,7 @@ import { dependence } from "./dependence.js";
 import { color, el, fileName, MARKS, short, signed, visible } from "./dom.js";
 
 const MODES = { advantages: "advantage", logprobs: "log-prob", values: "value", "": "nothing" };
+const NAMED = { status: "judged", tier: "compared by" };
 let mode = "advantages";
 
 /** Shows what `api/episode` has answered, one or two of them; `choose(place)` is called with what is to stand beside. */
@@ -50,7 +51,7 @@ function facts(episode) {
   const flat = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value));
   const plain = told.filter(([, v]) => flat(v) && flat(v).length <= 60), long = told.filter(([, v]) => flat(v).length > 60);
   const table = (rows) => el("dl", {}, rows.map(([k, v]) => [el("dt", {}, visible(k)), el("dd", {}, visible(typeof v === "number" ? short(v) : flat(v)))]));
-  return [plain.length > 0 && el("p", { class: "chips" }, plain.map(([k, v]) => el("span", {}, `${visible(k)} `, el("b", {}, visible(flat(v)))))),
+  return [plain.length > 0 && el("p", { class: "chips" }, plain.map(([k, v]) => el("span", {}, `${visible(NAMED[k] ?? k)} `, el("b", {}, visible(flat(v)))))),
     (measured.length > 0 || long.length > 0) && el("details", {}, el("summary", {}, "state and metrics"), table([...long, ...measured]))];
 }
 
@@ -60,11 +61,13 @@ function profiles(episode) {
     el("pre", {}, visible(agent.prompt)), agent.examples?.length ? el("p", { class: "note" }, `and ${agent.examples.length} worked examples`) : "")));
 }
 
+const ordinal = (i) => ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"][i] ?? `${i + 1}th`;
+
 function paid(layer, episode) {
   const late = Object.entries(layer.late_rewards ?? {}).map(([i, r]) => `${signed(r)} late, to turn ${i}`);
   const each = Object.entries(layer.agent_rewards ?? {}).map(([agent, r]) => `${agent} ${signed(r)}`);
   const words = [layer.team_reward ? `team reward ${signed(layer.team_reward)}` : "", ...each, ...late].filter(Boolean).join(" · ");
-  return el("p", { class: "layer" }, `round ${layer.round}, layer ${layer.index}`, words && el("b", {}, ` ${visible(words)}`));
+  return el("p", { class: "layer" }, `${ordinal(layer.round)} round, ${ordinal(layer.index)} layer`, words && el("b", {}, ` ${visible(words)}`));
 }
 
 function turn(record, episode, agents, other, told) {

@@ -1,11 +1,14 @@
 // The first view: what each run is and where it stands, and the curves of all of them together.
 import { chart } from "./chart.js";
 import { ask, color, count, el, failure, svg, visible } from "./dom.js";
+import { family, seeded, table } from "./table.js";
 
 const DASHES = [null, "5 3", "1.5 3", "8 3 2 3"];
 const UNITS = { iteration: "iteration", tokens: "tokens sampled", seconds: "seconds" };
 
 const MANY = 6, AT_ONCE = 8;
+// What the team does has a colour of its own; agents and policies have theirs here as in their episodes.
+const TEAM = { "held out": "var(--ink)", evaluated: "var(--ink)", "while training": "var(--soft)", demonstrations: "var(--soft)" };
 
 const sample = (line) => svg("svg", { width: 18, height: 8 }, line.dots ? svg("circle", { cx: 9, cy: 4, r: 3.5, fill: line.color })
   : svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, stroke: line.color, "stroke-width": 2, "stroke-dasharray": line.dash }));
@@ -16,6 +19,12 @@ export class Runs {
     // As many as there are colours; the others are a tick away.
     this.hidden = new Set([...app.sources.keys()].filter((i) => i >= AT_ONCE));
     this.x = "iteration";
+    this.smooth = 1;
+    this.span = [null, null];
+    this.by = [];
+    this.together = seeded(app.sources);
+    this.listed = this.together || app.sources.length > AT_ONCE ? "table" : "cards";
+    if (this.together) this.hidden.clear();
     this.keys = [];
     this.curves = new Map();
     this.cards = el("div", { class: "runs" });
@@ -50,13 +59,30 @@ export class Runs {
   }
 
   showCards() {
+    const head = this.cards.contains(document.activeElement) && document.activeElement.textContent;
+    this.cards.classList.toggle("listed", this.listed === "table");
+    if (this.listed === "table") {
+      this.cards.replaceChildren(table(this.app.sources, this.together, this.by,
+        (i) => [!this.together && this.toggle(this.app.sources[i], i), el("i", { style: { background: this.shade(i) } })], () => this.showCards()));
+      return [...this.cards.querySelectorAll("button")].find((b) => head && b.textContent === head)?.focus();
+    }
     const opened = new Set([...this.cards.querySelectorAll("details[open]")].map((d) => d.dataset.source));
     this.cards.replaceChildren(...this.app.sources.map((source, i) => this.card(source, i, opened.has(String(i)))));
   }
 
-  card(source, i, open) {
-    const toggle = el("input", { type: "checkbox", checked: !this.hidden.has(i), "aria-label": `show ${source.name}`,
+  /** The colour of a run: that of its seeds where they stand together. */
+  shade(i) {
+    const { sources } = this.app;
+    return color(this.together ? [...new Set(sources.map((s) => family(s.name)))].indexOf(family(sources[i].name)) : i);
+  }
+
+  toggle(source, i) {
+    return el("input", { type: "checkbox", checked: !this.hidden.has(i), "aria-label": `show ${source.name}`,
       onchange: (e) => { this.hidden[e.target.checked ? "delete" : "add"](i); this.draw(true); this.update(); } });
+  }
+
+  card(source, i, open) {
+    const toggle = this.toggle(source, i);
     const live = source.writer && el("span", { class: "live" }, source.writer === "here" ? "training" : `training on ${source.writer}`);
     const episodes = Object.values(source.files).reduce((a, b) => a + b, 0);
     const facts = [["iteration", source.iteration], ["episodes recorded", count(episodes)], ...source.facts];
@@ -64,7 +90,7 @@ export class Runs {
       el("summary", {}, "commands and settings"));
     const many = this.app.sources.length > MANY, scored = facts.filter(([k]) => !many || /^(iteration|untrained|after)/.test(k));
     if (open) this.settings(i, details);
-    return el("article", { class: "run", style: { "--run": color(i) } },
+    return el("article", { class: "run", style: { "--run": this.shade(i) } },
       el("h2", {}, el("label", {}, toggle, el("i", {}), visible(source.name)), live),
       source.trouble && el("p", { class: "error" }, visible(source.trouble)),
       el("dl", {}, scored.filter(([, v]) => v != null).map(([k, v]) => [el("dt", {}, k), el("dd", {}, visible(v))])),
@@ -89,7 +115,13 @@ export class Runs {
     const more = el("select", { id: "more", onchange: (e) => { this.keys.push(e.target.value); this.update(); } },
       el("option", { value: "" }, "another number …"),
       keys.filter((key) => !this.keys.includes(key)).map((key) => el("option", { value: key }, visible(key))));
-    this.tools.replaceChildren(el("label", {}, "over ", axis), el("label", {}, "add ", more));
+    const choose = (name, options) => el("select", { id: name, onchange: (e) => { this[name] = e.target.value; this.showCards(); this.draw(true); } },
+      Object.entries(options).map(([key, text]) => el("option", { value: key, selected: key === String(this[name]) }, text)));
+    const tick = (name, text) => el("label", {}, el("input", { type: "checkbox", id: name, checked: this[name], onchange: (e) => { this[name] = e.target.checked; this.showCards(); this.draw(true); } }), text);
+    const end = (k, text) => el("label", {}, text, el("input", { type: "number", id: text.trim(), value: this.span[k] ?? "", onchange: (e) => { this.span[k] = e.target.value === "" ? null : +e.target.value; this.draw(true); } }));
+    this.tools.replaceChildren(el("label", {}, "runs as ", choose("listed", { cards: "cards", table: "a table" })), ...(seeded(this.app.sources) ? [tick("together", "means of seeds")] : []),
+      el("label", {}, "over ", axis), end(0, "from "), end(1, "to "), el("label", {}, "smoothed over ", choose("smooth", { 1: "nothing", 5: "5 points", 15: "15 points", 50: "50 points" })),
+      tick("log", "log axis"), el("label", {}, "add ", more));
   }
 
   draw(always = false) {
@@ -99,6 +131,7 @@ export class Runs {
     const titles = new Map();
     for (const [i, curves] of [...this.curves].sort(([a], [b]) => a - b))
       if (!this.hidden.has(i)) for (const d of curves.diagrams) titles.set(d.title, [...(titles.get(d.title) ?? []), [i, d]]);
+    for (const link of this.figures.querySelectorAll(".csv")) URL.revokeObjectURL(link.href);
     const columns = Math.max(1, Math.floor(width / 330));
     const errors = [...this.curves].filter(([i, c]) => c.error && !this.hidden.has(i)).map(([, c]) => c).map((c) => failure(c.error));
     const figures = [...titles].map(([title, shown], at) => {
@@ -113,24 +146,28 @@ export class Runs {
 
   figure(title, shown, width, wide) {
     const several = new Set([...this.curves.keys()].filter((i) => !this.hidden.has(i) && this.curves.get(i).diagrams.length)).size > 1;
-    const lines = [], dashed = [];
+    let lines = [], dashed = [];
     for (const [i, diagram] of shown) {
-      const at = this.axis(i), labels = [...new Set(this.curves.get(i).diagrams.flatMap((d) => Object.keys(d.series)))];
+      const at = this.axis(i), labels = [...new Set(this.curves.get(i).diagrams.flatMap((d) => Object.keys(d.series)))].filter((name) => !TEAM[name]);
+      const source = this.app.sources[i].name, own = this.shade(i);
       for (const [k, [name, points]] of Object.entries(diagram.series).entries()) {
-        const measured = k === 0 && diagram.bars.length > 0, drawn = diagram.bars.length ? k - 1 : k;
-        const label = several ? `${this.app.sources[i].name} · ${name}` : name;
-        lines.push({ label: visible(label), name: visible(name), color: color(several ? i : labels.indexOf(name)), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
+        const measured = k === 0 && diagram.bars.length > 0, drawn = TEAM[name] ? 0 : Math.max(0, labels.indexOf(name));
+        const label = several ? `${this.together ? family(source) : source} · ${name}` : name;
+        lines.push({ label: visible(label), name: visible(name), color: several ? own : TEAM[name] ?? color(labels.indexOf(name)), dash: several && drawn > 0 ? DASHES[drawn % 4] : null,
           dots: measured, shift: 4 * (shown.findIndex(([j]) => j === i) - (shown.length - 1) / 2) * measured, points: points.map(([x, y]) => [at(x), y]).filter(([x, y]) => x != null && y != null),
           bars: measured ? diagram.bars.map(([x, ...ends]) => [at(x), ...ends]) : [] });
       }
-      if (diagram.dashed != null) dashed.push({ y: diagram.dashed, color: several ? color(i) : "var(--soft)" });
+      if (diagram.dashed != null && !this.together) dashed.push({ y: diagram.dashed, color: several ? own : "var(--soft)" });
     }
+    if (this.together) lines = means(lines);
+    lines = lines.map((line) => ({ ...line, points: inside(line.dots ? line.points : smoothed(line.points, +this.smooth), this.span), bars: inside(line.bars, this.span) }));
     const options = { title, x: UNITS[this.x], whole: this.x === "iteration", dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
-      floor: shown[0][1].floor };
+      floor: shown[0][1].floor, log: this.log, zoom: (span) => { this.span = span; this.showTools(); this.draw(true); } };
     const legend = (several && lines.length > AT_ONCE ? this.briefly(shown, lines) : lines.filter((l) => l.points.length))
       .map((l) => el("span", {}, sample(l), l.label));
     return el("figure", { class: wide ? "wide" : "" },
-      el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note))),
+      el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note)), " ",
+        el("a", { class: "csv", download: `${title}.csv`, href: URL.createObjectURL(new Blob([csv(lines, UNITS[this.x])], { type: "text/csv" })), "aria-label": `${visible(title)} as CSV` }, "CSV")),
       chart(lines, Math.max(width, 200), wide ? 230 : 150, options), el("div", { class: "legend" }, legend));
   }
 
@@ -149,4 +186,33 @@ export class Runs {
     const table = new Map(axes.iteration.map((n, k) => [n, axes[this.x][k]]));
     return (x) => table.get(x) ?? null;
   }
+}
+
+/** Lines of one label as one: the mean of those that have a point there, and their range where it was measured. */
+function means(lines) {
+  const groups = new Map();
+  for (const line of lines) groups.set(line.label, [...(groups.get(line.label) ?? []), line]);
+  return [...groups.values()].map((of) => {
+    const points = [], bars = [];
+    for (let k = 0; k < Math.max(...of.map((l) => l.points.length)); k++) {
+      const here = of.map((l) => l.points[k]).filter(Boolean), mean = (at) => here.reduce((sum, p) => sum + p[at], 0) / here.length;
+      points.push([mean(0), mean(1)]);
+      if (of[0].dots && here.length > 1) bars.push([mean(0), Math.min(...here.map((p) => p[1])), Math.max(...here.map((p) => p[1]))]);
+    }
+    return { ...of[0], shift: 0, points, bars };
+  });
+}
+
+const inside = (points, [from, to]) => points.filter(([x]) => (from === null || x >= from) && (to === null || x <= to));
+const smoothed = (points, over) => (over < 2 ? points : points.map(([x], i) => {
+  const window = points.slice(Math.max(0, i + 1 - over), i + 1);
+  return [x, window.reduce((sum, p) => sum + p[1], 0) / window.length];
+}));
+
+/** A table of what is drawn; text that a spreadsheet would take for a formula begins with an apostrophe. */
+function csv(lines, unit) {
+  const quoted = (text) => `"${(/^[=+\-@]/.test(text) ? "'" : "") + String(text).replaceAll('"', '""')}"`;
+  const xs = [...new Set(lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
+  const at = lines.map((l) => new Map(l.points));
+  return [[unit, ...lines.map((l) => l.label)].map(quoted).join(","), ...xs.map((x) => [x, ...at.map((m) => m.get(x) ?? "")].join(","))].join("\n") + "\n";
 }
