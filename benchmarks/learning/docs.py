@@ -157,7 +157,9 @@ def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str) -> str:
             waits[who] = statistics.fmean(run["critical_path"] for run in runs)
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
     rivals = [score[who] for who in score if who != team and waits[who] <= waits[team]]
-    words = f"Within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
+    words = (
+        f"Within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
+    )
     return f"{words};\nwhat else is as fast solves {max(rivals):.0%}" if rivals else words
 
 

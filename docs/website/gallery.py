@@ -31,18 +31,18 @@ FAMILIES = {
 }
 TOYS = ("relay", "route", "signal", "steps", "stop", "xor")
 REWARDS = {
-    "math": "1 where the last answer is [equal in mathematics](../math-answers.md) to the right one, else 0: paid to the "
-    "team at the end of a round",
-    "code": "what the last program of a round scores on tests that nobody sees, less what the round before had: 0.3 for "
-    "the share passed and 0.7 for all ([others](../code.md#rewards))",
-    "tools": "1 for exactly the wanted end state of the world and 0.3 for the share of it, less wasted steps, errors and "
-    "repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
+    "math": "1 where the last answer is [equal in mathematics](../math-answers.md) to the right one, else 0: paid to "
+    "the team at the end of a round",
+    "code": "what the last program of a round scores on tests that nobody sees, less what the round before had: 0.3 "
+    "for the share passed and 0.7 for all ([others](../code.md#rewards))",
+    "tools": "1 for exactly the wanted end state of the world and 0.3 for the share of it, less wasted steps, errors "
+    "and repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
     "docs": "1 where the last reply of who answers has the answer, else 0",
     "rag": "1 where the box of who answers holds the answer, else 0 ([others](../retrieval.md#settings))",
     "search": "1 where the last answer of who answers solves the puzzle, else 0",
     "cases": "1 where the last words of who answers equal the recorded result, else 0",
-    "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside it; "
-    "the optimum is known",
+    "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside "
+    "it; the optimum is known",
 }
 """Family -> what is rewarded, with the settings of its ids."""
 MEASURED = {
@@ -212,7 +212,9 @@ def arguments(spec: marft_envs.EnvSpec) -> str:
         default = spec.kwargs.get(name, parameter.default)
         shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-        rows.append(f"| `{stars}{name}` | {shown} | {_prose(told.get(name) or told.get(stars + name) or ALL.get(name, ''))} |")
+        rows.append(
+            f"| `{stars}{name}` | {shown} | {_prose(told.get(name) or told.get(stars + name) or ALL.get(name, ''))} |"
+        )
     return "\n".join(rows)
 
 
@@ -278,8 +280,14 @@ def card(env_id: str, summary: str, played: Played) -> str:
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of every page and picture; pictures have no title."""
     specs = [spec for spec in marft_envs.list_envs() if "/" not in spec.id]
-    lines = ["# Gallery of environments", "", "Made from the registry: who hears whom, what is rewarded, a played episode,"]
-    lines += ["what each agent sees, baselines, arguments. `marft play ID` plays one, `marft train --env ID` trains in it."]
+    lines = [
+        "# Gallery of environments",
+        "",
+        "Made from the registry: who hears whom, what is rewarded, a played episode,",
+    ]
+    lines += [
+        "what each agent sees, baselines, arguments. `marft play ID` plays one, `marft train --env ID` trains in it."
+    ]
     for name, (title, about) in FAMILIES.items():
         lines += ["", f"## {title}", "", f"Rewarded: {REWARDS[name]}. [All about them](../{about})."]
         lines += ["", '<div class="cards" markdown>']

@@ -79,8 +79,9 @@ def section(env: str, entries: Sequence[BoardEntry], level: Level) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in HEAD)
     rows = "\n".join(_row(entry, level) for entry in entries)
     return (
-        f'<details name="board" class="board"><summary><b>{escape(env)}</b> <span>{count}; highest: {escape(best)}</span>'
-        f'</summary>\n<div class="scroll"><table class="sortable" data-filtered="board" data-search-exclude>'
+        f'<details name="board" class="board"><summary><b>{escape(env)}</b> '
+        f"<span>{count}; highest: {escape(best)}</span></summary>"
+        f'\n<div class="scroll"><table class="sortable" data-filtered="board" data-search-exclude>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div></details>"
     )
 
@@ -123,7 +124,8 @@ def file(pack: leaderboard.Pack, grid: str) -> str:
         f"marft bench run runs/{stem}/grid.toml --out runs/{stem}-again    # all of it, from the beginning"
     )
     return (
-        f'<details id="file-{stem}" class="board"><summary><b>{escape(pack.name)}</b> <span>{pack.results} results</span>'
-        f"</summary>\n<pre><code>{escape(commands)}</code></pre>\n<p>SHA-256 <code>{pack.sha256}</code>. Its grid:</p>\n"
+        f'<details id="file-{stem}" class="board"><summary><b>{escape(pack.name)}</b> '
+        f"<span>{pack.results} results</span></summary>\n<pre><code>{escape(commands)}</code></pre>\n"
+        f"<p>SHA-256 <code>{pack.sha256}</code>. Its grid:</p>\n"
         f"<pre><code>{escape(grid.rstrip()).replace(chr(10) * 2, chr(10))}</code></pre></details>"
     )

@@ -216,7 +216,9 @@ def run_show(argv: list[str]) -> int:
         report.write(run)
     last = metrics[-1] if metrics else {}
     if options.json:
-        scores = zip(("before", "after", "gain"), compare(*both), strict=True) if (both := run.before_and_after()) else ()
+        scores = (
+            zip(("before", "after", "gain"), compare(*both), strict=True) if (both := run.before_and_after()) else ()
+        )
         known = {name: dataclasses.asdict(score) for name, score in scores}
         say(json.dumps({"run": str(run.root), **known, "last": last}, indent=1))
         return 0

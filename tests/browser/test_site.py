@@ -79,11 +79,13 @@ def test_what_is_said_wraps_and_formulas_are_set(visit: driver.Visit, site: str)
     wider = "() => [...document.querySelectorAll('.language-text pre > code')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
     assert page.evaluate(wider) == 0
     visit.open(f"{site}/algorithms/grpo.html")
-    assert page.locator(".formula svg").count() >= 3 and "aligned" in (page.locator(".formula").get_attribute("aria-label") or "")
+    assert page.locator(".formula svg").count() >= 3 and "aligned" in (
+        page.locator(".formula").get_attribute("aria-label") or ""
+    )
     visit.shot("site-formula")
 
 
-FAINT = """() => {
+FAINT = r"""() => {
     const part = (c) => { c /= 255; return c <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4; };
     const light = ([r, g, b]) => .2126 * part(r) + .7152 * part(g) + .0722 * part(b);
     const rgba = (text) => { const n = text.match(/[\d.]+/g).map(Number); return n.length < 4 ? [...n, 1] : n; };

@@ -72,7 +72,7 @@ def test_runs_are_a_table_that_sorts_and_curves_are_smoothed_logged_zoomed_and_s
     page.locator("#smooth").select_option("5")
     page.locator("#from").fill("2")
     page.locator("#from").press("Enter")
-    ticks = page.locator("figure.wide .tick").all_inner_texts()
+    ticks = page.locator("figure.wide .tick").all_text_contents()
     assert "2" in ticks and "0" not in ticks
     with page.expect_download() as saved:
         page.locator("figure.wide .csv").click()
@@ -81,7 +81,9 @@ def test_runs_are_a_table_that_sorts_and_curves_are_smoothed_logged_zoomed_and_s
     if visit.look != "phone":
         chart = page.locator("figure.wide svg").first
         chart.dblclick()
-        assert "0" in page.locator("figure.wide .tick").all_inner_texts() and page.locator("#from").input_value() == ""
+        assert (
+            "0" in page.locator("figure.wide .tick").all_text_contents() and page.locator("#from").input_value() == ""
+        )
     visit.shot("view-table", whole=True)
 
 
@@ -108,11 +110,16 @@ def test_an_agent_has_one_color_in_curves_and_episodes(visit: driver.Visit, fold
         visit.open(server.address)
         figure = page.locator("figure", has=page.locator("b", has_text="loss"))
         figure.wait_for()
-        legend = {span.inner_text(): span.locator("line").get_attribute("stroke") for span in figure.locator(".legend span").all()}
+        legend = {
+            span.inner_text(): span.locator("line").get_attribute("stroke")
+            for span in figure.locator(".legend span").all()
+        }
         visit.open(f"{server.address}#episodes?file=eval-000004&at=eval-000004:1")
         turns = page.locator(".turn")
         turns.first.wait_for()
-        shown = {t.locator("b").first.inner_text(): t.evaluate("t => t.style.getPropertyValue('--run')") for t in turns.all()}
+        shown = {
+            t.locator("b").first.inner_text(): t.evaluate("t => t.style.getPropertyValue('--run')") for t in turns.all()
+        }
         assert legend == {name: shown[name] for name in legend} and len(legend) == 2
         assert "first round, first layer" in page.locator(".layer").first.inner_text()
         page.goto("about:blank")
