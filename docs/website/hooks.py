@@ -15,6 +15,8 @@ from pymdownx import slugs
 import marft_envs
 from website import api, formulas, gallery, leaderboard, links, notebooks
 
+MAKERS = {"reference": "api", "gallery": "gallery", "leaderboard": "leaderboard", "notebooks": "notebooks"}
+"""Folder of the site whose pages are made -> by which module."""
 TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 CELL = re.compile(r"<td[^>]*>(.*?)</td>", re.DOTALL)
 ROLE = re.compile(r":(?:class|meth|func|data|attr|mod|exc):<code>~?([^<]+)</code>")
@@ -81,7 +83,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Roles of docstrings (``:class:`X```) are the name alone; tables of numbers are not searched."""
-    return TABLE.sub(_searched, ROLE.sub(r"<code>\1</code>", html))
+    html = TABLE.sub(_searched, ROLE.sub(r"<code>\1</code>", html))
+    return html + _source(page) if page is not None else html
+
+
+def _source(page: Any) -> str:
+    """Says at the foot of a page which file to edit, and how."""
+    address = page.file.src_uri
+    maker = MAKERS.get(address.partition("/")[0], "")
+    if address.startswith("files/"):
+        return ""
+    file = f"docs/website/{maker}.py, which makes this page" if maker else links.origin(address)
+    there = "../" * address.count("/") + "contributing.html"
+    return f'<p class="source" data-search-exclude>Edit: {file} (<a href="{there}">how</a>)</p>'
 
 
 def _searched(table: re.Match[str]) -> str:

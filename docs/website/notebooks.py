@@ -58,7 +58,10 @@ def _ran(source: str, names: dict[str, Any]) -> Output:
     lines = (said.getvalue() + ("" if value is None or drawn else repr(value))).splitlines()
     if len(lines) > MOST:
         lines = [*lines[: MOST // 2], f"… {len(lines) - MOST} more lines …", *lines[-(MOST // 2) :]]
-    out = {"text": re.sub(r"\S*/(?=runs/)", "", "\n".join(lines)), "svg": plots.svg(value) if drawn else ""}
+    out = {
+        "text": re.sub(r"\S*/(?=runs/)| at 0x[0-9a-f]+", "", "\n".join(lines)),
+        "svg": plots.svg(value) if drawn else "",
+    }
     return {kind: text for kind, text in out.items() if text}
 
 

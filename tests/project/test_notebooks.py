@@ -45,7 +45,7 @@ def run(folder: Path, programs: dict[str, str]) -> str:
 
 def test_every_notebook_runs_that_needs_no_more_than_the_train_extra(tmp_path: Path) -> None:
     names = sorted({file.stem for file in FOLDER.glob("*.ipynb")} - {"real_model"})
-    assert len(names) == 4
+    assert len(names) == 5
     printed = run(tmp_path, {name: program(name, SMALL) for name in names})
     assert "chain 1.00" in printed and "expected 0 or more" in printed and "iteration   1:" in printed
 

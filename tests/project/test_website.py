@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import marft_envs
 from marft_algos.algorithms.base import Algorithm
 from marft_envs import registration
 from website import __main__ as build
-from website import api, draw, figures, gallery, leaderboard, links, notebooks
+from website import api, draw, figures, formulas, gallery, hooks, leaderboard, links, notebooks
 
 ROOT = Path(__file__).resolve().parents[2]
 MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
@@ -63,7 +64,8 @@ def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: p
     [(address, title, text)] = leaderboard.pages()
     assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text
-    assert "## math-dual-v0\n" in text and "| rft |" in text
+    assert "<b>math-dual-v0</b>" in text and "<td>rft</td>" in text and "marft bench report runs/sampled" in text
+    assert text.count("<td data-v=") == 5 * text.count("<td>math") and "not told apart" in text
 
 
 def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,11 +103,54 @@ def test_backticks_of_a_model_do_not_end_the_block_that_shows_them() -> None:
     assert gallery._block("a\n```\nb").startswith("````text\n")
 
 
-@pytest.mark.parametrize("made", [figures.dependencies, figures.successors, figures.staleness, figures.curves])
+@pytest.mark.parametrize(
+    "made", [figures.dependencies, figures.episode, figures.successors, figures.staleness, figures.curves]
+)
 def test_figures_are_what_their_command_makes(made: object) -> None:
     for name, content in made():  # type: ignore[operator]
         file = figures.IMAGES / name
         assert file.read_text(encoding="utf-8") == content, "type: PYTHONPATH=docs python -m website.figures --write"
+
+
+def test_every_formula_of_the_pages_is_set_and_its_words_are_text() -> None:
+    found = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        for latex in re.findall(r"```math\n(.*?)\n```", page.read_text(encoding="utf-8"), re.DOTALL):
+            shown = formulas.fence(latex, "math", "math", {}, None)
+            lines = latex.count("\\\\") + 1
+            assert shown.count("<p>") == lines and "<svg" in shown and "error" not in shown, page
+            found += 1
+    assert found > 25
+    assert "<p>mean over <svg" in formulas.fence(r"\text{mean over } x", "", "", {}, None)
+    assert formulas.line(r"f(\text{a}) \left[\text{b}\right]").count("</svg>") == 2
+    with pytest.raises(ValueError, match="frak"):
+        formulas.picture(r"\frak{")
+
+
+def test_tables_of_numbers_are_not_searched_and_those_of_words_are() -> None:
+    def table(*cells: str) -> str:
+        return f"<table><tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr></table>"
+
+    assert "data-search-exclude" in hooks.on_page_content(
+        table("<code>marft</code>", "86.2 [83.3, 88.9]"), None, None, None
+    )
+    assert "data-search-exclude" not in hooks.on_page_content(
+        table("--lr", "the rate", "of steps", "3"), None, None, None
+    )
+
+
+def test_colours_of_pictures_have_one_for_dark_paper() -> None:
+    drawn = figures.IMAGES / "episode.svg"
+    used = set(re.findall(r'(?:fill|stroke)="(#\w+)"', drawn.read_text(encoding="utf-8")))
+    assert used <= set(draw.DARK) and "prefers-color-scheme: dark" in drawn.read_text(encoding="utf-8")
+
+
+def test_a_card_of_the_gallery_and_a_page_say_what_is_rewarded_and_what_is_taken() -> None:
+    played = gallery.play("docs-tree-v0")
+    assert "docs-tree-v0-small.svg" in gallery.card("docs-tree-v0", "a summary", played)
+    text = gallery.page("docs-tree-v0", "a summary", played)
+    assert "| **rewarded** | 1 where" in text and "| `lengths` | `2` |" in text and "UnicodeText" in text
+    assert set(gallery.REWARDS) == set(gallery.FAMILIES)
 
 
 def test_text_in_a_picture_is_escaped() -> None:
@@ -153,7 +198,13 @@ def test_the_newest_version_stands_first_and_at_the_top(tmp_path: Path) -> None:
 def test_every_notebook_has_a_page_and_no_outputs() -> None:
     pages = {address for address, _, _ in notebooks.pages()}
     files = sorted(notebooks.FOLDER.glob("*.ipynb"))
-    assert {f"notebooks/{file.stem}.md" for file in files} < pages and len(files) == 5
+    assert {f"notebooks/{file.stem}.md" for file in files} < pages and len(files) == 6
+    kept = notebooks.known()
+    assert set(kept) == {file.stem for file in files} - {"real_model"}
+    for name, ran in kept.items():
+        file = notebooks.FOLDER / f"{name}.ipynb"
+        assert ran["digest"] == notebooks.digest(file), f"type: PYTHONPATH=docs python -m website.notebooks {name}"
+    assert "-10.svg)" in notebooks.page(notebooks.FOLDER / "own_team.ipynb", kept["own_team"]["outputs"])[1]
     for file in files:
         cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
         assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
