@@ -14,7 +14,7 @@ import stat
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 
@@ -32,6 +32,12 @@ def clean(text: object, *, line: bool = False) -> str:
     """
     kept = "" if line else "\n\t"
     return "".join(c if c in kept or c.isprintable() or unicodedata.category(c) == "Zs" else _SHOWN for c in str(text))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Writes the rows of a table, each a line, with columns as wide as what they hold."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 @contextmanager

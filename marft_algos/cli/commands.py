@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Iterator
@@ -198,7 +197,7 @@ class ShowArguments:
     all: bool = False
     """Print every number of the last iteration, with what it is."""
     json: bool = False
-    """Print scores and the last iteration as JSON, for programs."""
+    """Print the numbers of the last iteration as JSON, for programs."""
 
 
 _SHOWN = ("success", "return", "infra", "tokens_total")
@@ -216,11 +215,7 @@ def run_show(argv: list[str]) -> int:
         report.write(run)
     last = metrics[-1] if metrics else {}
     if options.json:
-        scores = (
-            zip(("before", "after", "gain"), compare(*both), strict=True) if (both := run.before_and_after()) else ()
-        )
-        known = {name: dataclasses.asdict(score) for name, score in scores}
-        say(json.dumps({"run": str(run.root), **known, "last": last}, indent=1))
+        say(json.dumps({"run": str(run.root), **last}, indent=1))
         return 0
     say(f"run:     {run.root}")
     _print_start(run)

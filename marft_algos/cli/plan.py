@@ -12,7 +12,7 @@ from marft_algos.config import arguments, trust
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
 from marft_algos.runs import paths
-from marft_algos.terminal import say
+from marft_algos.terminal import aligned, say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _wire(planner: MemoryPlanner, plan: MemoryPlan, bandwidths: Sequence[float],
         rows.append([each.policy, model, f"{each.parameters:,}", _size(each.fp32), _size(each.bf16), *times])
     kind = "all weights" if config.full_finetune else f"adapter of rank {config.lora_r}"
     lines = ["", f"what a policy publishes after an update ({kind}; to every node once; seconds of fp32, bf16):"]
-    lines += _aligned(rows)
+    lines += [f"  {row}" for row in aligned(rows)]
     steps = config.algorithm.epochs * config.algorithm.minibatches
 
     def timed(n: int) -> str:
@@ -163,11 +163,6 @@ def _counted(layout: ProcessLayout) -> str:
     nodes = -(-layout.gpus // layout.per_node)
     cards = f"{layout.gpus} GPU{'s' * (layout.gpus > 1)}"
     return cards if nodes == 1 else f"{cards} in {nodes} nodes"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _size(n: float) -> str:

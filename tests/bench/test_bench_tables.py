@@ -263,12 +263,8 @@ def test_a_verdict_says_who_is_ahead_and_a_terminal_gets_80_characters() -> None
     lines = tables.lines(rows, "base")
     said = page.verdict(lines, "base")
     assert said.startswith("relay-v0: a ahead of base. deaf: ") and "all environments" not in said
-    text = page.aligned(tables.sheet(lines, "base"), page.BRIEF)
-    assert max(map(len, text.splitlines())) <= 80 and text.splitlines()[0].split()[:3] == [
-        "environment",
-        "algorithm",
-        "mean",
-    ]
+    text = page.brief(tables.sheet(lines, "base"))
+    assert max(map(len, text)) <= 80 and text[0].split()[:3] == ["environment", "algorithm", "mean"]
 
 
 def test_no_panel_is_without_a_word_and_evaluations_are_points(tmp_path: Path) -> None:

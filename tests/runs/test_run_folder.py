@@ -248,7 +248,7 @@ def test_show_is_ten_lines_or_all_numbers_with_what_they_are_or_json(
     assert "Mean return of the team" in told and "policy/" in told
     assert main(["show", NAME, "--json"]) == 0
     known = json.loads(capsys.readouterr().out)
-    assert known["last"]["iteration"] == RunFolder.open(NAME).metrics()[-1]["iteration"] and known["gain"]["n"] == 12
+    assert known["iteration"] == RunFolder.open(NAME).metrics()[-1]["iteration"] and known["eval/n"] == 12
 
 
 def test_draws_are_not_called_held_out_problems(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from marft_algos.config.values import dumps
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import PanelFacts
 from marft_algos.runs.plots import inline
+from marft_algos.terminal import aligned
 from marft_algos.workbench.bench import figures, statistics, sweep, tables
 from marft_algos.workbench.bench.tables import alike, complete, grouped, label, outcomes, points
 from marft_envs.errors import ConfigError
@@ -50,7 +51,7 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
         "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows if not row["hidden"]),
         **{f"{name}.md": tables.markdown(sheet) for name, sheet in sheets.items()},
         **{f"{name}.tex": tables.latex(sheet) for name, sheet in sheets.items()},
-        "summary.txt": f"{verdict(lines, base)}\n\n{aligned(sheets['summary'], BRIEF)}\n",
+        "summary.txt": "\n".join([verdict(lines, base), "", *brief(sheets["summary"]), ""]),
         "summary.csv": tables.as_csv(lines),
         "marl_eval.json": json.dumps(tables.marl_eval(rows, "marft")) + "\n",
     }
@@ -83,12 +84,10 @@ def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
     return " ".join(said)
 
 
-def aligned(sheet: Sequence[Sequence[str]], wanted: Sequence[str]) -> str:
-    """Writes the columns of a sheet whose titles begin with these words, for a terminal."""
-    columns = [column for column in zip(*sheet, strict=True) if column[0].startswith(tuple(wanted))]
-    widths = [max(map(len, column)) for column in columns]
-    rows = zip(*columns, strict=True)
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+def brief(sheet: Sequence[Sequence[str]]) -> list[str]:
+    """Writes the columns of a sheet that a terminal shows."""
+    columns = [column for column in zip(*sheet, strict=True) if column[0].startswith(BRIEF)]
+    return aligned(list(zip(*columns, strict=True)))
 
 
 def _page(
