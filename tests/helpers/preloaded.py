@@ -6,12 +6,13 @@ import contextlib
 import functools
 import json
 import os
+import select
 import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,17 +24,15 @@ for name in (
 ):
     importlib.import_module(name)
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
-for line in sys.stdin:
-    asked = json.loads(line)
-    child = os.fork()
-    if child:
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-        continue
+
+def program(asked):
     code = 1
     try:
         for stream, file in enumerate(("/dev/null", asked["out"], asked["err"])):
             os.dup2(os.open(file, os.O_RDWR), stream)
         os.chdir(asked["folder"])
+        os.environ.clear()
+        os.environ.update(asked["environ"])
         sys.argv = asked["argv"]
         import runpy
         if sys.argv[0] == "-m":
@@ -56,28 +55,59 @@ for line in sys.stdin:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+def awaited(asked):
+    child = os.fork() or program(asked)
+    with open(asked["ended"], "w") as ended:  # a pipe with a name: whoever waits reads it
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=ended)
+    os._exit(0)
+
+waiting = 0
+for line in sys.stdin:
+    waiting += bool(os.fork() or awaited(json.loads(line)))
+    while waiting and os.waitpid(-1, os.WNOHANG)[0]:
+        waiting -= 1
 """
 
 
 @functools.cache
 def _waiting() -> subprocess.Popen[str]:
     """One for each process of the suite; it ends with it, as its input does."""
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", WAITING], env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen([sys.executable, "-c", WAITING], env=_environ({}), stdin=subprocess.PIPE, text=True)
 
 
-def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+def _environ(more: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **more}
+
+
+class Started:
+    """A program that runs."""
+
+    def __init__(self, folder: Path, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._argv, self._files = argv, tempfile.TemporaryDirectory()
+        paths = {name: f"{self._files.name}/{name}" for name in ("out", "err", "ended")}
+        self._out, self._err = Path(paths["out"]), Path(paths["err"])
+        self._out.touch()
+        self._err.touch()
+        os.mkfifo(paths["ended"])
+        self._ended = os.open(paths["ended"], os.O_RDONLY | os.O_NONBLOCK)
+        pipe = _waiting().stdin
+        assert pipe is not None
+        pipe.write(json.dumps({"folder": str(folder), "argv": argv, "environ": _environ(environ), **paths}) + "\n")
+        pipe.flush()
+
+    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+        """Waits for its end, once."""
+        with self._files, open(self._ended) as ended:
+            if not select.select([ended], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self._argv, timeout or 0.0)
+            code = int(ended.read())
+            return subprocess.CompletedProcess(self._argv, code, self._out.read_text(), self._err.read_text())
+
+
+def run(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Runs ``python PROGRAM …`` or ``python -m MODULE …`` in a folder; the packages of this project are imported anew."""
-    process = _waiting()
-    assert process.stdin is not None and process.stdout is not None
-    with tempfile.NamedTemporaryFile("r+") as out, tempfile.NamedTemporaryFile("r+") as err:
-        asked = {"folder": str(folder), "argv": argv, "out": out.name, "err": err.name}
-        process.stdin.write(json.dumps(asked) + "\n")
-        process.stdin.flush()
-        code = int(process.stdout.readline())
-        return subprocess.CompletedProcess(argv, code, Path(out.name).read_text(), Path(err.name).read_text())
+    return Started(folder, argv, environ).wait()
 
 
 TYPED = """#!{python} -ISs

@@ -1,13 +1,13 @@
-"""Ranks as processes of this machine, started as a launcher does."""
+"""Ranks as processes of this machine, with what a launcher tells them, that begin where packages are loaded."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from helpers import preloaded
 
 
 def processes(
@@ -17,19 +17,9 @@ def processes(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
-        subprocess.Popen(
-            [sys.executable, str(script), *words],
-            env={**os.environ, **place, **(environ or {}), "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        preloaded.Started(Path.cwd(), [str(script), *words], {**place, **(environ or {}), "RANK": str(rank)})
         for rank in range(size)
     ]
-    said = [process.communicate(timeout=900) for process in started]
-    return [
-        subprocess.CompletedProcess(process.args, process.returncode, *texts)
-        for process, texts in zip(started, said, strict=True)
-    ]
+    return [process.wait(timeout=900) for process in started]
