@@ -24,8 +24,13 @@ def test_packed_runs_have_the_keys_that_they_would_have_now(archive):
         assert Cell(**row | {"config": configs.build(row["config"]).table()}).key == key, row
 
 
-def test_packed_results_can_all_be_shown_on_one_page():
+def test_packed_results_can_all_be_read():
     packs = leaderboard.read(RESULTS)
     assert [pack.name for pack in packs] == [path.name for path in RESULTS]
     assert all(pack.entries and pack.results for pack in packs)
-    assert "## math-dual-v0" in leaderboard.markdown(packs)
+
+
+@pytest.mark.slow
+def test_packed_results_can_all_be_shown_on_one_page():
+    """`make docs` makes this page, too, and fails where it cannot."""
+    assert "## math-dual-v0" in leaderboard.markdown(leaderboard.read(RESULTS))
