@@ -147,7 +147,7 @@ def figure(width: float, height: float) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("Drawing curves", "train") from error
-    empty = Figure(figsize=(width, height), layout="constrained")
+    empty = Figure(figsize=(width, height), dpi=110, layout="constrained")
     FigureCanvasAgg(empty)
     return empty
 
@@ -237,4 +237,4 @@ def sheet(metrics: Sequence[Mapping[str, Any]]) -> Any:
 def write_png(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Writes all diagrams as one picture; see ``sheet``."""
     if diagrams(metrics):
-        sheet(metrics).savefig(path, dpi=110)
+        sheet(metrics).canvas.print_png(path)  # ``savefig`` draws twice
