@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def sandbox() -> Sandbox:
         return shared("auto", workers=2)
     except SandboxUnavailable as error:
         pytest.skip(f"no sandbox on this machine: {error}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Draws the curves of a run where the test is about pictures; processes that tests start draw theirs."""
+    if "marft_algos.runs.report" in sys.modules:
+        from helpers import pictures
+
+        pictures.draw(item.get_closest_marker("pictures") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import marft_envs
+from helpers import preloaded
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
@@ -157,6 +158,7 @@ def test_check_passes_and_fails(
     assert "Cannot load" in fails(["check", "leaky_env:make_nothing"], capsys)
 
 
+@pytest.mark.pictures
 def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = [
         "train",
@@ -462,22 +464,14 @@ def test_other_signals_end_with_130_and_a_checkpoint_too(
     ],
 )
 def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
-    command = [sys.executable, "-m", "marft_algos", "train", "--env", "relay-v0", "--models", str(model), *QUICK]
-    process = subprocess.Popen(
-        [*command, "--iterations", "100000", "--eval-every", "0", "--name", "stopped"],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("iteration 3/"):
-            break
-    process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "go on: marft train --resume" in out
+    words = ("--env", "relay-v0", "--models", str(model), *QUICK, "--eval-every", "0", "--name", "stopped")
+    process = preloaded.Started(here, "-m", "marft_algos", "train", *words, "--iterations", "100000")
+    while "iteration 3/" not in process.err.read_text():
+        assert process.runs(0.1), process.wait()
+    os.kill(process.pid, number)
+    done = process.wait(60)
+    assert done.returncode == 130
+    assert "go on: marft train --resume" in done.stdout
     steps = sorted(p.name for p in Path("runs/stopped/checkpoints").iterdir())
     assert int(steps[-1].removeprefix("step_")) >= 3
 

@@ -7,15 +7,14 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from helpers import preloaded
 from marft_algos.cli import main
 
 SMALL = (
@@ -48,14 +47,11 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/ran"))} for line in lines]
 
 
-def launcher(*words: str, python: tuple[str, ...] = ("-m", "marft_algos")) -> subprocess.Popen[str]:
-    command = [sys.executable, *python, "train", *words]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+def launcher(*words: str, program: tuple[str, ...] = ("-m", "marft_algos")) -> preloaded.Started:
+    return preloaded.Started(Path.cwd(), *program, "train", *words)
 
 
-def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+def ranks_of(process: preloaded.Started) -> dict[int, int]:
     """Rank -> process id, of the launcher's children."""
     found = {}
     for folder in Path("/proc").iterdir():
@@ -71,13 +67,12 @@ def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
     return found
 
 
-def wait_for(iteration: int, run: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(iteration: int, run: Path, process: preloaded.Started) -> None:
     for _ in range(2400):
-        if process.poll() is not None:
-            raise AssertionError(process.communicate())
+        if not process.runs(0.05):
+            raise AssertionError(process.wait())
         if (run / "metrics.jsonl").is_file() and len(numbers(run)) > iteration:
             return
-        time.sleep(0.05)
     raise AssertionError("nothing happens")
 
 
@@ -98,8 +93,9 @@ def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undistu
     process = launcher(*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
     wait_for(1, tmp_path / "ranks", process)
     os.kill(ranks_of(process)[killed], signal.SIGKILL)
-    said, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
+    done = process.wait()
+    said, errors = done.stdout, done.stderr
+    assert done.returncode == 0, errors
     assert said.count("gain:") == 1, "the first rank speaks for all"
     assert numbers(tmp_path / "ranks")[:3] == numbers(alone)[:3]
     assert weights(tmp_path / "ranks", 3) == weights(alone, 3)
@@ -113,8 +109,8 @@ def test_ranks_with_shares_of_the_base_train_to_the_weights_of_one_process_that_
 ) -> None:
     where = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "2")
     process = launcher(*where, "--nproc", "2", "--shard", "base", "--name", "shares")
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
+    done = process.wait()
+    assert done.returncode == 0, done.stderr
     monkeypatch.setenv("MARFT_KERNELS", "decode")
     assert main(["train", *where, "--lanes", "8", "--name", "whole"]) == 0
     assert numbers(tmp_path / "shares") == numbers(tmp_path / "whole")
@@ -150,8 +146,9 @@ def test_where_memory_runs_out_in_a_pass_over_shares_all_ranks_begin_again_with_
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     where = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "1", "--name", "scarce")
     process = launcher("scarce:Scarce", *where, "--nproc", "2", "--shard", "base", "--micro-tokens", "400")
-    said, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors
+    done = process.wait()
+    said, errors = done.stdout, done.stderr
+    assert done.returncode == 0, errors
     ran_out = re.search(r"Memory ran out with (\d+) tokens at once", errors)
     assert ran_out, errors
     half = int(ran_out[1]) // 2
@@ -172,7 +169,7 @@ from marft_algos.cli import main
 
 class Restless(dynamic_rendezvous._PeriodicTimer):
     def __init__(self, interval, *args):
-        super().__init__(datetime.timedelta(0), *args)
+        super().__init__(datetime.timedelta(milliseconds=5), *args)
 
 
 dynamic_rendezvous._PeriodicTimer = Restless
@@ -183,19 +180,17 @@ sys.exit(f"Python aborts if these talk to a store when it ends: {left}" if left 
 
 
 @pytest.mark.parametrize(
-    "python",
-    [
-        pytest.param(("-m", "marft_algos"), marks=pytest.mark.slow, id="usual"),
-        pytest.param(("-c", RESTLESS), id="heart always beats"),
-    ],
+    "restless", [pytest.param(False, marks=pytest.mark.slow, id="usual"), pytest.param(True, id="heart always beats")]
 )
-def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(python: tuple[str, str], tmp_path: Path) -> None:
+def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: Path) -> None:
     words = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
-    process = launcher(*words, python=python)
+    program = tmp_path / "restless.py"
+    program.write_text(RESTLESS)
+    process = launcher(*words, program=(str(program),)) if restless else launcher(*words)
     wait_for(1, tmp_path / "ranks", process)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode == 130, errors
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.wait(300)
+    assert done.returncode == 130, done.stderr
     steps = sorted((tmp_path / "ranks" / "checkpoints").iterdir())
     assert int(steps[-1].name.removeprefix("step_")) == numbers(tmp_path / "ranks")[-1]["iteration"]
 

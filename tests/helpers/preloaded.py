@@ -7,15 +7,18 @@ import functools
 import json
 import os
 import select
+import signal
 import socketserver
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+LOADING_S = 120
+"""Seconds in which other people's packages are loaded at the latest."""
 WAITING = """
 import importlib, json, os, sys, traceback
 for name in (
@@ -58,8 +61,9 @@ def program(asked):
 
 def awaited(asked):
     child = os.fork() or program(asked)
-    with open(asked["ended"], "w") as ended:  # a pipe with a name: whoever waits reads it
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=ended)
+    with open(asked["told"], "w") as told:  # a pipe with a name: whoever waits reads it
+        print(child, file=told, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=told)
     os._exit(0)
 
 waiting = 0
@@ -81,33 +85,47 @@ def _environ(more: Mapping[str, str]) -> dict[str, str]:
 
 
 class Started:
-    """A program that runs."""
+    """A program that runs: ``python PROGRAM …`` or ``python -m MODULE …`` in a folder.
 
-    def __init__(self, folder: Path, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    The packages of this project are imported anew. What it prints is in the files ``out`` and ``err`` until it is waited
+    for; ``pid`` is its process, no child of this one.
+    """
+
+    def __init__(self, folder: Path, *argv: str, **environ: str) -> None:
         self._argv, self._files = argv, tempfile.TemporaryDirectory()
-        paths = {name: f"{self._files.name}/{name}" for name in ("out", "err", "ended")}
-        self._out, self._err = Path(paths["out"]), Path(paths["err"])
-        self._out.touch()
-        self._err.touch()
-        os.mkfifo(paths["ended"])
-        self._ended = os.open(paths["ended"], os.O_RDONLY | os.O_NONBLOCK)
+        self.out, self.err, told = (Path(self._files.name, name) for name in ("out", "err", "told"))
+        self.out.touch()
+        self.err.touch()
+        os.mkfifo(told)
+        reader = os.open(told, os.O_RDONLY | os.O_NONBLOCK)
+        asked = {"folder": str(folder), "argv": argv, "environ": _environ(environ)}
+        asked |= {"out": str(self.out), "err": str(self.err), "told": str(told)}
         pipe = _waiting().stdin
         assert pipe is not None
-        pipe.write(json.dumps({"folder": str(folder), "argv": argv, "environ": _environ(environ), **paths}) + "\n")
+        pipe.write(json.dumps(asked) + "\n")
         pipe.flush()
+        self._told = open(reader, encoding="ascii")  # noqa: SIM115 - until it is waited for
+        assert select.select([reader], [], [], LOADING_S)[0], "what other programs are copies of does not answer"
+        os.set_blocking(reader, True)
+        self.pid = int(self._told.readline())
 
-    def wait(self, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    def runs(self, seconds: float = 0.0) -> bool:
+        """Whether it has not ended so many seconds from now."""
+        return not select.select([self._told], [], [], seconds)[0]
+
+    def wait(self, timeout: float = 600.0) -> subprocess.CompletedProcess[str]:
         """Waits for its end, once."""
-        with self._files, open(self._ended) as ended:
-            if not select.select([ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(self._argv, timeout or 0.0)
-            code = int(ended.read())
-            return subprocess.CompletedProcess(self._argv, code, self._out.read_text(), self._err.read_text())
+        if self.runs(timeout):
+            os.kill(self.pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(self._argv, timeout, self.out.read_text(), self.err.read_text())
+        with self._files, self._told:
+            code = int(self._told.readline())
+            return subprocess.CompletedProcess(self._argv, code, self.out.read_text(), self.err.read_text())
 
 
 def run(folder: Path, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs ``python PROGRAM …`` or ``python -m MODULE …`` in a folder; the packages of this project are imported anew."""
-    return Started(folder, argv, environ).wait()
+    """Runs a program, and waits for its end."""
+    return Started(folder, *argv, **environ).wait()
 
 
 TYPED = """#!{python} -ISs

@@ -19,7 +19,7 @@ def processes(
         port = free.getsockname()[1]
     place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = [
-        preloaded.Started(Path.cwd(), [str(script), *words], {**place, **(environ or {}), "RANK": str(rank)})
+        preloaded.Started(Path.cwd(), str(script), *words, **place, **(environ or {}), RANK=str(rank))
         for rank in range(size)
     ]
     return [process.wait(timeout=900) for process in started]

@@ -24,6 +24,8 @@ from marft_envs.core.types import RoundRecord
 from marft_envs.errors import MissingExtraError
 from marft_envs.records import trajectory
 
+pytestmark = pytest.mark.pictures
+
 HOSTILE = '<script>alert(1)</script><img src=x onerror=alert(2)> & "quotes" \ud800 $title ${body}'
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,11 +13,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import marft_algos
+from helpers import preloaded
 from helpers.runs import QUICK, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -66,13 +69,6 @@ def fails(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str
     return printed.out, printed.err
 
 
-def background(argv: list[str], cwd: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "marft_algos", *argv], cwd=cwd, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
 # One owner -------------------------------------------------------------------------------------------
 
 
@@ -80,19 +76,18 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunFolder.open(NAME)
-    first = background(["train", "--resume", NAME, "--iterations", "5000"], here)
+    first = preloaded.Started(here, "-m", "marft_algos", "train", "--resume", NAME, "--iterations", "5000")
     try:
         end = time.monotonic() + 120
         while len(run.metrics()) < 5:
-            assert time.monotonic() < end and first.poll() is None, "the first process does not get on"
-            time.sleep(0.2)
+            assert time.monotonic() < end and first.runs(0.2), "the first process does not get on"
         before = run.config_file.read_text()
         _, message = fails(["train", "--resume", NAME, "--iterations", "3"], capsys)
         assert f"process {first.pid} on " in message and "since " in message and f"kill {first.pid}" in message
         assert "--iterations 5000" in message
         assert run.config_file.read_text() == before
     finally:
-        first.send_signal(signal.SIGKILL)
+        os.kill(first.pid, signal.SIGKILL)
         first.wait()
     assert (run.root / disk.FILE).read_text(), "the killed process had no time to clear up"
     done = run.metrics()[-1]["iteration"] + 2
@@ -322,19 +317,18 @@ def test_a_resume_that_cannot_be_leaves_the_run_as_it_was(
 # Disks and files --------------------------------------------------------------------------------------
 
 
-def limited(here: Path, size: int, *argv: str) -> subprocess.CompletedProcess[str]:
-    """A command in a process whose files may not grow beyond ``size`` bytes: real failed writes, without a full disk."""
+@contextlib.contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond ``size`` bytes: real failed writes, without a full disk."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    return subprocess.run(
-        [sys.executable, "-m", "marft_algos", *argv], cwd=here, preexec_fn=limit, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
-    )  # fmt: skip
-
-
-def test_a_full_disk_is_one_line_and_nothing_is_lost(here: Path) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_lost(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Entropy: this model solves nothing, and without a gradient there is no step, and nothing of Adam's to write.
     wide = ["--lora-r", "64", "--eval-episodes", "2", "--record-episodes", "0", "--name", "wide"]
     wide += ["--entropy-coef", "0.1"]
@@ -346,13 +340,10 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(here: Path) -> None:
     assert 2 * max(file.stat().st_size for file in run.root.rglob("*.jsonl")) + 4000 < weights < state
     kept = {file: file.read_bytes() for file in files}
     for size, cause in ((weights // 2, "safetensors"), ((weights + state) // 2, "torch")):
-        done = limited(here, size, "train", "--resume", "wide", "--iterations", "3")
-        assert done.returncode == 1, (cause, done.stderr)
-        last = done.stderr.splitlines()[-1]
-        assert last.startswith("error: Cannot write ") and "step_000003" in last and "Traceback" not in done.stderr, (
-            cause,
-            done.stderr,
-        )
+        with small_files(size):
+            _, said = fails(["train", "--resume", "wide", "--iterations", "3"], capsys)
+        last = said.splitlines()[-1]
+        assert last.startswith("error: Cannot write ") and "step_000003" in last, (cause, said)
         assert "Make room" in last and "marft train --resume RUN" in last
         assert {file: file.read_bytes() for file in kept} == kept
         assert not list(run.checkpoints.glob(".tmp-*"))
