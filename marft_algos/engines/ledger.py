@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +36,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._known: dict[str, dict[str, Any]] = {}
         self._usage: dict[str, Usage] = {}
+        self._waited: dict[str, list[float]] = defaultdict(list)
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = file.open("a+b")
         for number, line in enumerate(drop_cut_line(self._file).splitlines(), 1):
@@ -45,6 +48,11 @@ class Ledger:
     def usage(self, policy: str) -> Usage:
         """Returns what a policy's replies came to, since the file was made."""
         return self._usage.get(policy, Usage())
+
+    def waited(self, policy: str) -> dict[str, float]:
+        """Returns percentiles of the seconds that its replies took, retries included; nothing where none is known."""
+        seconds = self._waited[policy]
+        return {f"p{p}": float(np.percentile(seconds, p)) for p in (50, 95)} if seconds else {}
 
     def known(self, key: str) -> dict[str, Any] | None:
         """Returns the line of a request that was answered; None if it was not."""
@@ -70,6 +78,8 @@ class Ledger:
         total.tokens_out += int(line["usage"][1])
         total.cost += float(line["cost"])
         if reason is not StopReason.ERROR:
+            if "seconds" in line:
+                self._waited[line["policy"]].append(float(line["seconds"]))
             self._known[line["key"]] = {**line, "stop_reason": reason, "text": str(line["text"])}
 
 
@@ -107,11 +117,14 @@ class LedgerEngine(EngineBase):
         if line is not None:
             usage, reason = (line["usage"][0], line["usage"][1]), line["stop_reason"]
             return Generation([], np.zeros(0, np.float32), reason, FOREIGN, line["text"], str(line["error"]), usage)
+        began = time.monotonic()
         (reply,) = self._engine.generate([request], params)
+        seconds = round(time.monotonic() - began, 4)
         used = reply.usage or (0, 0)
         cost = (used[0] * self._endpoint.price_in + used[1] * self._endpoint.price_out) / 1e6
         said = {"text": reply.text, "stop_reason": str(reply.stop_reason), "error": reply.error}
-        self._ledger.add({"key": key, "policy": request.policy, **said, "usage": list(used), "cost": cost})
+        counted = {"usage": list(used), "cost": cost, "seconds": seconds}
+        self._ledger.add({"key": key, "policy": request.policy, **said, **counted})
         return reply
 
     def _key(self, request: GenerationRequest, params: SamplingParams) -> str:

@@ -116,7 +116,10 @@ class Demonstrations:
             return
         self._recorded, episodes = [], recorded(source)
         for name, episode in episodes:
-            if episode.success and not episode.failed:
+            row = TOLD in episode.info and self._renderer.plays(episode.turns[0].agent)
+            if row and not self._renderer.trains(self._renderer.policy_of(episode.turns[0].agent)):
+                self._leave_out("a row of an agent that is not trained", name)
+            elif episode.success and not episode.failed:
                 self._recorded.append((name, episode))
             else:
                 self._leave_out("no success", name)

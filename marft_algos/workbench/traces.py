@@ -59,12 +59,12 @@ def run_traces(argv: list[str]) -> int:
         raise DataError(f"There is no trace in {', '.join(options.files)}: {len(unread)} objects cannot be read.{why}")
     for line in report(traces, unread, price):
         say(clean(masked(line), line=True))
-    team, words = team_of(traces), ["--env", CASES]
+    team, words = team_of(traces), ["--env", "ID"]
     if options.cases:
         _write(cases_file, "cases", *cases(traces))
         profiles = [{key: profile[key] for key in ("role", "prompt", "with_answer")} for profile in team.values()]
         write_whole(team_file, json.dumps(masked(profiles), indent=1) + "\n")
-        words += ["--env-kwargs", f"data={options.cases}", f"profiles={team_file}"]
+        words = ["--env", CASES, "--env-kwargs", f"data={options.cases}", f"profiles={team_file}"]
         say(f"next:      {arguments.typed('eval', *words, '--engines', 'MODEL')}")
     if options.sft:
         _write(Path(options.sft), "rows", *sft_rows(traces, {agent: team[agent]["name"] for agent in team}))

@@ -22,9 +22,10 @@ from marft_algos.runs.intervals import Interval
 from marft_algos.training import setup
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_algos.workbench.evaluation.held_out import HeldOut
+from marft_algos.workbench.evaluation.options import POSED
 from marft_envs.errors import ConfigError
 
-_BAD = ("cut", "errors", "obeyed")
+_BAD = ("cut", "errors", "obeyed", "seconds")
 """Metrics of which less is better."""
 SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
 """Settings in which runs must agree, so that one's weights can play where another's have."""
@@ -127,9 +128,13 @@ def metrics(
 
     A task's metrics and agents are those that both have.
     """
-    found: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
+    scored: dict[str, Callable[[Sequence[Trajectory]], list[float]]] = {
         "score": _scores,
         "return": lambda x: [t.score for t in x],
+    }
+    if all(POSED in t.episode.info for t in (*before, *after)):
+        scored = {}  # nobody knows the answers
+    found = scored | {
         "errors": lambda x: [float(bool(t.fault)) for t in x],
         "turns": lambda x: [float(len(t.transitions)) for t in x],
     }
@@ -138,10 +143,10 @@ def metrics(
         for names in (lambda t: t.metrics, lambda t: [turn.agent for turn in t.transitions])
     )
     for key in keys:
-        found[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]  # type: ignore[misc]
+        found[f"task/{key}"] = lambda x, key=key: [t.metrics.get(key, 0.0) for t in x]
     for agent in agents:
-        for name, read in _AGENT.items():
-            found[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [  # type: ignore[misc]
+        for name, read in _AGENT.items() if scored else list(_AGENT.items())[1:]:
+            found[f"agent/{agent}/{name}"] = lambda x, agent=agent, read=read: [
                 read(t, [turn for turn in t.transitions if turn.agent == agent], agent) for t in x
             ]
     return found
@@ -201,12 +206,18 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
 
 
 def printed(changes: Sequence[Change]) -> str:
-    """Formats one line per metric: A, B, difference with its interval, verdict; and of a cohort, how many it is."""
-    width = max(len(c.title) for c in changes)
-    lines = []
+    """Formats one line per metric: A, B, difference with its interval, verdict; and of a cohort, how many it is.
+
+    Of more than one, numbers of the task and of agents that are the same on every problem are counted, and not shown.
+    """
+    width, lines, same = max(len(c.title) for c in changes), list[str](), 0
     for c in changes:
+        d = c.difference
+        if len(changes) > 1 and "/" in c.name and d.mean == 0 == d.low == d.high:
+            same += 1
+            continue
         alone = c.difference.n == 1
         difference = f"{c.difference.mean:+.3f}" if alone else c.difference.signed()
         shown = f"{difference}, n = {c.difference.n}" if c.cohort or alone else difference
         lines.append(f"{c.title:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {shown}  {c.verdict}".rstrip())
-    return "\n".join(lines)
+    return "\n".join([*lines, f"the same: {same} more metrics of task and agents (all: --json)"] if same else lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +14,12 @@ from marft_algos.config import endpoints
 from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.lazy import require_training
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import say
 from marft_algos.workbench.evaluation.options import ENGINES_ONLY, EvalArguments
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
     from marft_envs import FlexEnv
 
 _TAKEN = (*ENGINES_ONLY, "engines", "episodes", "env", "env_kwargs", "data", "models", "sampled", "out", "device")
+_OF_RUN = (
+    *("lora_r", "lora_alpha", "lora_targets", "dtype", "quantize", "head_dtype"),
+    *("thinking", "template_tools", "date", "tell_budget", "max_new_tokens"),
+)
+"""Settings of a run that its policies reply under."""
 _SAID = 10
 """Times that progress is said."""
 
@@ -43,7 +51,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     from marft_algos.training.session import too_long
     from marft_algos.workbench.evaluation import resumable
 
-    config, env = _settings(options)
+    config, env = settings(options)
     torch.set_num_threads(config.threads)
     spec = resolve(config, env, training=False)
     folder = Path(
@@ -87,9 +95,9 @@ def _check(options: EvalArguments) -> None:
         raise ConfigError(f"--out {options.out}: with --engines it names a folder. Type: --out evals/NAME")
 
 
-def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
+def settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     """Returns the evaluation's settings, and an environment that has been started."""
-    from marft_algos.config import settings
+    from marft_algos.config import settings as configs
     from marft_algos.models.assignment import assign, played
     from marft_algos.training import setup
 
@@ -102,25 +110,78 @@ def _settings(options: EvalArguments) -> tuple[TrainConfig, FlexEnv]:
     table |= {key: value for key, value in named.items() if value}
     sampled = options.sampled or options.samples > 1 or options.temperature is not None
     table |= {"eval_greedy": not sampled, "temperature": options.temperature or 1.0}
-    config = settings.build(table)
+    config = configs.build(table)
     env = setup.make_env(config, setup.eval_kwargs(config))
-    names = list(dict.fromkeys(assign(played(env), config.policies).values()))
-    remote, models = _who(options, names)
-    return dataclasses.replace(config, engines=remote, models=models), env
+    team = played(env)
+    names = list(dict.fromkeys(assign(team, config.policies).values()))
+    who, trained = _trained(_given(options, names), team)
+    remote, models = _who(options, who, names)
+    if options.max_new_tokens:
+        trained.pop("max_new_tokens", None)
+    return dataclasses.replace(config, engines=remote, models=models, **trained), env
 
 
-def _who(options: EvalArguments, names: list[str]) -> tuple[dict[str, Endpoint], dict[str, str]]:
+def _given(options: EvalArguments, names: list[str]) -> dict[str, Any]:
+    """Returns what was typed of who plays each policy.
+
+    Raises:
+        ConfigError: It names a policy that there is not, or cannot be read.
+    """
+    given = options.engines
+    _check_written(given)
+    who = dict(given) if isinstance(given, Mapping) and not {"kind", "model", "url"} & given.keys() else {}
+    if unknown := [policy for policy in who if policy not in names]:
+        raise ConfigError(f"--engines names an unknown agent '{unknown[0]}'. {did_you_mean(unknown[0], names)}")
+    return who or dict.fromkeys(names, given)
+
+
+def _trained(who: Mapping[str, Any], team: Sequence[AgentSpec]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Puts in the place of runs and exports here what plays a policy there: its endpoint, or model and adapter.
+
+    Returns:
+        Who plays each policy, and settings: the adapters, and how their runs' policies reply.
+
+    Raises:
+        ConfigError: A run holds no adapter of a policy, or two runs' policies reply differently.
+    """
+    from marft_algos.models.assignment import assign
+    from marft_algos.runs import checkpoint
+
+    played, adapters, replies = dict(who), dict[str, str](), dict[str, Any]()
+    for policy, name in who.items():
+        places = () if not isinstance(name, str) else (Path(name), Path("runs", name), Path(name, "team"))
+        if not any((place / "config.toml").is_file() for place in places):
+            continue
+        run = RunFolder.team(name)
+        config = paths.of_run(run)
+        own = assign(team, config.policies)[policy]
+        if own in config.engines and config.engines[own].hosted:
+            played[policy] = config.engines[own].table()
+            continue
+        if config.full_finetune or run.profiles_file.is_file():
+            what = "weights are whole models" if config.full_finetune else "best profiles are no weights"
+            raise ConfigError(f"The {what} in '{name}', and --engines takes adapters. Type: marft eval {name}")
+        step = checkpoint.pick(run.checkpoints)
+        checkpoint.check_policies(step, [own])
+        adapters[policy] = str(step / "policies" / own)
+        played[policy] = config.models if isinstance(config.models, str) else config.models[own]
+        shape = {key: getattr(config, key) for key in _OF_RUN}
+        if odd := [key for key, value in shape.items() if replies.get(key, value) != value]:
+            raise ConfigError(
+                f"The runs of --engines differ in '{odd[0]}', and a team has one of it. Merge: marft export"
+            )
+        replies |= shape
+    return played, {"adapters": adapters, **replies}
+
+
+def _who(
+    options: EvalArguments, who: Mapping[str, Any], names: list[str]
+) -> tuple[dict[str, Endpoint], dict[str, str]]:
     """Reads who plays each policy: where its replies come from, and its model if it has weights here.
 
     Raises:
         ConfigError: Somebody is played by nobody, or a setting cannot be read.
     """
-    given = options.engines
-    _check_written(given)
-    who = dict(given) if isinstance(given, Mapping) and not {"kind", "model", "url"} & given.keys() else {}
-    who = who or dict.fromkeys(names, given)
-    if unknown := [policy for policy in who if policy not in names]:
-        raise ConfigError(f"--engines names an unknown agent '{unknown[0]}'. {did_you_mean(unknown[0], names)}")
     local = {p: str(engine) for p, engine in who.items() if isinstance(engine, str) and engine != "native"}
     named = options.models if isinstance(options.models, Mapping) else dict.fromkeys(names, options.models)
     remote = endpoints.parse_all({policy: engine for policy, engine in who.items() if policy not in local})
@@ -196,6 +257,7 @@ def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:
         odd = f"{used['failed']} failed, {used['empty']} without text"
         odd += f" of which {used['refused']} refused" if used["refused"] else ""
         said = f"{used['requests']} requests ({odd}), {tokens}"
+        said += "".join(f", {seconds:.2f} s ({p})" for p, seconds in used["seconds"].items())
         say(f"{policy:<10} {said}" + (f", cost {used['cost']:.4f}" if used["cost"] else ""))
     if content["cost"]:
         say(f"{'cost':<10} {content['cost']:.4f}")

@@ -9,6 +9,9 @@ import tyro
 
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE
 
+POSED = "posed"
+"""In the facts of an episode whose task was a user's words: nobody knows what it is worth."""
+
 
 @dataclass(frozen=True)
 class EvalArguments:

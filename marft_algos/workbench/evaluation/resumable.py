@@ -179,7 +179,7 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
     average = [sum(samples) / len(samples) for samples in rates if samples]
     judged = all(t.success is not None for t in whole(played))
     hosted = [policy for policy, endpoint in evaluation.config.engines.items() if endpoint.hosted]
-    usage = {policy: asdict(ledger.usage(policy)) for policy in hosted}
+    usage = {policy: {**asdict(ledger.usage(policy)), "seconds": ledger.waited(policy)} for policy in hosted}
     k = evaluation.samples
     content = {
         **evaluation.table(),

@@ -32,9 +32,6 @@ _HERE = (
 
 def unplayable(wanted: Wanted) -> str:
     """Says why others could not play the whole team, or nothing."""
-    config = wanted.team.config
-    if hosted := [policy for policy, endpoint in config.engines.items() if endpoint.hosted]:
-        return f"'{hosted[0]}' is hosted"
     if wanted.whole and any(base.folder for base in wanted.policies.values()):
         return "its untrained model is a folder of this machine"
     return ""

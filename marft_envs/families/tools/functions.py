@@ -237,6 +237,8 @@ class FunctionDomain:
         self.tools: Mapping[str, Tool] = {key: function.tool for key, function in self.functions.items()}
         self.specialists = {role: frozenset(names) for role, names in (specialists or {}).items()}
         self.user_tools, self.user_policy = frozenset(user_tools), user_policy
+        self.same_world = state is None
+        """Whether an episode's world does not depend on the problem, so that any text can be one (``marft serve``)."""
         self._problems, self._grade, self._oracle = problems, grade, oracle
         self._state = _maker(state) or (partial(_instance, tools) if isinstance(tools, type) else _empty)
 

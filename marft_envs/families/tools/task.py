@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,21 @@ class ToolTask(Drawn[ToolProblem]):
         world, most, longest = partial(self.domain.open, problem), self.limits.max_calls, self.limits.max_result_chars
         self.session = ToolSession(self.toolbox, world, self.holds, self.budgets, most, longest, frozenset({FINISH}))
         self._begin(0)
+
+    def pose(self, text: str) -> None:
+        """Puts a user's words in the place of the problem, in a world that is the same for all problems.
+
+        Raises:
+            ConfigError: The world is another for each problem, or somebody plays the user.
+        """
+        if not getattr(self.domain, "same_world", False) or self.team.user or self.problem.document:
+            raise ConfigError(
+                f"A task of '{self.domain.name}' is more than a text: it has a world, or a user, of its own. Expected"
+                " tools whose world no problem changes (domain.same_world = True), and a team without a user."
+            )
+        self._problem = replace(self.problem, id="posed", turns=(text,), withheld=self.problem.withheld[:1])
+        self.task_id = "posed"
+        self._texts.clear()
 
     def _begin(self, turn: int) -> None:
         """Starts a user turn."""

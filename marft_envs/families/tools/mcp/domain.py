@@ -172,6 +172,8 @@ class MCPToolDomain(Shared):
     ) -> None:
         self._server, self._given, self._grade, self._oracle = server, problems, grade, oracle
         self._start_s, self._shared = start_s, shared
+        self.same_world = not callable(server)
+        """As of :class:`marft_envs.families.tools.FunctionDomain`."""
         self._prepare()
         if problems is None:
             raise ConfigError(
