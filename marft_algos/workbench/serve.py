@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -17,12 +20,16 @@ from marft_algos.ranges import Range
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
+from marft_algos.workbench.evaluation.options import POSED
 from marft_algos.workbench.loopback import NAMES, LoopbackServer
 from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.chats import UnreadableError, chat
 from marft_envs.registration import make
+
+if TYPE_CHECKING:
+    from marft_algos.workbench import shadow
 
 MOST = 4 << 20
 """Bytes of a request."""
@@ -42,6 +49,10 @@ class ServeArguments:
     """Folder or name of a run, folder of an export, or team on the hub (USER/NAME)."""
     port: Annotated[int, Range(0, 65535)] = 0
     """Where to listen; 0: any port that is free."""
+    shadow: str = ""
+    """Another team, named as RUN is, that plays every request after it has been answered, and is heard by nobody."""
+    record: str = ""
+    """Folder for what was said, as evaluations: live, and shadow, for marft eval --compare DIR/live DIR/shadow."""
 
 
 class ServedTeam:
@@ -56,7 +67,7 @@ class ServedTeam:
     """
 
     def __init__(self, env: Any, reply: Reply) -> None:
-        self._env, self._reply, self._lock = env, reply, threading.Lock()
+        self.env, self._reply, self._lock = env, reply, threading.Lock()
         env.reset(seed=0)
         if (pose := optional(env.unwrapped.task, "pose")) is None:
             raise ConfigError(
@@ -64,33 +75,44 @@ class ServedTeam:
                 " team of the families math, rag or cases, or a task of your own with pose(text): docs/custom-tasks.md"
             )
         pose("")
+        self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
 
     def play(self, text: str) -> Episode:
-        """Plays the text as a task; returns the record, whose last turn is the answer."""
+        """Plays the text as a task; returns the record, whose last turn is the answer, and which nobody has judged."""
         with self._lock:
-            self._env.reset(seed=0)
-            base = self._env.unwrapped
+            began = time.monotonic()
+            self.env.reset(seed=0)
+            base = self.env.unwrapped
             optional(base.task, "pose")(text)
             while not base.done:
                 for agent in base.ready_agents:
                     words = self._reply(agent, base.messages(agent))
                     base.select(agent)
-                    self._env.step(words)
+                    self.env.step(words)
             episode: Episode = base.episode
+            seconds = time.monotonic() - began
         if episode.failed or not episode.turns:
             raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
-        return episode
+        return replace(episode, success=None, metrics={"seconds": seconds}, info={POSED: True})
 
 
 def run_serve(argv: list[str]) -> int:
     """``marft serve RUN``."""
     options: ServeArguments = arguments.parse(ServeArguments, argv, prog="marft serve")
-    run = RunFolder.team(options.run)
-    settings = paths.of_run(run)
-    env = make(settings.env, **settings.env_kwargs)
-    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
-    with TeamServer(team, options.run, options.port) as server:
-        say(f"serving: {settings.env}, {', '.join(env.possible_agents)}")
+    if options.shadow and not options.record:
+        raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
+    team, said, live = _team(options.run, options.record, "live")
+    with ExitStack() as open_:
+        heard: shadow.Record | shadow.Shadow | None = live
+        if options.shadow:
+            from marft_algos.workbench import shadow
+
+            other, shown, kept = _team(options.shadow, options.record, "shadow")
+            assert live is not None and kept is not None
+            heard = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
+            said += f"; its shadow: {shown}"
+        server = open_.enter_context(TeamServer(team, options.run, options.port, heard))
+        say(f"serving: {said}")
         say(f"address: http://{NAMES[0]}:{server.server_address[1]}/v1 (any key, model '{options.run}'); Ctrl-C ends")
         try:
             server.serve_forever()
@@ -99,12 +121,30 @@ def run_serve(argv: list[str]) -> int:
     return 0
 
 
+def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Record | None]:
+    """Loads a team; returns it, what is said of it, and the folder in which its answers are kept."""
+    run = RunFolder.team(name)
+    settings = paths.of_run(run)
+    env = make(settings.env, **settings.env_kwargs)
+    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    kept = None
+    if record:
+        from marft_algos.workbench import shadow
+
+        if part == "shadow":
+            shadow.check(env, name)
+        kept = shadow.Record(Path(record, part), run, settings)
+    return team, f"{settings.env}, {', '.join(env.possible_agents)}", kept
+
+
 class TeamServer(LoopbackServer):
     """The server of one ``marft serve``."""
 
-    def __init__(self, team: ServedTeam, name: str, port: int = 0) -> None:
-        """Listens on a port of the loopback interface; ``name``: of the model."""
-        self.team, self.name = team, name
+    def __init__(
+        self, team: ServedTeam, name: str, port: int = 0, heard: shadow.Record | shadow.Shadow | None = None
+    ) -> None:
+        """Listens on a port of the loopback interface; ``name``: of the model; ``heard``: is told what was answered."""
+        self.team, self.name, self.heard = team, name, heard
         super().__init__(_Handler, port)
 
 
@@ -139,7 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
             episode = self.server.team.play(text)
         except MarftError as error:
             return self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
-        return self._answer(episode, bool(asked.get("stream")), bool(asked.get("marft_trace")))
+        self._answer(episode, bool(asked.get("stream")), bool(asked.get("marft_trace")))
+        if self.server.heard is not None:
+            self.server.heard.answered(text, episode)
 
     def _answer(self, episode: Episode, streamed: bool, traced: bool) -> None:
         words = episode.turns[-1].text

@@ -6,17 +6,22 @@ import http.client
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import marft_envs
+from examples import engineer
 from marft_algos.cli import main
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
+from marft_algos.workbench import shadow
 from marft_algos.workbench.play import PlayArguments, team_of
-from marft_algos.workbench.serve import ServedTeam, TeamServer
+from marft_algos.workbench.serve import ServedTeam, TeamServer, _team
+from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read
 
@@ -95,14 +100,29 @@ def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
 
 
 def test_tasks_that_are_no_text_are_refused() -> None:
-    for env in ("tools-solo-v0", "relay-v0"):
-        with pytest.raises(ConfigError, match=f"A task of {env} is more than a text"):
+    for env, of in (("tools-solo-v0", "'depot'"), ("relay-v0", "relay-v0")):
+        with pytest.raises(ConfigError, match=f"A task of {of} is more than a text"):
             ServedTeam(marft_envs.make(env), lambda agent, messages: "")
     with pytest.raises(ConfigError, match="nobody knows it of a user's words"):
         ServedTeam(marft_envs.make("math-solo-v0", oracle=True, rounds=2), lambda agent, messages: "")
 
 
-def test_a_served_export_gives_the_evaluated_answers(here: Path) -> None:
+def test_tools_whose_world_no_problem_changes_are_served() -> None:
+    said = iter(
+        ["2+3=5,", r"\boxed{5}", '<tool_call>{"name": "charge", "arguments": {"amount": 5}}</tool_call>', "Paid."]
+    )
+    env = engineer.make("test")
+    team = ServedTeam(env, lambda agent, messages: next(said))
+    episode = team.play("Compute $2+3$.")
+    assert [turn.agent for turn in episode.turns] == ["reasoner_0", "actor_0", "clerk_0", "clerk_0"]
+    assert episode.turns[-1].text == "Paid." and "charged 5" in episode.turns[2].result
+    assert episode.success is None and set(episode.metrics) == {"seconds"}, "nobody has judged it"
+    assert "Compute $2+3$." in env.unwrapped.messages("clerk_0")[1]["content"]
+    with pytest.raises(ConfigError, match="holds the tool 'charge', which may change something"):
+        shadow.check(env, "runs/x")
+
+
+def test_a_served_export_gives_the_evaluated_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--iterations", "1", "--episodes-per-iteration", "8", "--eval-episodes", "4", "--max-new-tokens", "24"]
     assert main(["train", *quick, "--env-kwargs", "levels=[0]", "--name", "quick"]) == 0
     assert main(["export", "runs/quick", "--out", "team"]) == 0
@@ -114,3 +134,45 @@ def test_a_served_export_gives_the_evaluated_answers(here: Path) -> None:
     for episode in read("played.jsonl"):
         problem = (episode.turns[0].extras or {})["observation"]
         assert [turn.text for turn in team.play(problem).turns] == [turn.text for turn in episode.turns]
+    _shadowed(capsys)
+
+
+def _shadowed(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second team plays what the first has answered, is heard by nobody, and is compared by the task."""
+    (team, _, live), (other, _, kept) = (_team("team", "said", part) for part in ("live", "shadow"))
+    assert live is not None and kept is not None
+
+    def play(text: str) -> Episode:
+        if "nine" in text:
+            raise MarftError("the endpoint did not answer")
+        episode = other.play(text)
+        return (
+            replace(episode, turns=[replace(t, text="\\boxed{-1}") for t in episode.turns]) if "5" in text else episode
+        )
+
+    alone = [json.loads(ask_team(team, text))["choices"] for text in TEXTS]
+    with closing(shadow.Shadow(play, live, kept, other.answer_key)) as heard:
+        assert [json.loads(ask_team(team, text, heard))["choices"] for text in TEXTS] == alone
+    capsys.readouterr()
+    assert main(["eval", "--compare", "said/live", "said/shadow", "--json", "--gate", "same=-0.1"]) == 3
+    found = {c["name"]: c for c in json.loads(capsys.readouterr().out)["changes"]}
+    assert found["task/same"]["difference"]["mean"] == -0.5 and found["task/same"]["difference"]["n"] == 2
+    assert (
+        found["infra"]["difference"]["mean"] == 1 / 3 and "score" not in found and found["task/seconds"]["before"] > 0
+    )
+    assert main(["eval", "--compare", "said/live", "said/shadow", "--gate", "same=-0.5"]) == 0
+    assert main(["serve", "team", "--shadow", "team"]) == 1 and "--record DIR" in capsys.readouterr().err
+    _, _, again = _team("team", "said", "live")
+    assert again is not None and again.played == len(TEXTS)
+
+
+TEXTS = ("Compute $1+2$.", "Compute $5+2$.", "What is nine?")
+
+
+def ask_team(team: ServedTeam, text: str, heard: Any = None) -> str:
+    with TeamServer(team, "team", heard=heard) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        status, answer = ask(server, user(text))
+        server.shutdown()
+    assert status == 200
+    return answer
