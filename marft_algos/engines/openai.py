@@ -268,6 +268,7 @@ class OpenAIEngine(EngineBase):
         if named and self._native(request):
             written = [(str(call.name), str(call.arguments)) for call in named]
             text, called = calls.text_of(request, text, written), False
+        text = keys.masked(text, self._key)  # which goes into records
         reason = StopReason.LENGTH if finish == "length" or len(text) > most else StopReason.EOS
         if finish == "content_filter":
             return self._nothing(StopReason.REFUSED, _FILTERED)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from helpers.fake_servers import Answer, Fake, chat
+from helpers.fake_servers import Answer, Fake, chat, serving
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.base import wrong_tokens
 from marft_algos.engines.http import EngineServer, ServerDown, ServerRefused
@@ -298,3 +298,20 @@ def test_a_key_that_an_error_repeats_is_masked(
     for words in (said, str(caught.value)):
         assert "bad key ***" in words and len(words) < 1000
     assert KEY not in said + str(caught.value) + capsys.readouterr().err
+
+
+def test_a_key_that_the_endpoint_echoes_stands_in_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_API_KEY", "sk-echoed-0123456789")
+    asked: list[str] = []
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        asked.append(fake.headers[-1]["authorization"])
+        return 200, chat(f"You sent {asked[-1]}, and 15.")
+
+    with serving(answer) as fake:
+        table = {"kind": "openai", "model": "m", "url": fake.url, "key_env": "ECHO_API_KEY"}
+        with closing(OpenAIEngine(parse(table))) as engine:
+            request = GenerationRequest("p", [], 0, messages=[{"role": "user", "content": "Say."}])
+            (reply,) = engine.generate([request], SamplingParams(64))
+    assert asked == ["Bearer sk-echoed-0123456789"]
+    assert reply.text == "You sent Bearer ***, and 15."
