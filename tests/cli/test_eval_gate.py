@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from helpers import preloaded
 from helpers.fake_servers import Answer, chat, serving
 from marft_algos.cli import main
 
@@ -123,6 +125,19 @@ def test_what_an_outage_took_is_left_out_and_counted(capsys: pytest.CaptureFixtu
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["eval", "--compare", "a", "b"]) == 1
     assert "'b' has 11 of 12 episodes. Go on with it first: marft eval" in capsys.readouterr().err
+
+
+def test_other_libraries_say_nothing_in_the_middle_of_a_table(here: Path) -> None:
+    """A module that sets logging up, as servers of MCP do, has no request of httpx shown."""
+    loud = "import logging\n\nlogging.basicConfig(level=logging.INFO)\n\n\ndef pay(episode):\n    return 1.0\n"
+    Path("loud.py").write_text(loud)
+    with serving(answering(lambda i: True)) as fake:
+        table = json.dumps({"kind": "openai", "model": "m", "url": fake.url})
+        words = ("--env", "math-solo-v0", "--data", "rows.jsonl", "--env-kwargs", "reward=loud:pay")
+        done = preloaded.run(here, "-m", "marft_algos", "eval", *words, "--engines", table, "--out", "a")
+    assert done.returncode == 0 and "avg@1      1.000" in done.stdout
+    assert not [line for line in done.stderr.splitlines() if not re.fullmatch(r"  \d+/12 episodes, infra 0", line)]
+    assert not re.search("INFO|HTTP Request|Warning", done.stdout)
 
 
 BAD = """

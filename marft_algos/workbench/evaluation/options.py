@@ -71,7 +71,7 @@ class EvalArguments:
     """With --compare: write what was judged to this file, as a CI server reads it."""
     engines: dict[str, Any] | str = ""
     """Agent = who plays it, or one for all: a table as in training, ``{kind="openai", model="…", url="…"}``, or the
-    name of a model that is played here."""
+    name of a model that is played here; a run's or an export's, for what plays the agent there."""
     samples: Annotated[int, COUNT] = 1
     """With --engines: episodes of each problem; more than one are sampled, and give pass@k."""
     jobs: Annotated[int, COUNT] = 8
