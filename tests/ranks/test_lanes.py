@@ -46,8 +46,9 @@ def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Ten
     return tables | {f"head {p}": w.detach().clone() for p, w in heads.weights.items()}, metrics, policies.forwards
 
 
+@pytest.mark.parametrize("size", [4, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [name for name in algorithm.names() if algorithm.get(name).trains])
-def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: str) -> None:
+def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: str, size: int) -> None:
     started = Tabular(["a0", "a1", "a2", "a3"]).tables
     usual, usual_numbers, passes = train(name, Lanes())
     assert any(not torch.equal(usual[f"policy {p}"], started[p]) for p in started if f"policy {p}" in usual)
@@ -56,13 +57,12 @@ def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: 
         torch.testing.assert_close(tensor, usual[key], rtol=1e-5, atol=1e-6)
     for mine, theirs in zip(numbers, usual_numbers, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5, nan_ok=True)
-    for size in (2, 4):
-        found = together(size, lambda rank: (*train(name, Lanes(rank, 4)), rank.calls))
-        for theirs, metrics, done, calls in found:
-            assert all(torch.equal(theirs[key], weights[key]) for key in weights)
-            assert json.dumps(metrics) == json.dumps(numbers)
-            assert calls == found[0][3], "a call that another rank does not make is waited for in vain"
-            assert 0 < done < passes * 4, "no rank does all of it"
+    found = together(size, lambda rank: (*train(name, Lanes(rank, 4)), rank.calls))
+    for theirs, metrics, done, calls in found:
+        assert all(torch.equal(theirs[key], weights[key]) for key in weights)
+        assert json.dumps(metrics) == json.dumps(numbers)
+        assert calls == found[0][3], "a call that another rank does not make is waited for in vain"
+        assert 0 < done < passes * 4, "no rank does all of it"
 
 
 CASES: dict[str, dict[str, Any]] = {
