@@ -111,6 +111,8 @@ def test_a_hosted_team_is_scored_and_priced(capsys: pytest.CaptureFixture[str]) 
     assert content["pass_hat"]["1"] == content["pass"]["1"]
     assert set(content["pass"]) == {"1", "2", "4"} and content["pass"]["1"]["mean"] == content["average"]["mean"]
     asked = {"requests": 20, "retries": 0, "failed": 0, "empty": 0, "refused": 0, "tokens_in": 200, "tokens_out": 100}
+    took = content["usage"]["solver_0"].pop("seconds")
+    assert 0 < took["p50"] <= took["p95"]
     assert content["usage"]["solver_0"] == {**asked, "cost": pytest.approx((200 * 3 + 100 * 7) / 1e6)}
     assert content["cost"] == pytest.approx(2 * (200 * 3 + 100 * 7) / 1e6)
     shown = capsys.readouterr().out
