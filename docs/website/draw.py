@@ -169,7 +169,7 @@ def layers(
 
 def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) -> str:
     """Draws turns and who hears whom without words, as a thumbnail of one size: an agent is a colour."""
-    wide, high = 200, 76
+    wide, high = 200.0, 76.0
     picture = Picture(wide, high, "")
     names = list(dict.fromkeys(name for column in columns for name in column))
     across, down = (wide - 60) / max(1, len(columns) - 1), 54 / max(1, max(map(len, columns)) - 1)
@@ -182,9 +182,9 @@ def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) ->
         (x0, y0, _), (x1, y1, _) = dots[start], dots[end]
         bend = 22 * (abs(x1 - x0) > 1.5 * across)
         picture.arrow((x0 + radius, y0), (x1 - radius, y1), bend)
-    for x, y, name in dots:
+    for at_x, at_y, name in dots:
         colour = COLOURS[names.index(name) % len(COLOURS)]
-        picture.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}"/>')
+        picture.parts.append(f'<circle cx="{at_x:.1f}" cy="{at_y:.1f}" r="{radius:.1f}" fill="{colour}"/>')
     return picture.svg()
 
 
