@@ -35,7 +35,16 @@ from marft_algos.batching import (
 from marft_algos.functional import kl_k3, ratio
 from marft_algos.learner.heads import Heads
 from marft_algos.learner.past import WeightHistory
-from marft_algos.learner.steps import Added, average, per_policy, rate_factor, read, step, summed
+from marft_algos.learner.steps import (
+    Added,
+    LocalOptimiser,
+    MakeOptimiser,
+    average,
+    per_policy,
+    rate_factor,
+    read,
+    summed,
+)
 from marft_algos.memory import Budget
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, Trajectory, Transition
@@ -90,6 +99,7 @@ class Learner:
         seed: Of the run: minibatches depend on it, the iteration, and nothing else.
         lanes: Who computes what, where several processes train; every one of them makes the same calls.
         staleness: How many updates may lie between the weights that sampled a turn and those that learn from it.
+        optimiser: Makes who takes the steps of a policy: where its weights are.
     """
 
     def __init__(
@@ -100,6 +110,7 @@ class Learner:
         seed: int = 0,
         lanes: Lanes | None = None,
         staleness: int = 0,
+        optimiser: MakeOptimiser = LocalOptimiser,
     ) -> None:
         self.algorithm, self.policies, self.seed = algorithm, policies, seed
         self.estimates = Estimates()
@@ -110,10 +121,10 @@ class Learner:
         self.lanes = lanes or Lanes()
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
-        eps = self.config.adam_eps
+        shape = self.config.adam_eps, self.config.max_grad_norm
         self.rates = per_policy(self.config.lr, self.trainable, "lr")
-        self.optimizers = {
-            p: Adam(policies.parameters(p), lr=rate, eps=eps, fused=True) for p, rate in self.rates.items()
+        self.optimizers: dict[str, Any] = {  # an Optimiser each
+            p: optimiser(p, policies.parameters(p), rate, *shape) for p, rate in self.rates.items()
         }
         self.heads = Heads(critics, self.config, seed, self.lanes) if critics and algorithm.view != "none" else None
         self.staleness = staleness
@@ -136,9 +147,8 @@ class Learner:
         """
         credit.validate(trajectories)
         for policy, optimizer in self.optimizers.items():
-            for group in optimizer.param_groups:
-                factor = rate_factor(iteration, self.config.lr_warmup or 0, self.config.anneal)
-                group["lr"] = self.rates[policy] * factor
+            factor = rate_factor(iteration, self.config.lr_warmup or 0, self.config.anneal)
+            optimizer.rate(self.rates[policy] * factor)
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
         estimates.behind = behind(shares, self.policies.version, self.staleness)
@@ -252,10 +262,10 @@ class Learner:
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True
                     break
-                log[-1]["grad_norm"] = self._step(self.optimizers[policy], policy)
+                log[-1]["grad_norm"] = self.optimizers[policy].step()
             if stopped:
                 break
-        self.optimizers[policy].zero_grad(set_to_none=True)
+        self.optimizers[policy].zero_grad()
         size = totals(rows, self.estimates)
         return average(log) | {
             "rows": float(size.rows),
@@ -273,7 +283,7 @@ class Learner:
         parameters, work = self.policies.parameters(policy), partial(self._backward, size=size, first=first)
         for tokens in self.pieces.sizes(context_tokens(part)):
             with self.pieces:
-                self.optimizers[policy].zero_grad(set_to_none=True)
+                self.optimizers[policy].zero_grad()
                 done = self.lanes.gradient(parameters, self._pieces(part, tokens), work, passes=True)
                 stats = summed(self.lanes.merged(read(done)))
         if not math.isfinite(stats["loss"]):
@@ -323,9 +333,6 @@ class Learner:
                 "Check that the engine publishes the current weights, samples at the recorded temperature without "
                 "top-k or top-p, and sees the same prompt; in bf16, use --old-logprobs learner --ratio-tolerance 0.1."
             )
-
-    def _step(self, optimizer: Adam, name: str) -> float:
-        return step(optimizer, name, self.config.max_grad_norm)
 
 
 def add_kl_penalty(rows: Sequence[Transition], estimates: Estimates, coef: float) -> float:

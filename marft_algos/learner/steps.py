@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +15,66 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 Added = Mapping[str, float | Tensor]
 """Numbers of a piece by name: its shares of sums, but the largest is kept of those whose name ends in ``_max``."""
+
+
+class Optimiser(Protocol):
+    """Owns the step of one policy: where gradients land, and what becomes of them."""
+
+    def zero_grad(self) -> None:
+        """Forgets the gradients that no step was taken with."""
+
+    def rate(self, lr: float) -> None:
+        """Sets the learning rate of the steps to come."""
+
+    def step(self) -> float:
+        """Takes a step with what has landed; returns the gradient's norm before it was clipped, 0: no step."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a step leaves to the next."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores ``state_dict``."""
+
+
+MakeOptimiser = Callable[[str, Sequence[Tensor], float, float, float | None], Optimiser]
+"""Makes a policy's optimiser, of its name, trainable tensors, learning rate, Adam's ε and the largest norm."""
+
+
+class LocalOptimiser:
+    """Adam on tensors of this process.
+
+    Args:
+        name: Whose, for messages.
+        parameters: Where gradients land.
+        lr: Learning rate.
+        eps: Adam's ε.
+        max_norm: Of the gradient; None: it is not clipped.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[Tensor], lr: float, eps: float, max_norm: float | None) -> None:
+        self.adam = Adam(parameters, lr=lr, eps=eps, fused=True)
+        self._name, self._max_norm = name, max_norm
+
+    def zero_grad(self) -> None:
+        """Frees the gradients."""
+        self.adam.zero_grad(set_to_none=True)
+
+    def rate(self, lr: float) -> None:
+        """Sets the learning rate."""
+        for group in self.adam.param_groups:
+            group["lr"] = lr
+
+    def step(self) -> float:
+        """Clips, and steps; see the function ``step``."""
+        return step(self.adam, self._name, self._max_norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns Adam's means."""
+        return self.adam.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restores Adam's means."""
+        self.adam.load_state_dict(state)
 
 
 def step(optimizer: Adam, name: str, max_norm: float | None) -> float:

@@ -143,7 +143,7 @@ def test_resume_keeps_adapters_trainable_and_continues(model: str) -> None:
     resumed.load_state_dict(weights)
     second.load_state_dict(state)
     assert all(p.requires_grad for p in resumed.parameters("a"))
-    assert [len(g["params"]) for g in second.optimizers["a"].param_groups] == [len(resumed.parameters("a"))]
+    assert [len(g["params"]) for g in second.optimizers["a"].adam.param_groups] == [len(resumed.parameters("a"))]
     for i in (2, 3):
         second.update(play(resumed, seed=i), i)
     final, again = whole.state_dict(), resumed.state_dict()

@@ -271,7 +271,7 @@ def test_a_policy_without_rows_takes_no_step() -> None:
     before = tables(policies)
     stats = trainer.update(data, 0)
     assert torch.equal(policies.tables["idle"], before["idle"]) and stats["policy/idle/steps"] == 0
-    assert not trainer.optimizers["idle"].state and trainer.optimizers["a"].state
+    assert not trainer.optimizers["idle"].adam.state and trainer.optimizers["a"].adam.state
 
 
 def test_agent_by_agent_cycles_over_policies() -> None:

@@ -121,7 +121,7 @@ def test_stale_turns_without_their_weights_are_refused() -> None:
 def test_truncated_weights_bring_stale_turns_to_the_present_policy() -> None:
     """Decoupled PPO: the ratio starts at 1 against the learner, and each token's gradient has min(π/μ, cap)."""
     made, policies, data = stale("learner", tis_cap=1.5, whiten="off")
-    optimizer = made.optimizers["a"]
+    optimizer = made.optimizers["a"].adam
     seen: list[torch.Tensor] = []
     optimizer.step = lambda *_: seen.append(policies.tables["a"].grad.clone())  # type: ignore[assignment, union-attr, method-assign]
     rows = [t for d in data for t in d.transitions if t.policy == "a"]

@@ -151,7 +151,7 @@ def test_adapters_stay_trainable_and_paths_stable_over_two_saves(model: Path, tm
     longer = settings(model, tmp_path, iterations=2, keep="all")
     again = Trainer(build(longer))
     again.resume(run)
-    held = {id(p) for group in again.learner.optimizers["solver_0"].param_groups for p in group["params"]}
+    held = {id(p) for group in again.learner.optimizers["solver_0"].adam.param_groups for p in group["params"]}
     assert held and held == {id(p) for p in again.policies.parameters("solver_0")}
     before = [p.detach().clone() for p in again.policies.parameters("solver_0")]
     with quiet_display() as display:

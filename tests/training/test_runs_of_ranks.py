@@ -115,7 +115,7 @@ def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
                 assert trainer.critics is not None
                 tensor = {
                     "adapter": trainer.policies.parameters("solver_0")[0],
-                    "Adam": next(iter(trainer.learner.optimizers["solver_0"].state.values()))["exp_avg"],
+                    "Adam": next(iter(trainer.learner.optimizers["solver_0"].adam.state.values()))["exp_avg"],
                     "value head": trainer.critics.parameters("solver_0")[0],
                 }[where]
                 tensor.data.view(-1)[:1].view(torch.int32).bitwise_xor_(1)
