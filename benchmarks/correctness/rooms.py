@@ -25,6 +25,7 @@ FLOORS = (
     ("algorithms",),
     ("config", "learner"),
     ("engines", "runs"),
+    ("tinker",),
     ("rollout",),
     ("training",),
     ("cluster",),

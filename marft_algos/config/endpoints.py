@@ -30,6 +30,7 @@ _REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
 _SETTINGS = {
     "native": ("kind",),
     "vllm": (*_REMOTE, "sleep"),
+    "tinker": ("kind", "url", "timeout", "concurrency", "key_env", "model", "critic", "price_in", "price_out"),
     "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body", "tools", "api"),
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
@@ -43,11 +44,14 @@ _SET = (*_LIMITS, "model", "messages", "input", "temperature", "seed", "stream",
 class Endpoint(Settings):
     """One table, checked; equal ones share an engine."""
 
-    kind: Literal["native", "vllm", "openai"]
+    kind: Literal["native", "vllm", "openai", "tinker"]
     url: str | tuple[str, ...] = ()
     """Of the servers; without one, ``openai`` goes to OpenAI, or where OPENAI_BASE_URL says."""
     model: str = ""
-    """Of a hosted endpoint."""
+    """Of a hosted endpoint; of a Tinker server, what it calls the base model, if not as ``models`` does."""
+    critic: str = ""
+    """Model here whose hidden states value heads read, where a Tinker server has the policies': a small one with the
+    same tokenizer."""
     timeout: Annotated[float, POSITIVE] = 600.0
     """Seconds one request may take."""
     retries: Annotated[int, NOT_NEGATIVE] = 5
@@ -174,8 +178,10 @@ def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
     return endpoint
 
 
-def parse_all(engines: Mapping[str, Endpoint | Mapping[str, Any] | str]) -> dict[str, Endpoint]:
-    """Reads the table of every policy that has one.
+def parse_all(
+    engines: Mapping[str, Endpoint | Mapping[str, Any] | str], also: Endpoint | None = None
+) -> dict[str, Endpoint]:
+    """Reads the table of every policy that has one; ``also`` sends a key, too.
 
     Raises:
         ConfigError: One cannot be read, or two send one key to different hosts.
@@ -186,9 +192,30 @@ def parse_all(engines: Mapping[str, Endpoint | Mapping[str, Any] | str]) -> dict
             endpoints[policy] = parse(engine)
         except ConfigError as error:
             raise ConfigError(f"engines.{policy}: {error}") from error
-    remote = [endpoint.key_use() for endpoint in endpoints.values() if endpoint.kind != "native"]
+        if endpoints[policy].kind == "tinker":
+            raise ConfigError(f"engines.{policy}: a Tinker server has all trained policies. Type: --tinker URL")
+    users = [*endpoints.values(), *([also] if also is not None else [])]
+    remote = [endpoint.key_use() for endpoint in users if endpoint.kind != "native"]
     keys.bind((name, where) for name, where in remote if name)
     return endpoints
+
+
+def tinker(setting: str | Mapping[str, Any]) -> Endpoint | None:
+    """Reads the setting ``tinker``: the address of a Tinker server, or a table with it; empty: there is none.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    if not setting:
+        return None
+    table = {"url": setting} if isinstance(setting, str) else dict(setting)
+    try:
+        endpoint = parse({**table, "kind": "tinker"})
+        if len(endpoint.urls) != 1 or not endpoint.urls[0]:
+            raise ConfigError('It needs one address: {url = "https://host"}.')
+    except ConfigError as error:
+        raise ConfigError(f"tinker: {error}") from error
+    return endpoint
 
 
 def _inline(value: Any) -> str:

@@ -83,6 +83,10 @@ class TrainConfig(Settings):
     not trained, ``{kind="openai", model="…"}``; see docs/engines.md."""
     adapter_dir: str = ""
     """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
+    tinker: str | dict[str, Any] = ""
+    """Server that has the policies' weights, trains them by the Tinker protocol, and samples from them: its address, or
+    a table with url, key_env, model, critic, timeout; see docs/tinker.md. Policies that are frozen, or named in
+    ``engines`` (``POLICY=native``), stay where they are. Empty: weights are trained here."""
     full_finetune: bool = False
     """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
     quantize: Literal["none", "nf4"] = "none"
@@ -253,7 +257,9 @@ class TrainConfig(Settings):
             raise ConfigError(f"date is {self.date!r}. Expected a day, as in --date 2026-01-31") from error
         if told := next((told for told, wrong in self._contradictions().items() if wrong), ""):
             raise ConfigError(told)
-        object.__setattr__(self, "engines", endpoints.parse_all(self.engines))
+        server = self.server
+        object.__setattr__(self, "tinker", "" if server is None else server.table())
+        object.__setattr__(self, "engines", endpoints.parse_all(self.engines, server))
 
     def _contradictions(self) -> dict[str, object]:
         """Returns what is said where settings contradict each other -> whether they do."""
@@ -274,6 +280,11 @@ class TrainConfig(Settings):
             "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base": base and full,
             "A quantised base is not sharded. Type: --quantize none, or --shard whole": base and quantized,
         }
+
+    @property
+    def server(self) -> endpoints.Endpoint | None:
+        """Returns the server that trains the policies, if it is not here that they are trained."""
+        return endpoints.tinker(self.tinker)
 
     @property
     def demonstrated(self) -> int:

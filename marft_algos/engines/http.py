@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -37,9 +38,9 @@ class ServerDown(MarftError, ConnectionError):
 class ServerRefused(MarftError, RuntimeError):
     """The server understood and said no: the same request will never succeed."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, location: str = "") -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.location = status, location
 
 
 def refuses_prompt(status: int, message: str) -> bool:
@@ -104,13 +105,15 @@ class EngineServer:
     Args:
         url: Its address, without a path.
         timeout: Seconds one request may take, from the connection to the end of the answer.
-        key: Bearer token.
+        key: For this server alone.
+        header: What the key is sent as; a bearer token by default.
     """
 
-    def __init__(self, url: str, timeout: float, key: str | None = None) -> None:
+    def __init__(self, url: str, timeout: float, key: str | None = None, header: str = "") -> None:
         self.url, self._timeout, self._key = url.removesuffix("/v1"), timeout, key
         self._headers = {"Content-Type": "application/json", "Connection": "close"}
-        self._headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        if key:
+            self._headers |= {header: key} if header else {"Authorization": f"Bearer {key}"}
         self.down = False
         """The last attempt found it dead."""
 
@@ -141,22 +144,7 @@ class EngineServer:
         return keys.masked(text, self._key)
 
     def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
-        parts, deadline = urlsplit(self.url + path), Deadline(timeout)
-        with closing(deadline):
-            try:
-                connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
-                connection.deadline = deadline
-                with closing(connection):
-                    connection.request(method, parts._replace(scheme="", netloc="").geturl(), body, self._headers)
-                    answer = connection.getresponse()
-                    if answer.status >= 300:
-                        raise self._refusal(answer)
-                    data = self._read(answer, deadline)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if isinstance(error, MarftError):
-                    raise
-                problem = "no whole answer in time" if deadline.passed else error
-                raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
+        data, _ = self.exchange(method, path, body, timeout)
         try:
             text = data.decode("utf-8")
             return json.loads(text)
@@ -165,13 +153,41 @@ class EngineServer:
         except (ValueError, RecursionError) as error:
             raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
 
-    def _read(self, answer: http.client.HTTPResponse, deadline: Deadline) -> bytes:
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+        most: int = ANSWER_BYTES,
+    ) -> tuple[bytes, str]:
+        """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""
+        parts, deadline = urlsplit(self.url + path), Deadline(timeout)
+        with closing(deadline):
+            try:
+                connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
+                connection.deadline = deadline
+                with closing(connection):
+                    target = parts._replace(scheme="", netloc="").geturl()
+                    connection.request(method, target, body, {**self._headers, **(headers or {})})
+                    answer = connection.getresponse()
+                    if answer.status >= 300:
+                        raise self._refusal(answer)
+                    return self._read(answer, deadline, most), answer.headers.get_content_type()
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                if isinstance(error, MarftError):
+                    raise
+                problem = "no whole answer in time" if deadline.passed else error
+                raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
+
+    def _read(self, answer: http.client.HTTPResponse, deadline: Deadline, most: int) -> bytes:
         """Returns the whole answer; one that the deadline has cut looks like one that has ended."""
         data = bytearray()
         while piece := answer.read1(_CHUNK):
             data += piece
-            if len(data) > ANSWER_BYTES:
-                raise ServerDown(f"{self.url} sent more than {ANSWER_BYTES >> 20} MiB, which is no reply of a model")
+            if len(data) > most:
+                raise ServerDown(f"{self.url} sent more than {most >> 20} MiB, which is no reply of a model")
         if deadline.passed:
             raise ServerDown(f"{self.url} did not finish its answer in time")
         if answer.length:
@@ -186,7 +202,9 @@ class EngineServer:
         message = f"{answer.status} {text or self.masked(answer.reason)}"
         if answer.status == 429 or answer.status >= 500:
             return ServerDown(f"{self.url} said {message}")
+        there = ""
         if answer.status < 400:
-            there = self.masked(str(answer.headers.get("Location")))[:MESSAGE]
-            message = f"{self.url} redirects to {there}, and redirects are not followed. Name that address itself."
-        return ServerRefused(answer.status, message)
+            there = str(answer.headers.get("Location"))
+            said = self.masked(there)[:MESSAGE]
+            message = f"{self.url} redirects to {said}, and redirects are not followed. Name that address itself."
+        return ServerRefused(answer.status, message, there)

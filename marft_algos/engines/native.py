@@ -165,7 +165,7 @@ class NativeEngine(EngineBase):
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those on one model, if its pass can."""
-        for policy in policies.policies:
+        for policy in policies.here:
             forward = policies.forward_pass(policy)
             self._groups[policy] = id(forward), "" if forward.joint else policy
 

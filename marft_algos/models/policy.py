@@ -150,6 +150,11 @@ class PolicySet:
         return list(self._policies)
 
     @property
+    def here(self) -> list[str]:
+        """Policies with weights in this process: all of them, but for those that a server has."""
+        return list(self._policies)
+
+    @property
     def device(self) -> torch.device:
         """Where the models live."""
         return next((weights.base.device for weights in self._policies.values()), torch.device("cpu"))

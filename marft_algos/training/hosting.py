@@ -16,6 +16,8 @@ from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.models.policy import PolicySet
+from marft_algos.tinker.engine import TinkerEngine
+from marft_algos.tinker.policies import RemoteTeam
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
@@ -74,14 +76,18 @@ def make_engine(
     )
     groups: dict[Endpoint, list[str]] = {}
     for policy, endpoint in spec.endpoints.items():
-        if endpoint.kind != "native" and (endpoint.hosted or not local):
+        if endpoint.kind == "tinker" or (endpoint.kind != "native" and (endpoint.hosted or not local)):
             groups.setdefault(endpoint, []).append(policy)
     if native is not None and not groups:
         return native
     engines: dict[str, RolloutEngine] = {}
     if native is not None and policies is not None:
-        engines = dict.fromkeys(policies.policies, native)
+        engines = dict.fromkeys(policies.here, native)
     for endpoint, names in groups.items():
+        engine: RolloutEngine
+        if endpoint.kind == "tinker" and isinstance(policies, RemoteTeam):
+            engines |= dict.fromkeys(names, TinkerEngine(policies, endpoint.price_in, endpoint.price_out))
+            continue
         engine = _remote(endpoint, names, policies)
         engine = engine if ledger is None else LedgerEngine(engine, endpoint, ledger)
         engines |= dict.fromkeys(names, engine)

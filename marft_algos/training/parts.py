@@ -13,6 +13,7 @@ from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.lazy import torch
+from marft_algos.learner.steps import LocalOptimiser, MakeOptimiser
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup
@@ -22,7 +23,8 @@ from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.rollout.selfplay import Pool
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
-from marft_algos.training import hosting, setup
+from marft_algos.tinker.policies import RemoteTeam
+from marft_algos.training import hosting, remote, setup
 from marft_algos.training.placement import placed
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
 from marft_algos.training.setup import EnvFactory
@@ -56,6 +58,10 @@ class Parts:
     """What draws training starts; None: ``problems``, all alike."""
     followed: Sequence[str] = ()
     """Metrics whose progress the task is told."""
+    optimiser: MakeOptimiser = LocalOptimiser
+    """Makes who takes a policy's steps: where its weights are."""
+    trunk: PolicySet | None = None
+    """Whose hidden states value heads read; None: the policies'."""
 
     @property
     def config(self) -> TrainConfig:
@@ -104,9 +110,11 @@ def build(
         curriculum = setup.curriculum(config, make_env, first, problems)
         followed = tuple(optional(first.unwrapped.task, "followed"))
         spec = resolve(config, first)
-        algorithm = make_algorithm(spec, setup.sampling(config))
-        hosting.reach(spec)
         group = group or Alone()
+        algorithm = make_algorithm(spec, setup.sampling(config))
+        if spec.remote:
+            spec = remote.settled(spec, algorithm, group.size)
+        hosting.reach(spec)
         spec, shard = placed(spec, first, group, loaded=model is not None)
         algorithm = make_algorithm(spec, setup.sampling(config))
         algorithm.ask = hosting.asker(getattr(algorithm.config, "proposer", None))
@@ -120,9 +128,11 @@ def build(
                 shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
         policies = setup.make_policies(spec, base, group if shard == "base" else None)
         pool = Pool(config, policies) if config.pool else None
+        trunk = remote.trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
-    drawn = pool, curriculum, followed
+    steps = policies.optimiser if isinstance(policies, RemoteTeam) else LocalOptimiser
+    drawn = pool, curriculum, followed, steps, trunk
     return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, *drawn)
 
 

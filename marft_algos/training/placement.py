@@ -36,12 +36,13 @@ def placed(spec: RunSpec, env: FlexEnv, group: RankGroup, *, loaded: bool = Fals
         raise ConfigError(
             "A base is sharded over several ranks, and this is one process. Type: --nproc 2, or --shard auto"
         )
-    if loaded or not config.check_memory or not spec.local:
+    here = spec.here()
+    if loaded or not config.check_memory or not here.local:
         return spec, "base" if config.shard == "base" else "whole"
     if group.size == 1:
-        spec, memory = fitted(spec, env)
+        here, memory = fitted(here, env)
         memory.check(share(memory.device))
-        return spec, "whole"
+        return dataclasses.replace(spec, config=here.config), "whole"
     room = min(group.gather(share(pick_device(config.device))))
     planner = planner_of(spec, env, room)
     layout = ProcessLayout(group.size, group.size, per_node=group.size)

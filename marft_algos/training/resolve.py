@@ -76,9 +76,23 @@ class RunSpec:
         return {agent: policy for agent, policy in self.agents.items() if self.endpoints[policy].hosted}
 
     @property
+    def remote(self) -> list[str]:
+        """Returns the policies whose weights a Tinker server has and trains."""
+        return [policy for policy in self.endpoints if self.endpoints[policy].kind == "tinker"]
+
+    @property
     def trained(self) -> list[str]:
         """Returns the policies that are updated."""
         return [policy for policy in self.local if policy not in self.config.frozen]
+
+    def here(self) -> RunSpec:
+        """Returns the run without the policies whose weights are on a Tinker server: what takes memory here."""
+        if not self.remote:
+            return self
+        endpoints = {policy: endpoint for policy, endpoint in self.endpoints.items() if policy not in self.remote}
+        models = {policy: model for policy, model in self.models.items() if policy not in self.remote}
+        agents = {agent: policy for agent, policy in self.agents.items() if policy in endpoints}
+        return dataclasses.replace(self, endpoints=endpoints, models=models, agents=agents)
 
     @property
     def kept(self) -> list[str]:
@@ -109,7 +123,8 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
     for policy in named:
         if policy not in known:
             raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
-    endpoints = {policy: named.get(policy, NATIVE) for policy in known}
+    server, still = config.server or NATIVE, config.frozen
+    endpoints = {policy: named.get(policy, NATIVE if policy in still else server) for policy in known}
     check_known(config.frozen, known, "frozen")
     check_known(config.adapters, known, "adapters")
     _check_hosted(config, endpoints, training)

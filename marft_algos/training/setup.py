@@ -26,6 +26,7 @@ from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, ProblemSplit, TaskError
 from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs import checkpoint, checksums, start
+from marft_algos.training import remote
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
@@ -175,9 +176,11 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
         ConfigError: A model, policy or adapter that cannot work.
     """
     config = spec.config
+    here = {policy: model for policy, model in spec.models.items() if policy not in spec.remote}
+    elsewhere = {agent: policy for agent, policy in spec.agents.items() if policy in spec.remote}
     policies = PolicySet.build(
-        spec.models,
-        {agent: policy for agent, policy in spec.agents.items() if policy in spec.models},
+        here,
+        {agent: policy for agent, policy in spec.agents.items() if policy in here},
         lora=LoraSettings(config.lora_r, config.lora_alpha, config.lora_targets),
         dtype=config.dtype,
         device=config.device,
@@ -186,11 +189,13 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
         frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
         spare=list(spec.past),
         starts=spec.kept,
-        hosted=spec.hosted,
+        hosted={**spec.hosted, **elsewhere},
         seed=config.seed,
         loaded=loaded,
         shards=shards,
     )
+    if elsewhere:
+        policies = remote.team(spec, policies, make_renderer(spec))
     if begun := start.loaded(config, spec.local):
         checkpoint.load_policies(start.locate(config.start).weights, policies, begun)
     for policy, folder in config.adapters.items():

@@ -48,8 +48,10 @@ class Trainer:
         if self.group.size > 1:
             self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks
         self.parts, self.policies, algorithm = parts, parts.policies, parts.algorithm
-        self.critics = Critics(self.policies, config.critic_hidden, config.seed) if algorithm.view != "none" else None
-        self.learner = Learner(algorithm, self.policies, self.critics, config.seed, self.lanes, config.staleness)
+        reads = algorithm.view != "none"
+        self.critics = Critics(parts.trunk or self.policies, config.critic_hidden, config.seed) if reads else None
+        shape = config.seed, self.lanes, config.staleness, parts.optimiser
+        self.learner = Learner(algorithm, self.policies, self.critics, *shape)
         self.rollouts = rollouts.make(parts, self.lanes)
         self._queue = RolloutQueue(parts, config, self.rollouts, self.group)
         self._evaluator = Evaluator(parts, self._queue.held_out)

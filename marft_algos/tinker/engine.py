@@ -1,0 +1,91 @@
+"""The rollout engine of policies on a Tinker server: its samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from marft_algos.engines.base import EngineBase, failure, too_long
+from marft_algos.engines.usage import Meter
+from marft_algos.tinker.client import TinkerError, sample
+from marft_algos.tinker.policies import RemotePolicy, RemoteTeam
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
+
+_SEED = (1 << 31) - 1
+
+
+class TinkerEngine(EngineBase):
+    """Samples the remote policies of a team, each from a snapshot of its weights.
+
+    Args:
+        team: Whose.
+        price_in: Of a million prompt tokens.
+        price_out: Of a million reply tokens.
+    """
+
+    one_by_one = True
+
+    def __init__(self, team: RemoteTeam, price_in: float = 0.0, price_out: float = 0.0) -> None:
+        self._team, self._meter = team, Meter(price_in, price_out)
+        self._samplers: dict[str, tuple[str, int]] = {}
+
+    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
+        """Takes a snapshot of the policy's weights, which replies come from until the next."""
+        self._samplers[policy] = self._team.remote[policy].model.sampler(), version
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Returns one generation per request, in order; all are in flight together, as many as may be.
+
+        A reply that does not come in time, or cannot be one, is ``StopReason.ERROR``.
+        """
+        for policy in {request.policy for request in requests} - set(self._samplers):
+            self.publish(policy, self._team.version)
+        jobs = []
+        for request in requests:
+            remote = self._team.remote[request.policy]
+            jobs.append(remote.server.later(lambda remote=remote, request=request: self._one(remote, request, params)))  # type: ignore[misc]
+        return [job.result() for job in jobs]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns requests, tokens and cost of replies, and what went over the line, since the last call."""
+        numbers = self._meter.since()
+        for server in {id(remote.server): remote.server for remote in self._team.remote.values()}.values():
+            for name, value in server.taken().items():
+                numbers[f"line_{name}"] = numbers.get(f"line_{name}", 0.0) + value
+        return numbers
+
+    def close(self) -> None:
+        """Ends the sessions."""
+        for remote in self._team.remote.values():
+            remote.server.close()
+
+    def _one(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
+        (sampler, version), chat = self._samplers[request.policy], remote.chat
+        if len(request.prompt_ids) + params.max_new_tokens > chat.context:
+            whose = f"the model '{chat.spec}'"
+            reply = too_long(len(request.prompt_ids), params.max_new_tokens, chat.context, whose, version)
+            self._meter.count(reply)
+            return reply
+        settings: dict[str, Any] = {"max_tokens": params.max_new_tokens, "seed": request.seed & _SEED}
+        settings |= {
+            "stop": list(chat.end_ids),
+            "temperature": 0.0 if params.greedy else params.temperature,
+            "top_k": -1,
+            "top_p": 1.0,
+        }
+        try:
+            said = sample(remote.server, sampler, request.prompt_ids, chat.vocabulary, **settings)
+        except TinkerError as error:
+            reply = failure(str(error), version)
+            self._meter.count(reply)
+            return reply
+        ended = bool(said.ids) and said.ids[-1] in chat.end_ids
+        if ended != said.stopped:
+            reply = failure(f"the server says stopped: {said.stopped} after tokens {said.ids[-3:]}", version)
+            self._meter.count(reply)
+            return reply
+        reason = StopReason.EOS if ended else StopReason.LENGTH
+        reply = Generation(said.ids, said.logprobs, reason, version, chat.text_of(said.ids))
+        self._meter.count(reply, tokens_in=len(request.prompt_ids), tokens_out=len(said.ids))
+        return reply

@@ -1,0 +1,297 @@
+"""Policies whose weights are elsewhere: what a :class:`PolicySet` is to a learner, over the Tinker protocol.
+
+No gradient crosses the wire, only numbers for each token. **The carrier**: of any loss ℓ of the log-probs, the learner
+computes ∂ℓ/∂log-prob here, and the server takes −∂ℓ/∂log-prob as the advantages of ``importance_sampling`` at the very
+weights that gave the log-probs, where the ratio is 1; so its gradient is that of ℓ.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from marft_algos.batching import UpdateError
+from marft_algos.learner.steps import LocalOptimiser, Optimiser
+from marft_algos.models.chat import Chat, Renderer
+from marft_algos.models.policy import PolicySet
+from marft_algos.tinker import saved
+from marft_algos.tinker.client import Model, TinkerServer, sample
+from marft_algos.tinker.dialect import Dialect
+from marft_algos.tinker.wire import Row
+from marft_algos.types import FloatArray
+from marft_envs.errors import ConfigError
+
+
+class RemotePolicy:
+    """One policy: its weights on the server, and the gradients of log-probs that wait for a step.
+
+    Args:
+        server: Where the weights are.
+        chat: How it is spoken to; its vocabulary is the model's.
+        base: The model that it stands on, as the server calls it.
+        dialect: How the server understands the protocol.
+        rank: Of the adapter.
+        seed: Of its initial weights.
+    """
+
+    def __init__(self, server: TinkerServer, chat: Chat, base: str, dialect: Dialect, rank: int, seed: int) -> None:
+        self.server, self.chat, self.base, self.dialect = server, chat, base, dialect
+        self._rank, self._seed = rank, seed
+        self._model: Model | None = None
+        self._state, self._goes_on = "", False
+        self.kept: list[tuple[tuple[int, ...], FloatArray, FloatArray]] = []
+        """Ids of a row, its log-probs [T], and their gradient [T]."""
+        self._known: dict[tuple[int, ...], FloatArray] = {}
+        """Log-probs of rows at the present weights."""
+        self._reference = ""
+
+    @property
+    def model(self) -> Model:
+        """The weights, made when they are first asked for: a run that goes on takes no place for fresh ones."""
+        if self._model is None:
+            start = self._seed, self._state, self._goes_on
+            self._model = Model(self.server, self.base, self.chat.vocabulary, self._rank, *start)
+        return self._model
+
+    def load(self, state: str) -> None:
+        """Begins with weights that the server has saved, and with a fresh optimiser unless ``go_on`` says otherwise."""
+        if self._model is not None:
+            self._model.unload()
+        self._model, self._state, self._goes_on = None, state, False
+        self.forget()
+
+    def go_on(self) -> None:
+        """Takes the optimiser that was saved with the weights over with them."""
+        self._goes_on = True
+
+    def forget(self) -> None:
+        """Lets go of what was true of the weights before."""
+        self.kept.clear()
+        self._known.clear()
+
+    def score(self, rows: Sequence[tuple[int, ...]]) -> list[FloatArray]:
+        """Returns the log-probs [T] of each row's targets at the present weights; no row is sent twice."""
+        new = [row for row in dict.fromkeys(rows) if row not in self._known]
+        self._known |= zip(new, self.model.forward([Row(row) for row in new]), strict=True)
+        return [self._known[row] for row in rows]
+
+    def reference(self, rows: Sequence[tuple[int, ...]]) -> list[FloatArray]:
+        """Returns the log-probs [T] of each row's targets under the base model, without an adapter."""
+        if not self._reference:
+            body = {"session_id": self.server.session, "sampling_session_seq_id": self.server.number()}
+            answer = self.server.call("create_sampling_session", body | {"base_model": self.base})
+            self._reference = str(answer["sampling_session_id"])
+
+        def prompt(row: tuple[int, ...]) -> FloatArray:
+            asked = sample(
+                self.server, self._reference, row, self.chat.vocabulary, prompt=True, max_tokens=1, temperature=1.0
+            )
+            scored = asked.prompt[-len(row) + 1 :]  # some begin with an entry for the first token, some do not
+            if len(scored) != len(row) - 1 or not np.isfinite(scored).all():
+                raise UpdateError(f"{self.server.url} gave no log-probs of a prompt. Leave out kl_coef.")
+            return scored
+
+        return [job.result() for job in [self.server.later(lambda row=row: prompt(row)) for row in rows]]  # type: ignore[misc]
+
+
+class RemoteOptimiser:
+    """Adam where the weights are. What has landed is sent with the step, not before: the protocol cannot take it back.
+
+    Args:
+        policy: Whose.
+        name: Its id, for messages.
+        lr: Learning rate.
+        eps: Adam's ε.
+        max_norm: Of the gradient; None: it is not clipped.
+    """
+
+    def __init__(self, policy: RemotePolicy, name: str, lr: float, eps: float, max_norm: float | None) -> None:
+        self._policy, self._name, self._lr = policy, name, lr
+        self._adam = {"beta1": 0.9, "beta2": 0.999, "eps": eps, "weight_decay": 0.0}
+        self._adam |= {"grad_clip_norm": max_norm} if max_norm is not None else {}
+
+    def zero_grad(self) -> None:
+        """Forgets what has landed."""
+        self._policy.kept.clear()
+
+    def rate(self, lr: float) -> None:
+        """Sets the learning rate."""
+        self._lr = lr
+
+    def step(self) -> float:
+        """Sends what has landed, and steps; nothing is sent where there is no gradient.
+
+        Returns:
+            The gradient's norm before it was clipped, as the server says it; NaN: it does not say; 0: no step.
+
+        Raises:
+            UpdateError: The gradient is not finite.
+        """
+        kept = [(ids, logprobs, grad) for ids, logprobs, grad in self._policy.kept if grad.any()]
+        self._policy.kept.clear()
+        if not kept:
+            return 0.0
+        if not all(np.isfinite(grad).all() for _, _, grad in kept):
+            raise UpdateError(
+                f"The gradient of '{self._name}' is not finite, and was not sent; lower its learning rate or the"
+                " reward's scale."
+            )
+        rows = [self._policy.dialect.carrier(*row, count=len(kept)) for row in kept]
+        metrics = self._policy.model.step(rows, {**self._adam, "learning_rate": self._lr})
+        self._policy.forget()
+        norm = next((value for name, value in metrics.items() if "grad_norm" in name), None)
+        if norm is not None and not math.isfinite(norm):
+            raise UpdateError(
+                f"The gradient of '{self._name}' had norm {norm} on the server, whose weights are spoilt now. Go on"
+                " from the last checkpoint with a lower rate: marft train --resume RUN --lr …"
+            )
+        return math.nan if norm is None else norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns nothing: Adam's means are saved with the weights, by the server."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Lets them come with the weights."""
+        self._policy.go_on()
+
+
+class RemoteTeam(PolicySet):
+    """Policies of a team of which some have their weights on a server; the others are here, as in every team.
+
+    Args:
+        here: The others.
+        remote: Policy id -> what is elsewhere.
+        agents: Agent -> policy, of all.
+        trained: Policies that are updated.
+    """
+
+    def __init__(
+        self, here: PolicySet, remote: Mapping[str, RemotePolicy], agents: Mapping[str, str], trained: Sequence[str]
+    ) -> None:
+        names = {policy: here.weights(policy) for policy in here.policies}
+        super().__init__(names, agents, here._starts)
+        self.remote, self._trained = dict(remote), frozenset(trained)
+        chats = {p: remote[p].chat if p in remote else here.renderer.chat(p) for p in [*here.policies, *remote]}
+        ordered = [p for p in dict.fromkeys(agents.values()) if p in chats]
+        self._order = [*ordered, *(p for p in chats if p not in ordered)]
+        self.renderer = Renderer({p: chats[p] for p in self._order}, agents, trained)
+
+    @property
+    def policies(self) -> list[str]:
+        """Policy ids, in the order the agents name them."""
+        return list(self._order)
+
+    def trainable(self, policy: str) -> bool:
+        """Returns whether this policy is updated."""
+        return policy in self._trained if policy in self.remote else super().trainable(policy)
+
+    def parameters(self, policy: str) -> list[Any]:
+        """Returns the tensors of a policy that is here; none of one that is not."""
+        return [] if policy in self.remote else super().parameters(policy)
+
+    def optimiser(
+        self, policy: str, parameters: Sequence[Tensor], lr: float, eps: float, max_norm: float | None
+    ) -> Optimiser:
+        """Makes a policy's optimiser, where its weights are."""
+        if policy in self.remote:
+            return RemoteOptimiser(self.remote[policy], policy, lr, eps, max_norm)
+        return LocalOptimiser(policy, parameters, lr, eps, max_norm)
+
+    def shares(self, policy: str) -> bool:
+        """Returns whether a pass computes once what several of its rows begin with: the server knows."""
+        return policy not in self.remote and super().shares(policy)
+
+    def starts_as_base(self, policy: str) -> bool:
+        """Returns whether the reference is the base model: it is."""
+        return policy in self.remote or super().starts_as_base(policy)
+
+    def logprobs(
+        self,
+        policy: str,
+        input_ids: Tensor,
+        action_mask: Tensor,
+        temperature: Tensor | float = 1.0,
+        *,
+        entropy_grad: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """Scores actions; see :meth:`PolicySet.logprobs`. In place of a remote policy's entropy, −log p of the token.
+
+        Raises:
+            ConfigError: Another temperature than 1, or gradients of the entropy, of a remote policy.
+        """
+        remote = self.remote.get(policy)
+        if remote is None:
+            return super().logprobs(policy, input_ids, action_mask, temperature, entropy_grad=entropy_grad)
+        if entropy_grad or bool((torch.as_tensor(temperature) != 1).any()):
+            raise ConfigError(
+                f"The weights of '{policy}' are on a Tinker server, which scores at temperature 1 and knows no"
+                " entropies. Type: --temperature 1 --entropy-coef 0"
+            )
+        rows = _rows(input_ids, action_mask)
+        values = _masked(remote.score(rows), action_mask)
+        if torch.is_grad_enabled():
+            values = _Carried.apply(torch.zeros((), requires_grad=True), values, remote, rows)
+        return values, -values.detach()
+
+    @torch.no_grad()
+    def reference_logprobs(
+        self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor | float = 1.0
+    ) -> Tensor:
+        """Scores actions under the base model; see :meth:`PolicySet.reference_logprobs`."""
+        if policy not in self.remote:
+            return super().reference_logprobs(policy, input_ids, action_mask, temperature)
+        return _masked(self.remote[policy].reference(_rows(input_ids, action_mask)), action_mask)
+
+    def save_adapter(self, policy: str, folder: Path | str) -> Path:
+        """Writes where the server keeps a policy, and the adapter itself, where it gives it."""
+        if policy not in self.remote:
+            return super().save_adapter(policy, folder)
+        remote = self.remote[policy]
+        return saved.save(remote.model, remote.dialect, policy, self.version, Path(folder))
+
+    def load_adapter(self, policy: str, folder: Path | str) -> None:
+        """Goes on with what ``save_adapter`` has left on the server, optimiser included."""
+        if policy in self.remote:
+            remote = self.remote[policy]
+            remote.load(saved.state(remote.server.url, remote.base, policy, Path(folder)))
+        else:
+            super().load_adapter(policy, folder)
+
+
+class _Carried(torch.autograd.Function):
+    """Log-probs that came over the wire; their gradient is kept for the step."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, values: Tensor, remote: RemotePolicy, rows: list[tuple[int, ...]]) -> Tensor:
+        ctx.remote, ctx.rows = remote, rows
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        grad = grads[0].detach().float().cpu().numpy()
+        for ids, mine, scored in zip(ctx.rows, grad, ctx.remote.score(ctx.rows), strict=True):
+            ctx.remote.kept.append((ids, scored, mine[: len(ids) - 1].copy()))
+        return torch.zeros(()), None, None, None
+
+
+def _rows(input_ids: Tensor, action_mask: Tensor) -> list[tuple[int, ...]]:
+    """Returns each row's ids up to its last action."""
+    ids, mask = input_ids.cpu().numpy(), action_mask.cpu().numpy()
+    ends = [int(np.flatnonzero(row)[-1]) + 1 if row.any() else 2 for row in mask]
+    return [tuple(map(int, row[:end])) for row, end in zip(ids, ends, strict=True)]
+
+
+def _masked(scored: Sequence[FloatArray], action_mask: Tensor) -> Tensor:
+    """Returns log-probs [B, T - 1] of actions, 0 elsewhere."""
+    mask = action_mask[:, 1:].cpu().numpy()
+    values = np.zeros(mask.shape, np.float32)
+    for row, mine in zip(values, scored, strict=True):
+        row[: len(mine)] = mine
+    return torch.from_numpy(np.where(mask, values, np.float32(0)))
