@@ -37,11 +37,13 @@ def gradients(
     made = kind(kind.Config(max_grad_norm=None, **settings), SamplingParams(max_new_tokens=LONGEST))
     learner, found = Learner(made, policies), {}
 
-    def note(optimizer: Any, label: str) -> float:
-        found.setdefault(label, []).append(policies.tables[label].grad.clone())
-        return 0.0
+    for label, optimiser in learner.optimizers.items():
 
-    learner._step = note  # type: ignore[method-assign]
+        def note(label: str = label) -> float:
+            found.setdefault(label, []).append(policies.tables[label].grad.clone())
+            return 0.0
+
+        optimiser.step = note
     learner.update(data, 0)
     return {label: torch.stack(steps).mean(0) for label, steps in found.items()}, learner.estimates
 

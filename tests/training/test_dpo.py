@@ -191,13 +191,13 @@ def test_loss_gradient_and_numbers_are_those_of_the_definition(tmp_path: Path, m
         trainer.policies.parameters(policy)[0].grad = None
         expected[policy] = direction / norm
     seen: dict[str, torch.Tensor] = {}
-    step = trainer.learner._step
+    for name, optimiser in trainer.learner.optimizers.items():
 
-    def watched(optimizer: Any, name: str) -> float:
-        seen[name] = torch.cat([p.grad.flatten() for p in trainer.policies.parameters(name)])
-        return step(optimizer, name)
+        def watched(name: str = name, step: Any = optimiser.step) -> float:
+            seen[name] = torch.cat([p.grad.flatten() for p in trainer.policies.parameters(name)])
+            return float(step())
 
-    trainer.learner._step = watched  # type: ignore[method-assign]
+        optimiser.step = watched
     metrics = trainer.learner.update(drawn, 0)
     for policy in AGENTS:
         torch.testing.assert_close(seen[policy] / seen[policy].norm(), expected.pop(policy), atol=1e-4, rtol=1e-3)

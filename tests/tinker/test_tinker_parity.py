@@ -1,0 +1,100 @@
+"""Weights on a Tinker server become what they would have become here, for every algorithm's loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import marft_envs
+from helpers.tinker_pairs import POLICIES, pair
+from helpers.tinker_server import TinkerServer, serving
+from helpers.tiny import save_tiny
+from marft_envs.records import trajectory
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny", "llama", hidden=16, layers=1)
+
+
+@pytest.fixture
+def server(model: Path) -> Iterator[TinkerServer]:
+    with serving(str(model)) as made:
+        yield made
+
+
+RATE = 1e-3
+"""Adam's steps have the size of the rate, whatever the gradient is: differences of weights grow with it."""
+CASES: dict[str, dict[str, Any]] = {
+    "marft, tokens": {"algo": "marft", "algorithm": {"level": "token", "critic": "none"}},
+    "marft, actions": {"algo": "marft", "algorithm": {"level": "action", "critic": "none"}},
+    "marft, a critic here": {"algo": "marft", "algorithm": {"level": "token"}, "critic": True},
+    "mappo": {"algo": "mappo", "critic": True},
+    "happo": {"algo": "happo", "critic": True},
+    "a2po": {"algo": "a2po", "critic": True},
+    "grpo": {"algo": "grpo", "algorithm": {"group_size": 4}},
+    "dr_mas": {"algo": "dr_mas", "algorithm": {"group_size": 4}},
+    "rloo": {"algo": "rloo", "algorithm": {"group_size": 4, "minibatches": 1, "epochs": 1}},
+    "rft": {"algo": "rft"},
+    "tis and old log-probs again": {
+        "algo": "marft",
+        "algorithm": {"critic": "none", "level": "token", "tis_cap": 1.5, "old_logprobs": "learner", "kl_coef": 0.1},
+    },
+}
+APART = {"a2po": 3e-6}
+"""A2PO's advantages of the second policy hold the ratio of the first one's step, which is the weights' rounding."""
+
+
+@pytest.mark.parametrize("loss", ["sum", "mean"])
+@pytest.mark.parametrize("case", CASES)
+def test_three_updates_are_those_of_training_here(case: str, loss: str, server: TinkerServer, tmp_path: Path) -> None:
+    if loss == "mean" and case not in ("grpo", "a2po"):
+        pytest.skip("the dialect changes what is sent, not what it is made of: two algorithms show it")
+    server.loss = loss
+    settings = {name: value for name, value in CASES[case].items() if name != "critic"}
+    settings["algorithm"] = {"lr": RATE, **settings.get("algorithm", {})}
+    both = pair(server, tmp_path, {"critic": server.base} if "critic" in CASES[case] else {}, **settings)
+    start = {policy: both.weights(policy)[0] for policy in POLICIES}
+    for iteration in range(3):
+        assert both.update(iteration) < APART.get(case, 1e-6)
+    for policy in POLICIES:
+        here = both.weights(policy)[0]
+        assert max(float((here[n] - start[policy][n]).abs().max()) for n in here) > RATE, "it has moved"
+        assert both.apart(policy) < 1e-5
+
+
+def test_preferences(server: TinkerServer, tmp_path: Path) -> None:
+    episodes = []
+    for seed in range(6):
+        for last in ("{}", "hello"):
+            env = marft_envs.make("relay-v0")
+            env.reset(seed=seed)
+            gold = env.unwrapped.task.gold_turns()[-1][1]
+            for text in (str(seed), last.format(gold)):
+                env.step(text)
+            episodes.append(env.episode)
+    trajectory.write(tmp_path / "pairs.jsonl", episodes)
+    algorithm = {"demonstrations": str(tmp_path / "pairs.jsonl"), "lr": RATE, "epochs": 2, "minibatches": 1}
+    both = pair(server, tmp_path, algo="dpo", env="relay-v0", max_new_tokens=8, algorithm=algorithm)
+    for iteration in range(3):
+        both.update(iteration)
+        print('XX', both.apart('planner_0'), both.local.learner.optimizers['planner_0'].adam.state.keys().__len__(), [b['seq_id'] for p,b in server.asked if p=='optim_step'])
+    assert both.apart("solver_0") < 1e-5 and both.apart("planner_0") < 1e-5
+    assert server.count("optim_step") > 3
+
+
+def test_a_policy_is_untouched_by_the_steps_of_another(server: TinkerServer, tmp_path: Path) -> None:
+    both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4, "lr": {"planner_0": 1e-2, "solver_0": 0.0}})
+    before = both.weights("solver_0")[1]
+    rows = [t for d in both.collect(0) for t in d.transitions if t.policy == "solver_0"]
+    scores = both.remote.learner.rescore(rows)
+    both.update(0)
+    after, planner = both.weights("solver_0")[1], both.weights("planner_0")
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(np.array_equal(a, b) for a, b in zip(scores, both.remote.learner.rescore(rows), strict=True))
+    assert both.apart("planner_0") < 1e-4 and planner[0].keys() == planner[1].keys()
