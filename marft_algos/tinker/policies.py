@@ -45,8 +45,8 @@ class RemotePolicy:
         self._rank, self._seed = rank, seed
         self._model: Model | None = None
         self._state, self._goes_on = "", False
-        self.kept: list[tuple[tuple[int, ...], FloatArray, FloatArray]] = []
-        """Ids of a row, its log-probs [T], and their gradient [T]."""
+        self.kept: dict[tuple[int, ...], FloatArray] = {}
+        """Ids of a row -> the gradient [T] of its log-probs: equal rows are one, as what they say may cancel out."""
         self._known: dict[tuple[int, ...], FloatArray] = {}
         """Log-probs of rows at the present weights."""
         self._reference = ""
@@ -133,16 +133,17 @@ class RemoteOptimiser:
         Raises:
             UpdateError: The gradient is not finite.
         """
-        kept = [(ids, logprobs, grad) for ids, logprobs, grad in self._policy.kept if grad.any()]
+        kept = {ids: grad for ids, grad in self._policy.kept.items() if grad.any()}
         self._policy.kept.clear()
         if not kept:
             return 0.0
-        if not all(np.isfinite(grad).all() for _, _, grad in kept):
+        if not all(np.isfinite(grad).all() for grad in kept.values()):
             raise UpdateError(
                 f"The gradient of '{self._name}' is not finite, and was not sent; lower its learning rate or the"
                 " reward's scale."
             )
-        rows = [self._policy.dialect.carrier(*row, count=len(kept)) for row in kept]
+        scored = zip(kept.items(), self._policy.score(list(kept)), strict=True)
+        rows = [self._policy.dialect.carrier(ids, now, grad, len(kept)) for (ids, grad), now in scored]
         metrics = self._policy.model.step(rows, {**self._adam, "learning_rate": self._lr})
         self._policy.forget()
         norm = next((value for name, value in metrics.items() if "grad_norm" in name), None)
@@ -276,8 +277,8 @@ class _Carried(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         grad = grads[0].detach().float().cpu().numpy()
-        for ids, mine, scored in zip(ctx.rows, grad, ctx.remote.score(ctx.rows), strict=True):
-            ctx.remote.kept.append((ids, scored, mine[: len(ids) - 1].copy()))
+        for ids, mine in zip(ctx.rows, grad, strict=True):
+            ctx.remote.kept[ids] = ctx.remote.kept.get(ids, 0) + mine[: len(ids) - 1]
         return torch.zeros(()), None, None, None
 
 
