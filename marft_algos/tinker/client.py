@@ -138,11 +138,14 @@ class TinkerServer:
     def _deadline(self) -> float:
         return time.monotonic() + self._timeout
 
+    def tell(self, path: str, body: Mapping[str, Any]) -> None:
+        """Sends once what nothing depends on: a sign of life, or that a place is free."""
+        with suppress(ServerDown, ServerRefused):  # whoever waits for work hears of it
+            self._http.exchange("POST", _V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
+
     def _live(self) -> None:
-        beat = json.dumps({"session_id": self.session, "type": "session_heartbeat"}).encode()
         while not self._over.wait(_BEAT):
-            with suppress(ServerDown, ServerRefused):  # whoever waits for work hears of it
-                self._http.exchange("POST", f"{_V1}session_heartbeat", beat, _BEAT)
+            self.tell("session_heartbeat", {"session_id": self.session, "type": "session_heartbeat"})
 
     def _send(
         self, method: str, path: str, body: bytes | None, until: float, kind: str = "application/json"
@@ -267,9 +270,8 @@ class Model:
         return str(answer["sampling_session_id"])
 
     def unload(self) -> None:
-        """Gives the server's place for these weights back, where it takes it."""
-        with suppress(TinkerError):  # not every server has the call: it forgets them when the session ends
-            self.server.result("unload_model", {"model_id": self.id, "type": "unload_model"})
+        """Gives the server's place for these weights back, without waiting for it."""
+        self.server.tell("unload_model", {"model_id": self.id, "type": "unload_model"})
 
     def _work(self, what: str, **body: Any) -> dict[str, Any]:
         return self.server.result(what, {"model_id": self.id, "seq_id": next(self._numbers), "type": what, **body})

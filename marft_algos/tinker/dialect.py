@@ -94,16 +94,18 @@ def probe(server: TinkerServer, base: str, vocabulary: int, rank: int, prompt: S
         def reply(**params: Any) -> Any:
             return sample(server, first, prompt, vocabulary, **{"max_tokens": TOKENS, "seed": 7, **params})
 
-        said, cold = reply(temperature=1.0), reply(temperature=0.5)
+        drawn = (reply(temperature=1.0, seed=seed) for seed in range(1, 50))
+        said, cold = next(r for r in drawn if len(r.ids) > 1), reply(temperature=0.5)
         greedy = reply(temperature=0.0).ids
         ended = reply(temperature=0.0, stop=[greedy[len(greedy) // 2]]).ids
-        texts = [[*prompt, *drawn.ids] for drawn in (said, cold)]
+        texts = [[*prompt, *each.ids] for each in (said, cold)]
         scored = model.forward([Row(text) for text in texts])
-        gaps = [_gap(drawn.logprobs, now) for drawn, now in zip((said, cold), scored, strict=True)]
-        model.step([_row(texts[0], scored[0], len(said.ids))], _CLIPPED)  # Adam's first: it remembers the others
+        gaps = [_gap(each.logprobs, now) for each, now in zip((said, cold), scored, strict=True)]
+        learnt = _ones(len(scored[0]), len(prompt) - 1, len(said.ids))
+        model.step([Row(texts[0], {"logprobs": scored[0], "advantages": learnt})], _CLIPPED)  # Adam's first step
         now = model.forward([Row(texts[0])])[0]
         clips, loss = _gap(now, scored[0]) < NEAR, _loss(server, model, texts[0], now, len(said.ids))
-        model.step([_row(texts[0], now, len(said.ids))], _STILL | {"learning_rate": 1e-2})
+        model.step([Row(texts[0], {"logprobs": now, "advantages": learnt})], _STILL | {"learning_rate": 1e-2})
         before = model.forward([Row(texts[0])])[0]
         sample(server, model.sampler(), prompt, vocabulary, max_tokens=1, temperature=1.0, seed=1)
         reply(temperature=1.0)
@@ -119,37 +121,40 @@ def probe(server: TinkerServer, base: str, vocabulary: int, rank: int, prompt: S
     return Dialect(loss, clips, kept, ends, gaps[0], gaps[1] > NEAR, tuple(models))
 
 
-def _row(text: Sequence[int], scored: FloatArray, learnt: int, weights: int = 0) -> Row:
-    """Returns a row with an advantage of 1 at its last so many tokens, and, if any, weights of 1 at its last ones."""
-    inputs = {"logprobs": scored, "advantages": _ones(len(scored), learnt)}
-    return Row(text, inputs | ({"weights": _ones(len(scored), weights)} if weights else {}))
-
-
-def _ones(length: int, last: int) -> FloatArray:
-    return (np.arange(length) >= length - last).astype(np.float32)
-
-
 def _loss(
     server: TinkerServer, model: Model, text: Sequence[int], scored: FloatArray, reply: int
 ) -> Literal["sum", "mean"]:
     """Finds out what a loss is divided by, from norms of gradients: steps at rate 0 tell them, and move nothing."""
+    start, half = len(scored) - reply, reply // 2
 
-    def norm(*rows: tuple[int, int]) -> float:
-        return _norm(model.step([_row(text, scored, *row) for row in rows], _STILL))
+    def norm(*rows: tuple[int, int, int]) -> float:
+        """Of rows whose replies are cut, and have advantages, and weights if any, at so many of their first tokens."""
+        made = []
+        for cut, learnt, weighed in rows:
+            length = start + cut
+            inputs = {"logprobs": scored[:length], "advantages": _ones(length, start, learnt)}
+            inputs |= {"weights": _ones(length, start, weighed)} if weighed else {}
+            made.append(Row(text[: length + 1], inputs))
+        return _norm(model.step(made, _STILL))
 
-    half = max(reply // 2, 1)
-    once = norm((half, 0))
-    found = [norm((half, 0), (half, 0)) / once, norm((half, 0), (0, 0)) / once]
-    if np.allclose(found, (2.0, 1.0), NEAR):
+    row = reply, half, 0
+    once = norm(row)
+    found = [norm(row, row) / once, norm(row, (reply, 0, 0)) / once, norm((half, half, 0)) / once]
+    if np.allclose(found, (2.0, 1.0, 1.0), NEAR):
         return "sum"
-    found.append(norm((half, half)) / norm((half, reply)))
+    found[2] = norm((reply, half, half)) / norm((reply, half, reply))
     if np.allclose(found, (1.0, 0.5, reply / half), NEAR):
         return "mean"
     raise ConfigError(
         f"The losses of {server.url} are neither sums over tokens and rows, as the protocol says, nor means of rows:"
-        f" a row twice, beside an empty row, and with fewer weights has {', '.join(f'{x:.3g}' for x in found)} times"
-        " its gradient. Choose another server."
+        f" a row twice, beside an empty row, and alone in the denominator has {', '.join(f'{x:.3g}' for x in found)}"
+        " times its gradient. Choose another server."
     )
+
+
+def _ones(length: int, start: int, count: int) -> FloatArray:
+    places = np.arange(length)
+    return ((places >= start) & (places < start + count)).astype(np.float32)
 
 
 def _norm(metrics: Mapping[str, float]) -> float:

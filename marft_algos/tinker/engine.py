@@ -56,8 +56,9 @@ class TinkerEngine(EngineBase):
         return numbers
 
     def close(self) -> None:
-        """Ends the sessions."""
+        """Ends the sessions, and frees the places of the weights, which are saved."""
         for remote in self._team.remote.values():
+            remote.load("")
             remote.server.close()
 
     def _one(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,8 @@ import torch
 
 import marft_envs
 from helpers.tinker_pairs import POLICIES, pair
-from helpers.tinker_server import TinkerServer, serving
-from helpers.tiny import save_tiny
+from helpers.tinker_server import TinkerServer
 from marft_envs.records import trajectory
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("models") / "tiny", "llama", hidden=16, layers=1)
-
-
-@pytest.fixture
-def server(model: Path) -> Iterator[TinkerServer]:
-    with serving(str(model)) as made:
-        yield made
-
 
 RATE = 1e-3
 """Adam's steps have the size of the rate, whatever the gradient is: differences of weights grow with it."""
