@@ -32,6 +32,7 @@ from benchmarks.paired import publish, ratios
 from benchmarks.team import Stage, build
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.learner import learner as learning
+from marft_algos.learner import steps
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
 
@@ -83,7 +84,7 @@ def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[d
     stage = Stage(policies, size["episodes"], size["prompt"], size["new"], None, size["rounds"], profile)
     critics = Critics(policies)
     learner = learning.Learner(MARFT(MARFTConfig(lr=1e-6, epochs=1, minibatches=1)), policies, critics)
-    spent, gradients, step, featurise = {"features": 0.0}, list[torch.Tensor](), learning.step, critics.featurise
+    spent, gradients, step, featurise = {"features": 0.0}, list[torch.Tensor](), steps.step, critics.featurise
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         start = time.process_time()
@@ -96,13 +97,13 @@ def iteration(model: Path, size: dict[str, int], way: str, seed: int) -> tuple[d
         return step(optimizer, *args)
 
     critics.featurise = timed  # type: ignore[method-assign]
-    learning.step = noted  # type: ignore[assignment]
+    steps.step = noted  # type: ignore[assignment]
     start = time.process_time()
     played = stage.play(seed, size["group"])
     middle = time.process_time()
     learner.update(played, seed)
     end = time.process_time()
-    learning.step = step
+    steps.step = step
     stage.close()
     turns = [t for trajectory in played for t in trajectory.transitions]
     spent |= {"rollout": middle - start, "update": end - middle - spent["features"], "iteration": end - start}

@@ -148,9 +148,15 @@ class TinkerServer:
             self.tell("session_heartbeat", {"session_id": self.session, "type": "session_heartbeat"})
 
     def _send(
-        self, method: str, path: str, body: bytes | None, until: float, kind: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        until: float,
+        kind: str = "application/json",
+        what: str = "",
     ) -> tuple[bytes, str]:
-        """Sends a request until it is answered.
+        """Sends a request until it is answered; messages say what it is for.
 
         Raises:
             TinkerError: It is refused, or not answered until the deadline.
@@ -165,12 +171,12 @@ class TinkerServer:
             except (ServerDown, ServerRefused) as error:
                 waiting = isinstance(error, ServerRefused) and error.status in (408, 425)
                 if isinstance(error, ServerRefused) and not waiting:
-                    raise TinkerError(f"{self.url} refuses {path}: {self._http.masked(str(error))}") from error
+                    raise TinkerError(f"{self.url} refuses {what or path}: {self._http.masked(str(error))}") from error
                 if until - time.monotonic() <= pause:
                     raise TinkerError(
-                        f"{self.url} has not answered {path} within {self._timeout:g} s ({error}). Once it is there"
-                        " again, go on from the last checkpoint: marft train --resume RUN. A slow server wants more"
-                        " time: timeout, in the table tinker."
+                        f"{self.url} has not answered {what or path} within {self._timeout:g} s ({error}). Once it is"
+                        " there again, go on from the last checkpoint: marft train --resume RUN. A slow server wants"
+                        " more time: timeout, in the table tinker."
                     ) from error
             self._count(len(body or b""), 0, time.monotonic() - began, 0 if waiting else 1)
             if self._over.wait(pause):
@@ -181,7 +187,7 @@ class TinkerServer:
         """Returns a result, once it is there."""
         poll = json.dumps({"request_id": request}).encode()
         while True:
-            data, kind = self._send("POST", "retrieve_future", poll, until)
+            data, kind = self._send("POST", "retrieve_future", poll, until, what=f"{path} (its result)")
             if kind == wire.TYPE:
                 return data, kind
             answer = self._json(data, kind)
@@ -238,7 +244,13 @@ class Model:
         self.id = str(server.result("create_model", body | {"type": "create_model"})["model_id"])
         self._numbers = itertools.count(1)
         if state:
-            self._work("load_weights", path=state, optimizer=optimiser)
+            try:
+                self._work("load_weights", path=state, optimizer=optimiser)
+            except TinkerError as error:
+                raise TinkerError(
+                    f"The weights {state} cannot be had again: {error}. Take another checkpoint; where adapters were"
+                    " downloaded, marft export hands them on."
+                ) from error
 
     def forward(self, rows: Sequence[Row]) -> list[FloatArray]:
         """Returns the log-probs [T] of each row's targets; all requests are in flight together."""

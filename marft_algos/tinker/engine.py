@@ -58,8 +58,7 @@ class TinkerEngine(EngineBase):
     def close(self) -> None:
         """Ends the sessions, and frees the places of the weights, which are saved."""
         for remote in self._team.remote.values():
-            remote.load("")
-            remote.server.close()
+            remote.close()
 
     def _one(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
         (sampler, version), chat = self._samplers[request.policy], remote.chat

@@ -70,6 +70,12 @@ class RemotePolicy:
         """Takes the optimiser that was saved with the weights over with them."""
         self._goes_on = True
 
+    def close(self) -> None:
+        """Gives the weights' place on the server back, and ends the session."""
+        if self._model is not None:
+            self._model.unload()
+        self.server.close()
+
     def forget(self) -> None:
         """Lets go of what was true of the weights before."""
         self.kept.clear()

@@ -14,7 +14,6 @@ import struct
 import tarfile
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,17 +27,11 @@ from transformers import AutoModelForCausalLM
 
 from marft_algos.models.loading import locate
 
+from .tinker_proto import Refused, part, request
+
 PROTO = "application/x-protobuf"
 LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ALPHA = 32
-
-
-class Refused(Exception):
-    """An answer with this status."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 class TinkerServer:
@@ -119,7 +112,7 @@ class TinkerServer:
 
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
-                self.work(_request(data) if self.headers["Content-Type"] == PROTO else json.loads(data))
+                self.work(request(data) if self.headers["Content-Type"] == PROTO else json.loads(data))
 
             def work(self, body: dict[str, Any]) -> None:
                 path = self.path.removeprefix("/api/v1/")
@@ -156,6 +149,8 @@ class TinkerServer:
                 """Quiet."""
 
         class Quiet(ThreadingHTTPServer):
+            request_queue_size = 128  # a fuller one costs a second each
+
             def handle_error(self, request: Any, client_address: Any) -> None:
                 """A connection that broke is part of the test."""
 
@@ -277,10 +272,10 @@ class TinkerServer:
             total += float(loss.detach())
             found.append(scored.detach().numpy().astype("<f4"))
         cuts = np.cumsum([0, *(x.nbytes for x in found)]).astype("<i8").tobytes()
-        tensor_part = _part(1, b"".join(x.tobytes() for x in found)) + _part(2, cuts) + b"\x18\x01"
-        record = _part(1, b"TensorData") + _part(2, _part(1, b"logprobs") + _part(2, tensor_part))
-        metric = _part(1, b"loss:sum") + b"\x11" + struct.pack("<d", total)
-        return _part(1, b"TensorData") + _part(2, record) + _part(3, metric)
+        tensor_part = part(1, b"".join(x.tobytes() for x in found)) + part(2, cuts) + b"\x18\x01"
+        record = part(1, b"TensorData") + part(2, part(1, b"logprobs") + part(2, tensor_part))
+        metric = part(1, b"loss:sum") + b"\x11" + struct.pack("<d", total)
+        return part(1, b"TensorData") + part(2, record) + part(3, metric)
 
     def _loss(self, name: str, scored: torch.Tensor, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
         weights = inputs.get("weights", torch.ones(len(scored)))
@@ -381,13 +376,13 @@ class TinkerServer:
             scored.append(float(logprobs[token]))
             out = self._hidden(adapter, [token], out.past_key_values)
         answer = b"" if stopped else b"\x08\x01"
-        answer += _part(2, np.asarray(ids, "<i4").tobytes()) + _part(3, np.asarray(scored, "<f4").tobytes())
-        answer = _part(1, answer)
+        answer += part(2, np.asarray(ids, "<i4").tobytes()) + part(3, np.asarray(scored, "<f4").tobytes())
+        answer = part(1, answer)
         if body.get("prompt_logprobs"):
             targets = torch.tensor(prompt[1:])[:, None]
             given = torch.log_softmax(first.logits[0, :-1].float(), -1).gather(1, targets)[:, 0].numpy()
             start = [] if self.loss == "mean" else [np.nan]
-            answer += _part(2, np.asarray([*start, *given], "<f4").tobytes())
+            answer += part(2, np.asarray([*start, *given], "<f4").tobytes())
         return answer
 
 
@@ -399,77 +394,3 @@ def serving(base: str = "embedded", loss: str = "sum") -> Iterator[TinkerServer]
         yield server
     finally:
         server.close()
-
-
-def lose(paths: dict[str, int]) -> Callable[[str, int], None]:
-    """Breaks the connection at the n-th request of a path; for ``intercept`` (it never came) or ``after``."""
-
-    def hook(path: str, count: int) -> None:
-        if paths.get(path) == count:
-            raise ConnectionAbortedError
-
-    return hook
-
-
-def slow(path_of: str, seconds: float) -> Callable[[str, int], None]:
-    """Holds answers to a path up."""
-
-    def hook(path: str, count: int) -> None:
-        if path == path_of:
-            time.sleep(seconds)
-
-    return hook
-
-
-# ---- protobuf, field by field
-
-
-def _part(number: int, data: bytes) -> bytes:
-    size, out = len(data), bytearray([number << 3 | 2])
-    while size > 127:
-        out.append(size % 128 + 128)
-        size //= 128
-    return bytes([*out, size]) + data
-
-
-def _fields(data: bytes) -> list[tuple[int, Any]]:
-    stream, found = io.BytesIO(data), []
-
-    def number() -> int:
-        value = shift = 0
-        while True:
-            byte = stream.read(1)[0]
-            value += byte % 128 << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while stream.tell() < len(data):
-        key = number()
-        found.append((key >> 3, number() if key % 8 == 0 else stream.read(number())))
-    return found
-
-
-def _request(data: bytes) -> dict[str, Any]:
-    """Reads a ``ForwardBackwardRequest``."""
-    fields = _fields(data)
-    single = dict(fields)
-    rows = []
-    for part in (value for number, value in fields if number == 3):
-        inputs = {}
-        text = b""
-        for number, value in _fields(part):
-            if number == 1:
-                text += dict(_fields(dict(_fields(value))[1]))[1]
-            else:
-                entry = dict(_fields(value))
-                tensor = dict(_fields(entry[2]))
-                inputs[entry[1].decode()] = np.frombuffer(tensor[1], "<i8" if tensor[3] == 2 else "<f4").copy()
-        rows.append({"ids": np.frombuffer(text, "<i4").tolist(), "inputs": inputs})
-    return {
-        "model_id": single[1].decode(),
-        "seq_id": single[2],
-        "data": rows,
-        "loss_fn": single[4].decode(),
-        "forward_only": bool(single.get(6)),
-    }

@@ -13,7 +13,8 @@ import pytest
 import marft_algos
 from helpers.runs import settings
 from helpers.tinker_pairs import pair
-from helpers.tinker_server import Refused, TinkerServer, lose
+from helpers.tinker_proto import Refused, lose
+from helpers.tinker_server import TinkerServer
 from marft_algos.batching import StaleError, UpdateError
 from marft_algos.config.endpoints import tinker
 from marft_algos.config.settings import build as configured
