@@ -117,6 +117,6 @@ def test_the_commands(
             words += [*short.split(), "--env", "relay-v0", "--device", "cpu"]
         if words[:1] == ["marft"]:
             assert main(words[1:]) == 0, line
-    assert (tmp_path / "out/solver_0/adapter_model.safetensors").is_file()
+    assert (tmp_path / "runs/mine/checkpoints/step_000002/policies/solver_0/adapter_model.safetensors").is_file()
     said = capsys.readouterr().err
     assert "lora_alpha is 32" in said and "key:     TINKER_API_KEY is sent to" in said
