@@ -64,7 +64,7 @@ def test_work_that_was_forgotten_is_an_error_and_not_waited_for(server: TinkerSe
             raise Refused(404, "Future not found")
 
     server.intercept, began = forgets, time.monotonic()
-    with pytest.raises(TinkerError, match="refuses retrieve_future: 404"):
+    with pytest.raises(TinkerError, match=r"refuses forward_backward \(its result\): 404"):
         model.forward([Row(IDS)])
     assert time.monotonic() - began < 10
 
