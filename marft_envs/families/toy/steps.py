@@ -9,8 +9,8 @@ With ``hidden=0.5``, half of the operations are seen by the *other* agent only, 
 is set by how long it imitates the expert (``--warm-start``).
 
 ``pay`` says what is paid in place of success. ``"steps"`` pays each step that adds its operation to the digit said
-before it 1/horizon, to whoever took it, and nothing at the end; ``"graded"`` pays the team the share of steps before the
-first wrong one.
+before it 1/horizon, to whoever took it, and nothing at the end; ``"graded"`` pays the team the share of steps before
+the first wrong one.
 
 | | score |
 |---|---|
