@@ -1,7 +1,7 @@
-"""SkyRL's Tinker server, run by an interpreter that has ``skyrl`` and nothing of this project: PORT and settings as JSON.
+"""SkyRL's Tinker server, run by an interpreter that has ``skyrl`` and nothing of this project: PORT, settings (JSON).
 
-``python -m skyrl.tinker.api`` of SkyRL 0.4.0 starts its engine by ``uv run`` and wants to be started so itself, which takes
-a checkout of SkyRL. Here the engine is started by this very interpreter; all else is SkyRL's.
+``python -m skyrl.tinker.api`` of SkyRL 0.4.0 starts its engine by ``uv run``, and wants to be started so, too, from a
+checkout of SkyRL. Here this very interpreter starts the engine; all else is SkyRL's.
 """
 
 from __future__ import annotations
