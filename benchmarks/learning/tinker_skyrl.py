@@ -2,8 +2,8 @@
 
 ::
 
-    python -m benchmarks skyrl --out .skyrl                          # on a first run: 6 GB of packages
-    python -m benchmarks skyrl --out .skyrl --python python3.13      # the interpreter that SkyRL is installed for
+    python -m benchmarks tinker_skyrl --out .skyrl                          # on a first run: 6 GB of packages
+    python -m benchmarks tinker_skyrl --out .skyrl --python python3.13      # the interpreter that SkyRL is installed for
 
 Needs Python 3.12 or newer for the server, and the network for its packages, which go into an environment of their own.
 A base of 100,000 parameters is made from demonstrations in which the planner of ``relay-v0`` knows nothing, so that the
@@ -40,7 +40,7 @@ from marft_algos.terminal import say
 
 PACKAGES = ("skyrl[tinker,jax]==0.4.0", "torch==2.13.0", "aiohttp")
 """The extras of SkyRL forget aiohttp; of torch it needs that it can be imported."""
-WORKER = Path(__file__).with_name("skyrl_worker.py")
+WORKER = Path(__file__).with_name("tinker_skyrl_worker.py")
 STEPS, EPISODES = 600, 1500
 ENOUGH = 0.9
 HEEDED = 0.5
@@ -55,19 +55,32 @@ ENGINE = {
 """Places for policies, also for those of a run that has just ended, and for probes. What is trained on at once is
 compiled for its number of rows, which is another one in each minibatch unless it is 1; samples are filled up."""
 TRAINING = (
-    *("grpo", "--preset", "toy", "--env", "relay-v0", "--iterations", "30", "--episodes-per-iteration", "64"),
-    *("--group-size", "16", "--epochs", "1", "--minibatches", "2", "--lr", "5e-3", "--kl-coef", "0"),
+    *("grpo", "--preset", "toy", "--env", "relay-v0", "--iterations", "40", "--episodes-per-iteration", "128"),
     *(
+        "--group-size",
+        "16",
+        "--epochs",
+        "1",
+        "--minibatches",
+        "4",
+        "--lr",
+        "2e-3",
+        "--kl-coef",
+        "0",
         "--kl-stop",
         "none",
+    ),
+    *(
         "--max-grad-norm",
         "none",
         "--lora-alpha",
         "32",
         "--eval-every",
-        "10",
+        "5",
         "--eval-episodes",
         "64",
+        "--save-every",
+        "5",
     ),
 )
 """The server does not clip gradients, and counts adapters of rank r 32 / r times."""
@@ -162,7 +175,7 @@ def served(python: Path, base: Path, out: Path, wait: float) -> Iterator[str]:
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": threads, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     env |= {"JAX_COMPILATION_CACHE_DIR": str(out / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
     with (out / "server.log").open("w") as log:
-        command = [str(python), str(WORKER), str(port), json.dumps(settings)]
+        command = [str(python), "-P", str(WORKER), str(port), json.dumps(settings)]
         server = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
         try:
             url, began = f"http://127.0.0.1:{port}", time.monotonic()
