@@ -2,8 +2,8 @@
 
 ::
 
-    python -m benchmarks tinker_skyrl --out .skyrl                          # on a first run: 6 GB of packages
-    python -m benchmarks tinker_skyrl --out .skyrl --python python3.13      # the interpreter that SkyRL is installed for
+    python -m benchmarks tinker_skyrl --out .skyrl                        # on a first run: 6 GB of packages
+    python -m benchmarks tinker_skyrl --out .skyrl --python python3.13    # the interpreter that SkyRL is installed for
 
 Needs Python 3.12 or newer for the server, and the network for its packages, which go into an environment of their own.
 A base of 100,000 parameters is made from demonstrations in which the planner of ``relay-v0`` knows nothing, so that the
