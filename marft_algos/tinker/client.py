@@ -127,9 +127,10 @@ class TinkerServer:
                 where = f"{_V1}training_runs/{run}/checkpoints/{name}/archive"
                 return _files(self._http.exchange("GET", where, None, self._timeout, most=ADAPTER_BYTES)[0])
             except ServerRefused as error:
-                if error.location:  # to wherever it is: without the key, which is for this host
+                if error.location:  # to wherever it is: the key is for this host alone
                     parts = urlsplit(error.location)
-                    other = EngineServer(f"{parts.scheme}://{parts.netloc}", self._timeout)
+                    host = f"{parts.scheme}://{parts.netloc}"
+                    other = self._http if host == self.url else EngineServer(host, self._timeout)
                     rest_of = parts._replace(scheme="", netloc="").geturl()
                     return _files(other.exchange("GET", rest_of, None, self._timeout, most=ADAPTER_BYTES)[0])
                 there = error
