@@ -72,12 +72,12 @@ def make(split: str = "train", **settings) -> FlexEnv:
     return tools.make(TEAM, till, split, reward="completion", show_tools="none", **settings)
 
 
-if "till-v0" not in marft_envs.list_envs():
-    marft_envs.register("till-v0", make, summary="example: two who compute, and a clerk who charges by a tool")
+if "examples/till-v0" not in marft_envs.list_envs():
+    marft_envs.register("examples/till-v0", make, summary="example: two who compute, and a clerk who charges by a tool")
 
 # The path --------------------------------------------------------------------------------------------
 
-ENV = "--env examples.engineer:till-v0"
+ENV = "--env examples.engineer:examples/till-v0"
 TEST = f"{ENV} --env-kwargs split=test"
 FOUR = "--samples 4 --temperature 0.3"
 

@@ -6,9 +6,10 @@
     python -m benchmarks tinker_skyrl --out .skyrl --python python3.13    # the interpreter that SkyRL is installed for
 
 Needs Python 3.12 or newer for the server, and the network for its packages, which go into an environment of their own.
-A base of 100,000 parameters is made from demonstrations in which the planner of ``relay-v0`` knows nothing, so that the
-team scores as chance does; the server serves it, and ``marft train --tinker`` trains an adapter each for planner and
-solver. Prints and stores (``skyrl.json``) scores, times and versions; exits with 1 if the team does not reach .9.
+A base of 100,000 parameters is made from demonstrations in which the planner of ``relay-v0`` names the wrong digit, so
+that the team scores less than chance; the server serves it, and ``marft train --tinker`` trains an adapter each for
+planner and solver. Prints and stores (``skyrl.json``) scores, times and versions; exits with 1 if the team does not
+reach .9.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import dataclasses
 import json
 import os
 import random
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,8 +44,8 @@ PACKAGES = ("skyrl[tinker,jax]==0.4.0", "torch==2.13.0", "aiohttp")
 WORKER = Path(__file__).with_name("tinker_skyrl_worker.py")
 STEPS, EPISODES = 600, 1500
 ENOUGH = 0.9
-HEEDED = 0.5
-"""Share of the demonstrations in which an agent says something that depends on what it sees or hears."""
+TOLD, HEARD = 0.3, 0.8
+"""Shares of the demonstrations in which the planner says something of what it sees, and the solver what it hears."""
 ENGINE = {
     "max_lora_adapters": 8,
     "max_lora_rank": 8,
@@ -54,34 +55,10 @@ ENGINE = {
 }
 """Places for policies, also for those of a run that has just ended, and for probes. What is trained on at once is
 compiled for its number of rows, which is another one in each minibatch unless it is 1; samples are filled up."""
-TRAINING = (
-    *("grpo", "--preset", "toy", "--env", "relay-v0", "--iterations", "40", "--episodes-per-iteration", "128"),
-    *(
-        "--group-size",
-        "16",
-        "--epochs",
-        "1",
-        "--minibatches",
-        "4",
-        "--lr",
-        "2e-3",
-        "--kl-coef",
-        "0",
-        "--kl-stop",
-        "none",
-    ),
-    *(
-        "--max-grad-norm",
-        "none",
-        "--lora-alpha",
-        "32",
-        "--eval-every",
-        "5",
-        "--eval-episodes",
-        "64",
-        "--save-every",
-        "5",
-    ),
+TRAINING = shlex.split(
+    "grpo --preset toy --env relay-v0 --iterations 40 --episodes-per-iteration 128 --group-size 16 --epochs 1"
+    " --minibatches 4 --lr 2e-3 --kl-coef 0 --kl-stop none --max-grad-norm none --lora-alpha 32 --eval-every 5"
+    " --eval-episodes 64 --save-every 5"
 )
 """The server does not clip gradients, and counts adapters of rank r 32 / r times."""
 
@@ -90,14 +67,14 @@ TRAINING = (
 
 
 def tells(scene: Scene) -> Reply:
-    """What the planner says: any digit, or one that what it sees decides, to no purpose: the solver knows no code."""
-    fixed = zlib.crc32(scene.observation.encode()) % 4
-    return plain(str(fixed if scene.rng.random() < HEEDED else scene.rng.randrange(4)))
+    """What the planner says: any digit, or the one after the one that it sees, which is the wrong one."""
+    seen = int(scene.observation.split()[-1])
+    return plain(str((seen + 1) % 4 if scene.rng.random() < TOLD else scene.rng.randrange(4)))
 
 
 def hears(scene: Scene) -> Reply:
     """What the solver says: any digit, or the one it hears."""
-    return plain(scene.heard[-1] if scene.rng.random() < HEEDED else str(scene.rng.randrange(4)))
+    return plain(scene.heard[-1] if scene.rng.random() < HEARD else str(scene.rng.randrange(4)))
 
 
 def make_base(folder: Path) -> None:

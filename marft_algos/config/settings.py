@@ -84,9 +84,8 @@ class TrainConfig(Settings):
     adapter_dir: str = ""
     """Folder, seen by the vLLM servers too, through which they get adapters; empty: a temporary one of this machine."""
     tinker: str | dict[str, Any] = ""
-    """Server that has the policies' weights, trains them by the Tinker protocol, and samples from them: its address, or
-    a table with url, key_env, model, critic, timeout; see docs/tinker.md. Policies that are frozen, or named in
-    ``engines`` (``POLICY=native``), stay where they are. Empty: weights are trained here."""
+    """Address of a server that has the policies' weights, trains them and samples from them, by the Tinker protocol, or
+    a table (docs/tinker.md). Policies that are frozen or in ``engines`` (``POLICY=native``) stay. Empty: none."""
     full_finetune: bool = False
     """Train all weights instead of a LoRA adapter. Off, as in the paper: adapters let all policies share one base."""
     quantize: Literal["none", "nf4"] = "none"
@@ -257,19 +256,17 @@ class TrainConfig(Settings):
             raise ConfigError(f"date is {self.date!r}. Expected a day, as in --date 2026-01-31") from error
         if told := next((told for told, wrong in self._contradictions().items() if wrong), ""):
             raise ConfigError(told)
-        server = self.server
+        server = endpoints.tinker(self.tinker)
         object.__setattr__(self, "tinker", "" if server is None else server.table())
         object.__setattr__(self, "engines", endpoints.parse_all(self.engines, server))
 
     def _contradictions(self) -> dict[str, object]:
         """Returns what is said where settings contradict each other -> whether they do."""
         full, base, vllm = self.full_finetune, self.shard == "base", self.worker_vllm
-        several = isinstance(self.models, dict) and len(set(self.models.values())) > 1
-        unshared, quantized = full or several or self.pool, self.quantize != "none"
+        unshared = full or self.pool or (isinstance(self.models, dict) and len(set(self.models.values())) > 1)
         return {
             "A pool of past policies keeps adapters. Leave out full_finetune, or say --pool 0.": self.pool and full,
-            "staleness keeps the adapters of past versions, to check what they sampled. Leave out full_finetune, or"
-            " say --staleness 0.": self.staleness and full,
+            "staleness keeps past adapters. Leave out full_finetune, or say --staleness 0.": self.staleness and full,
             f"There cannot be {self.workers} workers at least and {self.max_workers} at most. Type: --max-workers"
             f" {self.workers}": 0 < self.max_workers < self.workers,
             "worker_vllm is for workers on a cluster. Type: --rollouts ray": vllm and self.rollouts != "ray",
@@ -278,13 +275,9 @@ class TrainConfig(Settings):
             "A worker's vLLM serves one base model with the present adapters. Leave out worker_vllm, or train adapters"
             " (full_finetune = false) on one model, without a pool of past ones.": vllm and unshared,
             "A base that is trained itself is not sharded. Leave out --full-finetune, or --shard base": base and full,
-            "A quantised base is not sharded. Type: --quantize none, or --shard whole": base and quantized,
+            "A quantised base is not sharded. Type: --quantize none, or --shard whole": base
+            and self.quantize != "none",
         }
-
-    @property
-    def server(self) -> endpoints.Endpoint | None:
-        """Returns the server that trains the policies, if it is not here that they are trained."""
-        return endpoints.tinker(self.tinker)
 
     @property
     def demonstrated(self) -> int:

@@ -160,7 +160,7 @@ class EngineServer:
         body: bytes | None,
         timeout: float,
         headers: Mapping[str, str] | None = None,
-        most: int = ANSWER_BYTES,
+        most: int | None = None,
     ) -> tuple[bytes, str]:
         """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""
         parts, deadline = urlsplit(self.url + path), Deadline(timeout)
@@ -174,7 +174,7 @@ class EngineServer:
                     answer = connection.getresponse()
                     if answer.status >= 300:
                         raise self._refusal(answer)
-                    return self._read(answer, deadline, most), answer.headers.get_content_type()
+                    return self._read(answer, deadline, most or ANSWER_BYTES), answer.headers.get_content_type()
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if isinstance(error, MarftError):
                     raise

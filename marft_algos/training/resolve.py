@@ -17,7 +17,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.algorithms.base import Algorithm, Need, RunFacts
 from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets
-from marft_algos.config.endpoints import Endpoint
+from marft_algos.config.endpoints import Endpoint, tinker
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.assignment import assign, base_specs, check_known, played
 from marft_algos.models.weights import LoraSettings, check_adapter
@@ -123,7 +123,7 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
     for policy in named:
         if policy not in known:
             raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
-    server, still = config.server or NATIVE, config.frozen
+    server, still = tinker(config.tinker) or NATIVE, config.frozen
     endpoints = {policy: named.get(policy, NATIVE if policy in still else server) for policy in known}
     check_known(config.frozen, known, "frozen")
     check_known(config.adapters, known, "adapters")

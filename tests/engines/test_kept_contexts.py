@@ -156,7 +156,7 @@ def test_gradients_of_rounds_are_those_of_rows_that_are_computed_whole(
         learner = Learner(MARFT(MARFTConfig(level=level, lr=1e-3)), policies, Critics(policies))
         steps = list[torch.Tensor]()
         monkeypatch.setattr(
-            "marft_algos.learner.learner.step",
+            "marft_algos.learner.steps.step",
             lambda optimizer, *_, steps=steps: (
                 steps.extend(p.grad.clone() for group in optimizer.param_groups for p in group["params"]) or 1.0
             ),

@@ -579,7 +579,7 @@ def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.
     report.write(outage)
     page = outage.report_file.read_text()
     assert "lost to outages" in page and "machine" in page
-    assert main(["show", str(outage.root)]) == 0
+    assert main(["show", str(outage.root), "--all"]) == 0
     shown = capsys.readouterr().out
     assert "infra 1" in shown and "eval/infra_rate" in shown
     Fragile.judged = 0

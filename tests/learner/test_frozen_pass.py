@@ -63,14 +63,14 @@ def test_the_base_runs_once_over_every_turn(
         expected = learner.rescore(mine, reference=True)
         for t, logprobs in zip(mine, expected, strict=True):
             found = learner.estimates.reference_logprobs[t]
-            np.testing.assert_allclose(found, logprobs, rtol=0, atol=2e-6)
+            np.testing.assert_allclose(found, logprobs, rtol=0, atol=4e-6)
             assert np.abs(found - t.reply.logprobs).max() > 1e-3
     features = Critics(bench.policies).featurise(bench.turns, view="own", level=level)  # type: ignore[arg-type]
     reference = dict[Transition, torch.Tensor]()
     again = Critics(bench.policies).featurise(bench.turns, view="own", level=level, reference=reference)  # type: ignore[arg-type]
     assert reference.keys() == set(bench.turns)
     for t in bench.turns:
-        torch.testing.assert_close(again[t], features[t], rtol=0, atol=2e-6)
+        torch.testing.assert_close(again[t], features[t], rtol=0, atol=4e-6)
         assert again[t].untyped_storage().nbytes() == again[t].nbytes or level == "token"
 
 

@@ -142,7 +142,8 @@ def test_a_name_that_leads_to_no_model_says_what_to_type(
         Path(file).parent.mkdir(exist_ok=True)
         Path(file).write_text("<html>404</html>")
     ways = [["train", f"--models={name}", "--env", "relay-v0"]]
-    ways += [["eval", "--engines", name, "--env", "relay-v0"]] if name else []
+    if name not in ("", "run"):  # of a run, --engines takes who plays there
+        ways.append(["eval", "--engines", name, "--env", "relay-v0"])
     for words in (*ways, [*ways[0], "--dry-run"]):
         told = fails(capsys, *words)
         assert all(message in told for message in messages), told

@@ -164,7 +164,7 @@ def sheets(packs: Sequence[Pack]) -> dict[str, list[list[str]]]:
     out = {}
     for env in sorted({entry.env for entry in entries}):
         here = [entry for entry in entries if entry.env == env]
-        here.sort(key=lambda entry: -entry.line.mean.mean if entry.line.mean else math.inf)
+        here.sort(key=lambda e: (-round(e.line.mean.mean, 9) if e.line.mean else math.inf, e.line.algorithm))
         out[clean(env, line=True)] = [list(COLUMNS), *(entry.cells for entry in here)]
     files = [[clean(pack.name, line=True), SCORES, str(pack.results), pack.sha256] for pack in packs]
     return out | {"The files": [["file", "version of scores", "results", "sha256"], *files]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from marft_envs.families.tools.scoring import CallStep, Tally
 from marft_envs.families.tools.screen import Screen
 from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown
 from marft_envs.families.tools.speech import Speech, UserTalk, by_agent
-from marft_envs.families.tools.teams import FINISH, SKILL, control, ends, held, skill
+from marft_envs.families.tools.teams import FINISH, POSED, SKILL, control, ends, held, posed, skill
 from marft_envs.families.tools.types import (
     StateGrade,
     Tool,
@@ -75,8 +74,7 @@ class ToolTask(Drawn[ToolProblem]):
         self.domain, self.problems, self.team = domain, problems, team
         self.reward, self.limits = reward, limits or CallLimits()
         self.show_tools, self.show_policy = show_tools, show_policy
-        self.slow = bool(getattr(domain, "may_block", False))
-        self.copyable = bool(getattr(domain, "copyable", True))
+        self.slow, self.copyable = bool(getattr(domain, "may_block", False)), bool(getattr(domain, "copyable", True))
         self.agents = tuple(agent.name for agent in team.agents)
         self.roles = {agent.name: agent.role for agent in team.agents}
         self.toolbox = Toolbox(domain.tools.values())
@@ -113,8 +111,7 @@ class ToolTask(Drawn[ToolProblem]):
         self._paid_for: tuple[StateGrade, Tally] | None = None
         self._metrics: dict[str, float] = {}
         self.talk, self.screen = UserTalk(self.team.user), Screen(self.team)
-        self._acted = self._idle = 0
-        self._score = 0.0
+        self._acted, self._idle, self._score = 0, 0, 0.0
         self._gold: list[list[ToolCall]] | None = None
         self._texts: dict[tuple[str, int, int], str] = {}
         if self.records is not None:
@@ -139,19 +136,9 @@ class ToolTask(Drawn[ToolProblem]):
         self._begin(0)
 
     def pose(self, text: str) -> None:
-        """Puts a user's words in the place of the problem, in a world that is the same for all problems.
-
-        Raises:
-            ConfigError: The world is another for each problem, or somebody plays the user.
-        """
-        if not getattr(self.domain, "same_world", False) or self.team.user or self.problem.document:
-            raise ConfigError(
-                f"A task of '{self.domain.name}' is more than a text: it has a world, or a user, of its own. Expected"
-                " tools whose world no problem changes (domain.same_world = True), and a team without a user."
-            )
-        self._problem = replace(self.problem, id="posed", turns=(text,), withheld=self.problem.withheld[:1])
-        self.task_id = "posed"
-        self._texts.clear()
+        """Puts a user's words in the place of the problem; see :func:`marft_envs.families.tools.teams.posed`."""
+        self._problem, self.task_id = posed(self.problem, self.domain, self.team, text), POSED
+        self._texts = {}
 
     def _begin(self, turn: int) -> None:
         """Starts a user turn."""
@@ -408,7 +395,6 @@ class ToolTask(Drawn[ToolProblem]):
         shared = {"_problem", "team", "limits", "holds", "budgets", "control", "roles", "_gold", "_standing", "speech"}
         for name in self.__dict__.keys() & {*shared, "domain", "problems"}:
             memo[id(self.__dict__[name])] = self.__dict__[name]
-        new = object.__new__(ToolTask)
-        memo[id(self)] = new
+        new = memo[id(self)] = object.__new__(ToolTask)
         new.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return new

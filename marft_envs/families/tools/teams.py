@@ -21,7 +21,7 @@ from marft_envs.core.types import AgentSpec, Skill, Turn
 from marft_envs.errors import ConfigError, check_known
 from marft_envs.families import tables
 from marft_envs.families.tools.dialects import DEFAULT, dialect
-from marft_envs.families.tools.types import Tool, ToolDomain
+from marft_envs.families.tools.types import Tool, ToolDomain, ToolProblem
 
 FACTS = ("called", "failed", "handoff", "over")
 """In ``view.outcome.info`` after a layer: a call was made; one failed by the agent's doing; who was handed control (""
@@ -31,6 +31,9 @@ FINISH = "finish"
 """The tool that ends the user's turn."""
 SKILL = "read_skill"
 """The tool by which an agent reads a procedure of its profile (``AgentSpec.skills``)."""
+
+POSED = "posed"
+"""Id of a problem that a user's words are."""
 
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -53,6 +56,20 @@ def check(team: Team, domain: ToolDomain) -> None:
         check_known(wanted, domain.tools, f"'{name}' holds '{{}}', which is no tool of '{domain.name}'.")
     if not team.enders:
         raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
+
+
+def posed(problem: ToolProblem, domain: ToolDomain, team: Team, text: str) -> ToolProblem:
+    """Returns a user's words as a problem, in a world that is the same for all problems.
+
+    Raises:
+        ConfigError: The world is another for each problem, or somebody plays the user.
+    """
+    if not getattr(domain, "same_world", False) or team.user or problem.document:
+        raise ConfigError(
+            f"A task of '{domain.name}' is more than a text: it has a world, or a user, of its own. Expected tools"
+            " whose world no problem changes (domain.same_world = True), and a team without a user."
+        )
+    return replace(problem, id=POSED, turns=(text,), withheld=problem.withheld[:1])
 
 
 def held(team: Team, agent: str, domain: ToolDomain) -> frozenset[str]:
