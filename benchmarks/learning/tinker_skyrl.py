@@ -56,9 +56,9 @@ ENGINE = {
 """Places for policies, also for those of a run that has just ended, and for probes. What is trained on at once is
 compiled for its number of rows, which is another one in each minibatch unless it is 1; samples are filled up."""
 TRAINING = shlex.split(
-    "grpo --preset toy --env relay-v0 --iterations 40 --episodes-per-iteration 128 --group-size 16 --epochs 1"
-    " --minibatches 4 --lr 2e-3 --kl-coef 0 --kl-stop none --max-grad-norm none --lora-alpha 32 --eval-every 5"
-    " --eval-episodes 64 --save-every 5"
+    "grpo --preset toy --env relay-v0 --iterations 25 --episodes-per-iteration 128 --group-size 16 --epochs 1"
+    " --minibatches 4 --lr 1e-3 --anneal 25 --kl-coef 0.1 --kl-stop none --max-grad-norm none --lora-alpha 32"
+    " --eval-every 5 --eval-episodes 64 --save-every 5"
 )
 """The server does not clip gradients, and counts adapters of rank r 32 / r times."""
 
