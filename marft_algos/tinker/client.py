@@ -41,6 +41,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 """Seconds before a request is sent again; they double."""
 _PIECE = 4 << 20
 """Bytes of one request with rows, about; 24 for a token."""
+ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5, "weight_decay": 0.0}
+"""Adam as it is here: the protocol's own defaults are others."""
 _V1 = "/api/v1/"
 T = TypeVar("T")
 
@@ -300,6 +302,11 @@ class Model:
             for piece in pieces
         ]
         return [partial(_scored, wait, piece) for wait, piece in zip(waits, pieces, strict=True)]
+
+
+def grad_norm(metrics: Mapping[str, float]) -> float | None:
+    """Returns the gradient's norm before it was clipped from a step's metrics; None: the server does not say it."""
+    return next((value for name, value in metrics.items() if "grad_norm" in name), None)
 
 
 def sample(

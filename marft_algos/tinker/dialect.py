@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marft_algos.tinker.client import Model, TinkerServer, sample
+from marft_algos.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
 from marft_algos.tinker.wire import Row
 from marft_algos.types import FloatArray
 from marft_envs.errors import ConfigError
@@ -23,7 +23,7 @@ TOKENS = 8
 """Of the reply that the server is asked about."""
 NEAR = 0.02
 """Relative difference of gradient norms, and difference of log-probs in nats, that count as none: servers round."""
-_STILL = {"learning_rate": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-5, "weight_decay": 0.0}
+_STILL = ADAM | {"learning_rate": 0.0}
 _CLIPPED = _STILL | {"learning_rate": 30.0, "eps": 1e3, "grad_clip_norm": 1e-6}
 """A step that moves nothing if its gradient is clipped first, whatever the gradient is, and much if it is not."""
 
@@ -158,8 +158,8 @@ def _ones(length: int, start: int, count: int) -> FloatArray:
 
 
 def _norm(metrics: Mapping[str, float]) -> float:
-    norm = next((value for name, value in metrics.items() if "grad_norm" in name), math.nan)
-    if not math.isfinite(norm) or not norm:
+    norm = grad_norm(metrics)
+    if not norm or not math.isfinite(norm):
         raise ConfigError(
             f"The server's steps do not say the gradient's norm, but {dict(metrics)}: how it divides losses cannot be"
             " found out. Choose a server that says it (SkyRL does)."

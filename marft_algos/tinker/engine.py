@@ -61,12 +61,16 @@ class TinkerEngine(EngineBase):
             remote.close()
 
     def _one(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
+        reply = self._reply(remote, request, params)
+        read = 0 if reply.error else len(request.prompt_ids)  # of a prompt that was refused, or has failed, nothing
+        self._meter.count(reply, tokens_in=read, tokens_out=len(reply.action_ids))
+        return reply
+
+    def _reply(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
         (sampler, version), chat = self._samplers[request.policy], remote.chat
         if len(request.prompt_ids) + params.max_new_tokens > chat.context:
             whose = f"the model '{chat.spec}'"
-            reply = too_long(len(request.prompt_ids), params.max_new_tokens, chat.context, whose, version)
-            self._meter.count(reply)
-            return reply
+            return too_long(len(request.prompt_ids), params.max_new_tokens, chat.context, whose, version)
         settings: dict[str, Any] = {"max_tokens": params.max_new_tokens, "seed": request.seed & _SEED}
         settings |= {
             "stop": list(chat.end_ids),
@@ -77,15 +81,9 @@ class TinkerEngine(EngineBase):
         try:
             said = sample(remote.server, sampler, request.prompt_ids, chat.vocabulary, **settings)
         except TinkerError as error:
-            reply = failure(str(error), version)
-            self._meter.count(reply)
-            return reply
+            return failure(str(error), version)
         ended = bool(said.ids) and said.ids[-1] in chat.end_ids
         if ended != said.stopped:
-            reply = failure(f"the server says stopped: {said.stopped} after tokens {said.ids[-3:]}", version)
-            self._meter.count(reply)
-            return reply
+            return failure(f"the server says stopped: {said.stopped} after tokens {said.ids[-3:]}", version)
         reason = StopReason.EOS if ended else StopReason.LENGTH
-        reply = Generation(said.ids, said.logprobs, reason, version, chat.text_of(said.ids))
-        self._meter.count(reply, tokens_in=len(request.prompt_ids), tokens_out=len(said.ids))
-        return reply
+        return Generation(said.ids, said.logprobs, reason, version, chat.text_of(said.ids))

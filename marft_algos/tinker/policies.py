@@ -21,7 +21,7 @@ from marft_algos.learner.steps import LocalOptimiser, Optimiser
 from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.policy import PolicySet
 from marft_algos.tinker import saved
-from marft_algos.tinker.client import Model, TinkerServer, sample
+from marft_algos.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
 from marft_algos.tinker.dialect import Dialect
 from marft_algos.tinker.wire import Row
 from marft_algos.types import FloatArray
@@ -119,7 +119,7 @@ class RemoteOptimiser:
 
     def __init__(self, policy: RemotePolicy, name: str, lr: float, eps: float, max_norm: float | None) -> None:
         self._policy, self._name, self._lr = policy, name, lr
-        self._adam = {"beta1": 0.9, "beta2": 0.999, "eps": eps, "weight_decay": 0.0}
+        self._adam = ADAM | {"eps": eps}
         self._adam |= {"grad_clip_norm": max_norm} if max_norm is not None else {}
 
     def zero_grad(self) -> None:
@@ -152,7 +152,7 @@ class RemoteOptimiser:
         rows = [self._policy.dialect.carrier(ids, now, grad, len(kept)) for (ids, grad), now in scored]
         metrics = self._policy.model.step(rows, {**self._adam, "learning_rate": self._lr})
         self._policy.forget()
-        norm = next((value for name, value in metrics.items() if "grad_norm" in name), None)
+        norm = grad_norm(metrics)
         if norm is not None and not math.isfinite(norm):
             raise UpdateError(
                 f"The gradient of '{self._name}' had norm {norm} on the server, whose weights are spoilt now. Go on"
