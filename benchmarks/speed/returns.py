@@ -5,7 +5,7 @@
     python -m benchmarks returns [--episodes 8 64 512 4096] [--tokens 600]
 
 Episodes of two turns in a row with a value for each token; lengths of replies are log-normal around ``--tokens``.
-Every rank of a run computes this for the episodes of all of them. The least of three repetitions.
+A rank of a run computes this for its share of the episodes, and is told the others'. The least of three repetitions.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
 from marft_algos.credit import ReturnChain
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
+from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -156,14 +158,27 @@ class PPO(Algorithm):
 
     def run_returns(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[SuccessorStep]:
         """Fills returns, and advantages G − V as they are; returns V-trace's steps of the turns that are trained."""
-        taken: list[SuccessorStep] = []
-        for start in range(0, len(trajectories), TOGETHER):
-            taken += self._run_together(trajectories[start : start + TOGETHER], estimates)
+        taken, nodes = list[SuccessorStep](), [t for trajectory in trajectories for t in trajectory.transitions]
+        if not nodes:
+            return taken
+        lanes = Lanes() if self.config.vtrace else self.lanes  # V-trace's steps are asked for on every rank
+        run = partial(self._run_together, estimates=estimates, taken=taken)
+        advantages, returns, paid = map(np.concatenate, zip(*lanes.parts(trajectories, run, TOGETHER), strict=True))
+        ends = np.cumsum([decision_points(t, self.level) for t in nodes])[:-1]
+        estimates.advantages |= zip(nodes, np.split(advantages, ends), strict=True)
+        estimates.returns |= zip(nodes, np.split(returns, ends), strict=True)
+        estimates.paid |= zip(nodes, paid.tolist(), strict=True)
         return taken
 
-    def _run_together(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> list[SuccessorStep]:
-        """Runs the returns of several episodes as those of one graph: they share the steps from token to token."""
-        nodes, taken = list[Transition](), list[SuccessorStep]()
+    def _run_together(
+        self, trajectories: Sequence[Trajectory], estimates: Estimates, taken: list[SuccessorStep]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Runs the returns of several episodes as those of one graph: they share the steps from token to token.
+
+        Returns:
+            Advantages and returns, fp32, end to end, and what each turn was paid, float64; steps go to ``taken``.
+        """
+        nodes, totals = list[Transition](), list[float]()
         graph: defaultdict[str, list[Any]] = defaultdict(list)
         for trajectory in trajectories:
             turns, chain, first = trajectory.transitions, self.chain_of(trajectory, estimates), len(nodes)
@@ -180,12 +195,13 @@ class PPO(Algorithm):
             graph["traces"] += self.traces(trajectory) or [1.0] * len(turns)
             graph["token_rewards"] += chain.token_rewards(lengths)
             graph["truncated"] += [s.truncated(self.config) for s in steps] if off else [None] * len(turns)
-            estimates.paid |= zip(turns, credit.returns_to_go(trajectory, chain), strict=True)
+            totals += chain.totals
             taken += [s for s in steps if has_loss(s.turn)]
+        n = len(nodes)
+        paid = F.chain([None] * n, [1] * n, totals, graph["successors"], F.Discounts())[1]
         found = F.chain([estimates.values.get(t) for t in nodes], discounts=self.discounts, **graph)
-        for t, a, g in zip(nodes, *found, strict=True):
-            estimates.advantages[t], estimates.returns[t] = a.astype(np.float32), g.astype(np.float32)
-        return taken
+        advantages, returns = (np.concatenate(each).astype(np.float32) for each in found)
+        return advantages, returns, np.concatenate(paid)
 
     def _steps(
         self, trajectory: Trajectory, chain: ReturnChain, lengths: Sequence[int], estimates: Estimates
@@ -222,8 +238,8 @@ class PPO(Algorithm):
                 weights=np.concatenate(norms) if norms else None,
                 floor=self.config.std_floor,
             )
-            for t, part in zip(turns, np.split(white, np.cumsum([len(p) for p in parts])[:-1]), strict=True):
-                estimates.advantages[t] = part.astype(np.float32)
+            ends = np.cumsum(list(map(len, parts)))[:-1]
+            estimates.advantages |= zip(turns, np.split(white.astype(np.float32), ends), strict=True)
 
     def _score_norms(self, t: Transition, estimates: Estimates) -> np.ndarray:
         """Estimates [decision points] how long the gradient of each decision's log-prob is, squared.

@@ -118,7 +118,7 @@ class Learner:
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
         self._needs_reference = self.config.needs_reference
-        self.lanes = lanes or Lanes()
+        self.lanes = algorithm.lanes = lanes or Lanes()
         self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         shape = self.config.adam_eps, self.config.max_grad_norm

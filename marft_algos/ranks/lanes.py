@@ -75,6 +75,11 @@ class Lanes:
             self._make_up(pieces, work, passes)
         return self.merged(done)
 
+    def parts(self, items: Sequence[T], work: Callable[[Sequence[T]], R], most: int) -> list[R]:
+        """Does work on parts of the items, one after the other and at most so many each, as ``spread`` does pieces."""
+        size = min(most, -(-len(items) // self.count) or 1)
+        return self.spread([items[start : start + size] for start in range(0, len(items), size)], work)
+
     def gradient(
         self, parameters: Sequence[torch.Tensor], pieces: Sequence[T], work: Callable[[T], R], passes: bool = False
     ) -> dict[int, R]:

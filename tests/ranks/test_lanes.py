@@ -100,6 +100,28 @@ def test_all_ranks_make_the_same_calls_whatever_they_have_to_do(name: str, case:
         assert not any(key.startswith("policy/a3/") and key.endswith("/steps") and v for key, v in found[0][1].items())
 
 
+@pytest.mark.parametrize("vtrace", [False, True])
+def test_a_rank_computes_the_returns_of_its_share_of_episodes(vtrace: bool) -> None:
+    """V-trace's steps are logged, and weigh advantages after whitening, so that every rank takes all of them."""
+
+    def work(rank: ThreadRank) -> tuple[list[int], list[list[float]]]:
+        policies, heads, paid = Tabular(["a0", "a1", "a2", "a3"]), Heads(["a0", "a1", "a2", "a3"]), list[int]()
+        kind = algorithm.get("marft")
+        made = kind(kind.Config(vtrace=vtrace, minibatches=1), SamplingParams(max_new_tokens=8))
+        chain_of = made.chain_of
+        made.chain_of = lambda d, e: (paid.append(d.number), chain_of(d, e))[1]  # type: ignore[method-assign]
+        learner, data = Learner(made, policies, heads, 3, Lanes(rank, 8)), scored(policies, data_for("marft", 0))
+        learner.update(data, 0)
+        found = learner.estimates
+        return paid, [x.tolist() for x in (*found.advantages.values(), *found.returns.values())]
+
+    ((alone, expected),) = together(1, work)
+    assert alone == list(range(24)) and expected
+    ranks = together(4, work)
+    assert all(numbers == expected for _, numbers in ranks)
+    assert sorted(n for paid, _ in ranks for n in paid) == sorted(alone * (4 if vtrace else 1))
+
+
 def test_every_piece_is_computed_once_and_ranks_share_evenly() -> None:
     done: list[list[int]] = together(4, lambda rank: seen(rank, 16))
     assert sorted(n for numbers in done for n in numbers) == list(range(16))
