@@ -54,7 +54,7 @@ class ValueHeads(Protocol):
         """Returns the trainable tensors of one head."""
 
     def featurise(
-        self, transitions: Sequence[Transition], *, view: Any, level: Level, reference: Any = None
+        self, transitions: Sequence[Transition], *, view: Any, level: Level, logprobs: Any = None
     ) -> Mapping[Transition, Tensor]:
         """Computes features [n, d] of turns: n = 1 at action level or without a loss, else one per token."""
 

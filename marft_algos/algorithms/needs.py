@@ -85,6 +85,12 @@ def check(algorithm: Algorithm, facts: RunFacts) -> None:
             "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "
             "log-probs: set old_logprobs='learner' beside it."
         )
+    if config.critic_features == "policy" and (algorithm.view != "own" or config.old_logprobs != "learner"):
+        raise ConfigError(
+            "critic_features='policy' reads the states of the pass that computes old log-probs of each agent's own "
+            f"prompt. Here old_logprobs is '{config.old_logprobs}', and the critic sees '{algorithm.view}': set "
+            "old_logprobs='learner' and critic='own', or leave it out."
+        )
 
 
 def _check_stale(algorithm: Algorithm, name: str) -> None:

@@ -71,6 +71,10 @@ class UpdateConfig(Settings):
     """Whose log-probs are the ratio's denominator. ``learner`` recomputes them before the update (one more forward):
     needed at action level when the sampler computes in other arithmetic (bf16, another engine), because the noise of
     single tokens adds up over a text."""
+    critic_features: Literal["base", "policy"] = "base"
+    """Whose final hidden states the value heads read: those of the frozen base, or the policy's own as the update
+    begins. ``policy`` needs ``old_logprobs='learner'``, whose pass gives them, and saves the base's pass; but what
+    heads have learnt to read moves with every update."""
     kl_reward_coef: Annotated[float, NOT_NEGATIVE] = 0.0
     """Weight of −(log π_old − log π_ref), token by token, in the reward: where a decision is a token, it is
     charged for itself and those after it, else for all. The other place for a KL to the weights that the run began

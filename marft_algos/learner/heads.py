@@ -89,7 +89,7 @@ class Heads:
     def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, lanes: Lanes) -> None:
         self._critics = NormalisedCritics(critics, config.value_norm) if config.value_norm is not None else critics
         self._config, self._seed, self._lanes = config, seed, lanes
-        self._needs_reference = config.needs_reference
+        self._scores = config.needs_reference or config.critic_features == "policy"
         self.optimizers = {
             p: Adam(critics.parameters(p), lr=config.critic_lr, eps=config.adam_eps, fused=True)
             for p in critics.policies
@@ -104,7 +104,8 @@ class Heads:
     def read(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any, level: Any) -> None:
         """Fills ``values`` of turns at their decision points, and ``features``, of those that this rank has read.
 
-        Where a reference is wanted, and the pass that reads the features gives its log-probs, it fills these too.
+        Where a reference is wanted, and the pass that reads the features gives its log-probs, it fills these too; of
+        the policies' own features the old log-probs.
 
         Args:
             turns: Of policies that have a head; each with a prompt; episode by episode.
@@ -118,19 +119,21 @@ class Heads:
             episode += t.index <= last or episode < 0
             last, self._lane[t] = t.index, self._lanes.of(episode)
         found: dict[int, tuple[FloatArray, FloatArray | None]] = {}
-        reference: dict[Transition, Tensor] | None = {} if self._needs_reference else None
+        scored: dict[Transition, Tensor] | None = {} if self._scores else None
         for lane in self._lanes.mine:
             mine = [t for t in turns if self._lane[t] == lane]
             # Without a turn, too: where a base is sharded, all ranks run the same passes over it.
-            estimates.features |= self._critics.featurise(mine, view=view, level=level, reference=reference)
+            estimates.features |= self._critics.featurise(mine, view=view, level=level, logprobs=scored)
             for policy in self.policies:
                 rows = [t for t in mine if t.policy == policy]
-                values = zip(self._values(policy, rows, estimates), _on_host(rows, reference or {}), strict=True)
+                values = zip(self._values(policy, rows, estimates), _on_host(rows, scored or {}), strict=True)
                 found |= zip((places[t] for t in rows), values, strict=True)
+        own = self._config.critic_features == "policy"
+        known = estimates.old_logprobs if own else estimates.reference_logprobs
         for t, (value, logprobs) in zip(turns, self._lanes.merged(found), strict=True):
             estimates.values[t] = value
             if logprobs is not None:
-                estimates.reference_logprobs[t] = logprobs
+                known[t] = logprobs
 
     def fit(
         self, policy: str, trajectories: Sequence[Trajectory], estimates: Estimates, iteration: int

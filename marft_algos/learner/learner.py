@@ -156,14 +156,15 @@ class Learner:
         if self.staleness:
             metrics = self.past.measure(rows, estimates.behind, self.rescore, self.config.ratio_tolerance)
             self.past.keep(self.policies.version)
+        self.algorithm.values(trajectories, self.heads, estimates)
         if self.config.old_logprobs == "learner":
             for turns in rows.values():
-                estimates.old_logprobs |= zip(turns, self.rescore(turns), strict=True)
+                rest = [t for t in turns if t not in estimates.old_logprobs]
+                estimates.old_logprobs |= zip(rest, self.rescore(rest), strict=True)
         elif self.config.corrects_stale:
             for turns in rows.values():
                 stale = [t for t in turns if t.reply.version != self.policies.version]
                 estimates.current_logprobs |= zip(stale, self.rescore(stale) if stale else [], strict=True)
-        self.algorithm.values(trajectories, self.heads, estimates)
         if self._needs_reference:
             for turns in rows.values():
                 rest = [t for t in turns if t not in estimates.reference_logprobs]

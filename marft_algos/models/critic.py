@@ -1,13 +1,13 @@
 """Value heads: a small MLP per policy on final hidden states of the frozen base model (the paper's critic).
 
 The trunk never changes, so the hidden states of a turn are computed once, without the output head, and kept with
-the update; only the MLP is trained.
+the update; only the MLP is trained. By an option the states are the policy's own, as the update begins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 
 import torch
@@ -27,10 +27,13 @@ class Critics:
             nodes of the team's chain.
         hidden: widths of the hidden layers. The paper: (64,); released code: (1024, 512).
         seed: of the initial weights. The last layer starts at 0, so V does.
+        features: whose states they read, ``UpdateConfig.critic_features``.
     """
 
-    def __init__(self, policies: PolicySet, hidden: Sequence[int] = (64,), seed: int = 0) -> None:
-        self._policies = policies
+    def __init__(
+        self, policies: PolicySet, hidden: Sequence[int] = (64,), seed: int = 0, features: str = "base"
+    ) -> None:
+        self._policies, self._own = policies, features == "policy"
         with seeds.initial_weights(seed):
             heads = {p: _mlp([policies.base(p).hidden_size, *hidden, 1]) for p in policies.policies}
         self._heads = {policy: head.to(policies.device) for policy, head in heads.items()}
@@ -55,7 +58,7 @@ class Critics:
         *,
         view: Literal["own", "team"],
         level: Literal["action", "token"],
-        reference: dict[Transition, Tensor] | None = None,
+        logprobs: dict[Transition, Tensor] | None = None,
     ) -> dict[Transition, Tensor]:
         """Returns the features of each turn: what V is read from, before the action (the token) is known.
 
@@ -67,18 +70,19 @@ class Critics:
             transitions: turns of any policies.
             view: ``own`` reads the agent's own prompt; ``team`` reads ``team_view``, rendered as a user message.
             level: of the values.
-            reference: gets log-probs [L] of turns under the weights that their policies started from, where the same
-                pass gives them: the base's, of a turn's own prompt. None: they are not wanted.
+            logprobs: gets log-probs [L] of turns where the same pass gives them, of a turn's own prompt: under the
+                weights that their policies started from, if those are the base's, or with features of the policies'
+                own under the present ones. None: they are not wanted.
         """
-        # Policies on one base share the pass: the features are the base's, without any adapter.
+        # Policies on one base share the pass where features are the base's, without any adapter.
         features: dict[Transition, Tensor] = {}
         teams: dict[int, list[str]] = {}
         for policy in self._policies.policies:
-            teams.setdefault(id(self._policies.base(policy)), []).append(policy)
+            teams.setdefault(id(self._policies.base(policy) if not self._own else policy), []).append(policy)
         for names in teams.values():
             turns = [t for t in transitions if t.policy in names and t.request.prompt_ids]
             policy, context = names[0], self._policies.renderer.chat(names[0]).context
-            scored = [reference is not None and view == "own" and self._scores(t, context) for t in turns]
+            scored = [logprobs is not None and view == "own" and self._scores(t, context) for t in turns]
             if view == "own":
                 prompts: Sequence[Sequence[int]] = [t.request.prompt_ids for t in turns]
             else:
@@ -93,21 +97,30 @@ class Critics:
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
 
             def take(
-                i: int, states: Tensor, turns: Sequence[Transition] = turns, scored: Sequence[bool] = scored
-            ) -> Tensor:
-                if reference is None or not scored[i]:
+                numbers: Sequence[int],
+                states: Sequence[Tensor],
+                turns: Sequence[Transition] = turns,
+                scored: Sequence[bool] = scored,
+            ) -> Sequence[Tensor]:
+                found = [(turns[i], x) for i, x in zip(numbers, states, strict=True) if scored[i]]
+                if logprobs is None or not found:
                     return states
-                t = turns[i]
-                reference[t] = self._policies.score_features(t.policy, states, t.reply.action_ids, t.temperature)
-                return states if level == "token" else states[:1].clone()
+                replies = [t.reply.action_ids for t, _ in found]
+                at = [t.temperature for t, _ in found for _ in t.reply.action_ids]
+                every = torch.cat([x for _, x in found]), list(chain.from_iterable(replies)), at
+                flat = self._policies.score_features(found[0][0].policy, *every, self._own)
+                logprobs.update(zip((t for t, _ in found), flat.split(list(map(len, replies))), strict=True))
+                short = level == "action"
+                return [x[:1].clone() if short and scored[i] else x for i, x in zip(numbers, states, strict=True)]
 
-            features |= zip(turns, self._policies.features(policy, rows, spans, take), strict=True)
+            features |= zip(turns, self._policies.features(policy, rows, spans, take, self._own), strict=True)
         return features
 
     def _scores(self, t: Transition, context: int) -> bool:
-        """Returns whether the base gives a turn's reference, and reads all that predicts its tokens."""
+        """Returns whether the pass gives a turn's log-probs, and reads all that predicts its tokens."""
         actions, policies = t.reply.action_ids, self._policies
-        learns = t.trainable and bool(actions) and policies.trainable(t.policy) and policies.starts_as_base(t.policy)
+        learns = t.trainable and bool(actions) and policies.trainable(t.policy)
+        learns = learns and (self._own or policies.starts_as_base(t.policy))
         return learns and len(t.request.prompt_ids) + len(actions) - 1 <= context
 
     def values(self, policy: str, features: Tensor) -> Tensor:

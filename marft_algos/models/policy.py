@@ -279,15 +279,18 @@ class PolicySet:
             return _scores(model, hidden, input_ids, wanted, temperature, entropy_grad=False)[0]
 
     @torch.no_grad()
-    def score_features(self, policy: str, states: Tensor, ids: Sequence[int], temperature: float) -> Tensor:
+    def score_features(
+        self, policy: str, states: Tensor, ids: Sequence[int], temperatures: Sequence[float], own: bool = False
+    ) -> Tensor:
         """[n, d] hidden states of the base -> [n] float32: log-probabilities of the tokens that they predict.
 
-        These are ``reference_logprobs``, of policies that ``starts_as_base``.
+        These are ``reference_logprobs``, of policies that ``starts_as_base``; of the policy's ``own`` states its
+        ``logprobs``.
         """
-        model, targets = self.base(policy).model, torch.tensor(ids, device=states.device)
-        with self._forward[id(model)].autocast():
-            temperatures = torch.full_like(targets, temperature, dtype=torch.float32)
-            return score(head_of(model), states, targets, temperatures, softcap=softcap_of(model))[0]
+        model = self._get(policy).model if own else self.base(policy).model
+        targets, at = torch.tensor(ids, device=states.device), torch.tensor(temperatures, device=states.device)
+        with self.forward_pass(policy).autocast():
+            return score(head_of(model), states, targets, at, softcap=softcap_of(model))[0]
 
     def starts_as_base(self, policy: str) -> bool:
         """Returns whether the weights that ``reference_logprobs`` scores under are the base model's."""
@@ -299,7 +302,8 @@ class PolicySet:
         policy: str,
         sequences: Sequence[Sequence[int]],
         positions: Sequence[range],
-        take: Callable[[int, Tensor], Tensor] = lambda _, states: states,
+        take: Callable[[Sequence[int], Sequence[Tensor]], Sequence[Tensor]] = lambda _, states: states,
+        own: bool = False,
     ) -> list[Tensor]:
         """Returns final hidden states of the frozen base model, without head, adapter or gradient.
 
@@ -309,15 +313,16 @@ class PolicySet:
             policy: whose base model.
             sequences: token ids of each row.
             positions: of each row, the positions whose states are wanted.
-            take: what to keep of a row's states, by its number; all of them.
+            take: what to keep of the states of a pass's rows, by their numbers; all of them.
+            own: the policy's own states, with its adapter.
 
         Returns:
             One tensor [len(positions[i]), d] a row, or what was taken of it.
         """
-        base = self._get(policy).base
-        forward = self._forward[id(base.model)]
+        base, weights = self._get(policy).base, self._get(policy) if own else None
+        forward = self.forward_pass(policy) if own else self._forward[id(base.model)]
         features: list[Tensor] = [torch.empty(0)] * len(sequences)
-        if forward.shares():
+        if forward.shares(weights):
             texts = list(map(list, sequences))
             cut = shared_passes(texts, share(texts, [span.start for span in positions]), FEATURE_TOKENS)
         else:
@@ -329,14 +334,14 @@ class PolicySet:
             for row, i in enumerate(rows):
                 wanted[row, positions[i].start : positions[i].stop] = True
             with forward.autocast():
-                flat = forward.hidden_states(ids.to(base.device), wanted.to(base.device))
-            for i, states in zip(rows, flat.split([len(positions[i]) for i in rows]), strict=True):
-                features[i] = take(i, states)
+                flat = forward.hidden_states(ids.to(base.device), wanted.to(base.device), weights)
+            for i, states in zip(rows, take(rows, flat.split([len(positions[i]) for i in rows])), strict=True):
+                features[i] = states
         if (shares := self._sharded.get(id(base.model))) is not None:
             one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
             for _ in range(shares.missing(len(cut))):
                 with forward.autocast():
-                    forward.hidden_states(one, one == 0)
+                    forward.hidden_states(one, one == 0, weights)
         return features
 
     # ------------------------------------------------------------------ weights on disk

@@ -109,6 +109,7 @@ def _beyond(spec: RunSpec, algorithm: Algorithm, ranks: int) -> Mapping[str, obj
         "It scores at temperature 1 only. Type: --temperature 1": config.temperature != 1.0,
         "It adapts all linear layers or none. Type: --lora-targets all-linear": config.lora_targets != "all-linear",
         "It gives log-probs of given tokens, and no entropy to raise. Type: --entropy-coef 0": settings.entropy_coef,
+        "The critic reads a model here. Type: --critic-features base": settings.critic_features != "base",
         "It compares with the base model alone, not with where a run began. Type: --kl-coef 0 --kl-reward-coef 0, or"
         " leave out --start and --adapters": set(spec.kept) & set(spec.remote),
         f"It gives no hidden states, which the critic of {config.algo} reads. Name a small model of the same tokenizer"

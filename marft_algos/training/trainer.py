@@ -49,7 +49,8 @@ class Trainer:
             self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks
         self.parts, self.policies, algorithm = parts, parts.policies, parts.algorithm
         reads = algorithm.view != "none"
-        self.critics = Critics(parts.trunk or self.policies, config.critic_hidden, config.seed) if reads else None
+        heads = config.critic_hidden, config.seed, config.algorithm.critic_features
+        self.critics = Critics(parts.trunk or self.policies, *heads) if reads else None
         shape = config.seed, self.lanes, config.staleness, parts.optimiser
         self.learner = Learner(algorithm, self.policies, self.critics, *shape)
         self.rollouts = rollouts.make(parts, self.lanes)

@@ -178,7 +178,7 @@ class Heads:
         return [self.weights[policy]]
 
     def featurise(
-        self, transitions: Sequence[Transition], *, view: str, level: str, reference: Any = None
+        self, transitions: Sequence[Transition], *, view: str, level: str, logprobs: Any = None
     ) -> Mapping[Transition, Tensor]:
         found = {}
         for t in transitions:

@@ -1,4 +1,4 @@
-"""One pass of the frozen base gives the critic's features and the reference's log-probs."""
+"""One pass gives the critic's features and log-probs: the frozen base's the reference's, the policies' own the old."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks.team import Stage, build
 from helpers.sampling import disturb
 from helpers.tiny import save_tiny
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
+from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.models.forward import ForwardPass
@@ -19,6 +20,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.types import Trajectory, Transition
+from marft_envs.errors import ConfigError
 
 NEW, EPISODES = 10, 4
 
@@ -45,7 +47,8 @@ class Bench:
 
     def learner(self, lanes: Lanes | None = None, **settings: object) -> Learner:
         config = MARFTConfig(epochs=1, minibatches=1, lr=1e-9, **settings)  # type: ignore[arg-type]
-        return Learner(MARFT(config), self.policies, Critics(self.policies), 0, lanes)
+        critics = Critics(self.policies, features=config.critic_features)
+        return Learner(MARFT(config), self.policies, critics, 0, lanes)
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
@@ -67,11 +70,43 @@ def test_the_base_runs_once_over_every_turn(
             assert np.abs(found - t.reply.logprobs).max() > 1e-3
     features = Critics(bench.policies).featurise(bench.turns, view="own", level=level)  # type: ignore[arg-type]
     reference = dict[Transition, torch.Tensor]()
-    again = Critics(bench.policies).featurise(bench.turns, view="own", level=level, reference=reference)  # type: ignore[arg-type]
+    again = Critics(bench.policies).featurise(bench.turns, view="own", level=level, logprobs=reference)  # type: ignore[arg-type]
     assert reference.keys() == set(bench.turns)
     for t in bench.turns:
         torch.testing.assert_close(again[t], features[t], rtol=0, atol=4e-6)
         assert again[t].untyped_storage().nbytes() == again[t].nbytes or level == "token"
+
+
+OWN = {"critic_features": "policy", "old_logprobs": "learner"}
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("level", ["action", "token"])
+def test_the_policies_own_pass_gives_features_and_old_logprobs(
+    level: str, lanes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path, monkeypatch)
+    learner = bench.learner(Lanes(Alone(), lanes), level=level, critic="own", **OWN)
+    rescored, rescore = list[Transition](), learner.rescore
+    monkeypatch.setattr(learner, "rescore", lambda turns: rescored.extend(turns) or rescore(turns))
+    learner.update(bench.played, 0)
+    assert bench.rows == 0 and not rescored
+    for policy in bench.policies.policies:
+        mine = [t for t in bench.turns if t.policy == policy]
+        for t, logprobs in zip(mine, rescore(mine), strict=True):
+            np.testing.assert_allclose(learner.estimates.old_logprobs[t], logprobs, rtol=0, atol=4e-6)
+    base, own = (
+        Critics(bench.policies, features=features).featurise(bench.turns, view="own", level=level)  # type: ignore[arg-type]
+        for features in ("base", "policy")
+    )
+    assert all(own[t].shape == base[t].shape and (own[t] - base[t]).abs().max() > 1e-3 for t in bench.turns)
+
+
+@pytest.mark.parametrize("settings", [{"critic": "team"}, {"critic": "none"}, {"old_logprobs": "sampler"}])
+def test_features_that_no_pass_gives_are_refused(settings: dict[str, str]) -> None:
+    algorithm = MARFT(MARFTConfig(**{"critic": "own", **OWN, **settings}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="set old_logprobs='learner' and critic='own', or leave it out"):
+        check(algorithm, RunFacts(frozenset(), 8))
 
 
 @pytest.mark.parametrize("critic", ["team", "none"])
@@ -89,5 +124,5 @@ def test_a_policy_that_began_elsewhere_is_scored_there(tmp_path: Path, monkeypat
     started = PolicySet.build(str(tmp_path / "qwen"), names, device="cpu", starts=bench.policies.policies[:1])
     assert [started.starts_as_base(policy) for policy in started.policies] == [False, True]
     reference = dict[Transition, torch.Tensor]()
-    Critics(started).featurise(bench.turns, view="own", level="token", reference=reference)
+    Critics(started).featurise(bench.turns, view="own", level="token", logprobs=reference)
     assert {t.policy for t in reference} == {started.policies[1]}

@@ -58,7 +58,7 @@ _LATER_OF_ALGORITHMS = {
         name: getattr(PPOConfig, name)
         for name in (
             *("vtrace", "rho_bar", "c_bar", "baseline", "dual_clip", "std_floor"),
-            *("surrogate", "tau_pos", "tau_neg"),
+            *("surrogate", "tau_pos", "tau_neg", "critic_features"),
         )
     },
 }
