@@ -7,6 +7,7 @@ the update; only the MLP is trained. By an option the states are the policy's ow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain, pairwise
 from typing import Literal
 
@@ -96,25 +97,29 @@ class Critics:
             rows = [row[-context:] for row in rows]  # prompts were cut to it, a team's view was not: its end is read
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
 
-            def take(
-                numbers: Sequence[int],
-                states: Sequence[Tensor],
-                turns: Sequence[Transition] = turns,
-                scored: Sequence[bool] = scored,
-            ) -> Sequence[Tensor]:
-                found = [(turns[i], x) for i, x in zip(numbers, states, strict=True) if scored[i]]
-                if logprobs is None or not found:
-                    return states
-                replies = [t.reply.action_ids for t, _ in found]
-                at = [t.temperature for t, _ in found for _ in t.reply.action_ids]
-                every = torch.cat([x for _, x in found]), list(chain.from_iterable(replies)), at
-                flat = self._policies.score_features(found[0][0].policy, *every, self._own)
-                logprobs.update(zip((t for t, _ in found), flat.split(list(map(len, replies))), strict=True))
-                short = level == "action"
-                return [x[:1].clone() if short and scored[i] else x for i, x in zip(numbers, states, strict=True)]
-
+            take = partial(self._take, turns, scored, level == "action", logprobs)
             features |= zip(turns, self._policies.features(policy, rows, spans, take, self._own), strict=True)
         return features
+
+    def _take(
+        self,
+        turns: Sequence[Transition],
+        scored: Sequence[bool],
+        short: bool,
+        logprobs: dict[Transition, Tensor] | None,
+        numbers: Sequence[int],
+        states: Sequence[Tensor],
+    ) -> Sequence[Tensor]:
+        """Fills the log-probs of a pass's scored turns; returns what is kept of its states, of those one if short."""
+        found = [(turns[i], x) for i, x in zip(numbers, states, strict=True) if scored[i]]
+        if logprobs is None or not found:
+            return states
+        replies = [t.reply.action_ids for t, _ in found]
+        at = [t.temperature for t, _ in found for _ in t.reply.action_ids]
+        every = torch.cat([x for _, x in found]), list(chain.from_iterable(replies)), at
+        flat = self._policies.score_features(found[0][0].policy, *every, self._own)
+        logprobs.update(zip((t for t, _ in found), flat.split(list(map(len, replies))), strict=True))
+        return [x[:1].clone() if short and scored[i] else x for i, x in zip(numbers, states, strict=True)]
 
     def _scores(self, t: Transition, context: int) -> bool:
         """Returns whether the pass gives a turn's log-probs, and reads all that predicts its tokens."""

@@ -284,8 +284,7 @@ class PolicySet:
     ) -> Tensor:
         """[n, d] hidden states of the base -> [n] float32: log-probabilities of the tokens that they predict.
 
-        These are ``reference_logprobs``, of policies that ``starts_as_base``; of the policy's ``own`` states its
-        ``logprobs``.
+        These are ``reference_logprobs``, of policies that ``starts_as_base``; of a policy's ``own`` its ``logprobs``.
         """
         model = self._get(policy).model if own else self.base(policy).model
         targets, at = torch.tensor(ids, device=states.device), torch.tensor(temperatures, device=states.device)
@@ -321,10 +320,10 @@ class PolicySet:
         """
         base, weights = self._get(policy).base, self._get(policy) if own else None
         forward = self.forward_pass(policy) if own else self._forward[id(base.model)]
-        features: list[Tensor] = [torch.empty(0)] * len(sequences)
+        kept = dict[int, Tensor]()
         if forward.shares(weights):
-            texts = list(map(list, sequences))
-            cut = shared_passes(texts, share(texts, [span.start for span in positions]), FEATURE_TOKENS)
+            found = share(texts := list(map(list, sequences)), [span.start for span in positions])
+            cut = shared_passes(texts, found, FEATURE_TOKENS)
         else:
             cut = passes(list(map(len, sequences)), FEATURE_TOKENS)
         for rows in cut:
@@ -335,14 +334,13 @@ class PolicySet:
                 wanted[row, positions[i].start : positions[i].stop] = True
             with forward.autocast():
                 flat = forward.hidden_states(ids.to(base.device), wanted.to(base.device), weights)
-            for i, states in zip(rows, take(rows, flat.split([len(positions[i]) for i in rows])), strict=True):
-                features[i] = states
+            kept |= zip(rows, take(rows, flat.split([len(positions[i]) for i in rows])), strict=True)
         if (shares := self._sharded.get(id(base.model))) is not None:
             one = torch.zeros(1, 1, dtype=torch.long, device=base.device)
             for _ in range(shares.missing(len(cut))):
                 with forward.autocast():
                     forward.hidden_states(one, one == 0, weights)
-        return features
+        return [kept[i] for i in range(len(sequences))]
 
     # ------------------------------------------------------------------ weights on disk
 
