@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from browser import driver
-from helpers.viewed import HOSTILE, episode, metrics, write_lines, write_run
+from helpers.viewed import HOSTILE, episode, metrics, write_bench, write_lines, write_run
 from marft_algos.workbench.view.server import ViewServer
 from marft_algos.workbench.view.sources import open_sources
 
@@ -99,6 +99,20 @@ def test_seeds_of_a_benchmark_stand_together(visit: driver.Visit, tmp_path: Path
         assert rows.count() == 2 and visit.page.locator("figure.wide .legend span").count() == 4
         visit.page.locator("#together").uncheck()
         assert rows.count() == 6
+        visit.page.goto("about:blank")
+        server.shutdown()
+
+
+def test_a_benchmark_begins_with_its_verdict(visit: driver.Visit, tmp_path: Path) -> None:
+    bench = write_bench(tmp_path / "bench")
+    with ViewServer(open_sources([str(bench.root)])) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit.open(server.address)
+        first = visit.page.locator("main section > :first-child .verdict")
+        first.wait_for()
+        assert first.inner_text() == "made-up: ours ahead of reinforce."
+        assert visit.page.locator("table.sheet tbody tr").count() == 2
+        visit.shot("view-bench", whole=True)
         visit.page.goto("about:blank")
         server.shutdown()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.flex import PlainTask, flex, play
+from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs import Outcome, TurnRecord
 from marft_envs.records import trajectory
 
@@ -63,3 +64,23 @@ def write_run(root: Path, iterations: int = 4, offset: int = 0) -> Path:
     train = [episode(s // 2, s % 2 == 0, tokens=True) for s in range(6)]
     write_lines(root / "episodes/train-000002.jsonl", train)
     return root
+
+
+def write_bench(root: Path, level: float = 0.9) -> BenchFolder:
+    """A benchmark of two rows and three seeds each, with its runs: ``ours`` solves ``level`` of 40 problems, the baseline half."""
+    bench = BenchFolder(root)
+    bench.prepare({"baseline": "reinforce"})
+    cells = [
+        {"key": f"{name}{seed}", "algorithm": name, "env": "made-up", "credit": "", "seed": seed, "kind": "train"}
+        | {"hidden": False, "skipped": ""}
+        for name in ("reinforce", "ours")
+        for seed in range(3)
+    ]
+    bench.write_stage("main", cells)
+    for cell in cells:
+        solved = round(40 * (level if cell["algorithm"] == "ours" else 0.5)) + cell["seed"] - 1
+        outcomes = [1.0] * solved + [0.0] * (40 - solved)
+        facts = {"score": solved / 40, "tokens": 100, "seconds": 2.0, "peak_memory": 2**20, "curve": [], "drift": []}
+        bench.write_result(cell["key"], {"problems": [str(i) for i in range(40)], "outcomes": outcomes, **facts})
+        write_run(bench.runs / cell["key"])
+    return bench

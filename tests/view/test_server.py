@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -15,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from helpers.viewed import HOSTILE, episode, write_lines, write_run
+from helpers.viewed import HOSTILE, episode, write_bench, write_lines, write_run
 from marft_algos.cli import main
+from marft_algos.workbench.bench import page, tables
 from marft_algos.workbench.view.api import Api
 from marft_algos.workbench.view.server import HEADERS, ViewServer
 from marft_algos.workbench.view.sources import open_sources, writer
@@ -258,6 +260,27 @@ def test_paths_are_runs_folders_of_runs_files_and_benchmarks(runs: Path, monkeyp
         assert len(open_sources([])) == 1 and open_sources(["two"])[0].name == "two"
     finally:
         (runs.parent / "runs").rename(runs)
+
+
+def test_a_benchmark_says_its_verdict_as_its_report_does_and_again_when_there_are_results(tmp_path: Path) -> None:
+    bench = write_bench(tmp_path / "bench")
+    api = Api(open_sources([str(bench.root)]))
+    assert [s.name for s in api.sources][:2] == ["reinforce · made-up · 0", "reinforce · made-up · 1"]
+    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: ours ahead of reinforce."]}
+    assert page.said(bench) == page.verdict(tables.lines(bench.rows(), "reinforce"), "reinforce")
+    for key in ("ours0", "ours1"):
+        bench.result_file(key).unlink()
+    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: ours with too few seeds to say."]}
+    assert Api(open_sources([str(bench.runs / "ours0")])).answer("verdicts", {}) == {"verdicts": []}, (
+        "a run is no comparison"
+    )
+
+
+def test_a_benchmark_that_was_packed_has_numbers_and_nothing_to_view(tmp_path: Path) -> None:
+    bench = write_bench(tmp_path / "bench")
+    shutil.rmtree(bench.runs)
+    with pytest.raises(ConfigError, match="packed.*marft bench report"):
+        open_sources([str(bench.root)])
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,20 @@ def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
         for line in lines:
             if line.env == env and (e := line.difference):
                 words = f"ahead of {baseline}" if e.low > 0 else f"behind {baseline}" if e.high < 0 else "not decided"
-                found.setdefault(words if e.low == e.low else "too few seeds to say", []).append(line.algorithm)
+                found.setdefault(words if e.low == e.low else "with too few seeds to say", []).append(line.algorithm)
         each = (f"{', '.join(who) if len(who) <= _FEW else f'{len(who)} rows'} {words}" for words, who in found.items())
         said.append(f"{env}: {'; '.join(each)}.")
     return " ".join(said)
+
+
+def said(folder: BenchFolder) -> str:
+    """Says a benchmark's verdict as its results stand now; ``""`` where its rows are compared with none.
+
+    Raises:
+        ConfigError: Another version's folder, or its baseline is none of its rows.
+    """
+    base = folder.described()["grid"].get("baseline", "reinforce")
+    return verdict(tables.lines(folder.rows(), base), base)
 
 
 def brief(sheet: Sequence[Sequence[str]]) -> list[str]:

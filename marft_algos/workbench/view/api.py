@@ -6,10 +6,12 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, get_args
 
 from marft_algos.runs import plots, start
 from marft_algos.runs.folder import RunFolder
+from marft_algos.workbench.bench import page
 from marft_algos.workbench.view.index import EpisodeEntry, Filter, Order, Outcome
 from marft_algos.workbench.view.sources import ViewSource, writer
 from marft_envs.errors import ConfigError, DataError, MarftError
@@ -27,8 +29,10 @@ class Api:
     def __init__(self, sources: Sequence[ViewSource]) -> None:
         self.sources = sources
         self._told: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._said: dict[Path, tuple[int, str]] = {}
         self._calls = {
             "sources": self.overview,
+            "verdicts": self.verdicts,
             "settings": self.settings,
             "curves": self.curves,
             "episodes": self.episodes,
@@ -76,6 +80,19 @@ class Api:
         if self._told.get(number, (-1, {}))[0] != size:
             self._told[number] = size, _facts(run)
         return self._told[number][1]
+
+    def verdicts(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """Returns what the report of each benchmark says first: who is ahead of the baseline, who behind, who neither.
+
+        Intervals take seconds: they are computed again only when there are new results.
+        """
+        for bench in (source.bench for source in self.sources):
+            if bench is None:
+                continue
+            stamp = (bench.root / "results").stat().st_mtime_ns
+            if self._said.get(bench.root, (-1, ""))[0] != stamp:
+                self._said[bench.root] = stamp, page.said(bench)
+        return {"verdicts": [text for _, text in self._said.values() if text]}
 
     def settings(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Returns a run's ``config.toml``, what was typed, and what it began with."""

@@ -30,7 +30,8 @@ export class Runs {
     this.cards = el("div", { class: "runs" });
     this.tools = el("div", { class: "tools" });
     this.figures = el("div", { class: "figures" });
-    this.root = el("section", {}, this.cards, this.tools, this.figures);
+    this.verdicts = el("div", {}, this.together && el("p", { class: "note" }, "Comparing …"));
+    this.root = el("section", {}, this.verdicts, this.cards, this.tools, this.figures);
     new ResizeObserver(() => this.draw()).observe(this.figures);
   }
 
@@ -39,7 +40,13 @@ export class Runs {
     this.showCards();
     if (!this.figures.childElementCount) this.figures.append(el("p", { class: "note" }, "Loading curves …"));
     const changed = await Promise.all(this.app.sources.map((source, i) => !this.hidden.has(i) && this.fetch(source, i)));
-    if (changed.some(Boolean) || !this.drawn) { this.showTools(); this.draw(true); }
+    if (changed.some(Boolean) || !this.drawn) { this.showTools(); this.draw(true); this.compare(); }
+  }
+
+  /** What the report of a benchmark says first stands first here. */
+  async compare() {
+    try { this.verdicts.replaceChildren(...(await ask("verdicts")).verdicts.map((text) => el("p", { class: "verdict" }, visible(text)))); }
+    catch (error) { this.verdicts.replaceChildren(failure(error)); }
   }
 
   /** Asks for a run's curves; false if there is nothing new. */
