@@ -279,7 +279,7 @@ def test_a_benchmark_says_its_verdict_as_its_report_does_and_again_when_there_ar
 def test_a_benchmark_that_was_packed_has_numbers_and_nothing_to_view(tmp_path: Path) -> None:
     bench = write_bench(tmp_path / "bench")
     shutil.rmtree(bench.runs)
-    with pytest.raises(ConfigError, match="packed.*marft bench report"):
+    with pytest.raises(ConfigError, match=r"packed.*marft bench report"):
         open_sources([str(bench.root)])
 
 
