@@ -1,4 +1,4 @@
-r"""A member of a team that is an agent behind an Agent2Agent endpoint (protocol 1.0, JSON-RPC over HTTP).
+r"""A member that is an agent behind an Agent2Agent endpoint (JSON-RPC over HTTP; A2A_VERSION=0.3 for the older one).
 
 A2A_URL=http://127.0.0.1:9000 marft train --env math-dual-v0 \
         --env-kwargs 'partners={"reasoner_0": "examples.a2a_member:ask"}'
@@ -13,19 +13,24 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+SPOKEN = {"1.0": ("SendMessage", "ROLE_USER", {}), "0.3": ("message/send", "user", {"kind": "text"})}
+
 
 def ask(messages: Sequence[dict[str, str]]) -> str:
     """Sends all that the agent is told as one message; returns the text of the answer, or of a finished task."""
+    version = os.environ.get("A2A_VERSION", "1.0")
+    method, role, kind = SPOKEN[version]
     told = "\n\n".join(message["content"] for message in messages)
-    message = {"messageId": uuid4().hex, "role": "ROLE_USER", "parts": [{"text": told}]}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
-    headers = {"Content-Type": "application/json", "A2A-Version": "1.0"}
+    message = {"messageId": uuid4().hex, "role": role, "parts": [{**kind, "text": told}]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
+    headers = {"Content-Type": "application/json", "A2A-Version": version}
     request = urllib.request.Request(os.environ["A2A_URL"], json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         content: dict[str, Any] = json.load(answer)
     result = content.get("result", {})
-    state = result.get("task", {}).get("status", {}).get("state", "TASK_STATE_COMPLETED")
-    if "error" in content or state != "TASK_STATE_COMPLETED":
+    result = {result["kind"]: result} if "kind" in result else result  # 0.3 says beside the content what it is
+    state = result.get("task", {}).get("status", {}).get("state", "completed")
+    if "error" in content or state not in ("completed", "TASK_STATE_COMPLETED"):
         raise ConnectionError(f"the agent did not answer: {content.get('error', state)}")  # an outage
     said = [result["message"]] if "message" in result else result["task"]["artifacts"]
     return "\n".join(part["text"] for one in said for part in one["parts"] if "text" in part)
