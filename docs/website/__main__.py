@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,8 @@ FETCHED = {
     ),
     ".css": re.compile(r"""(?:url\(|@import\s+)["']?((?:https?:)?//[^"')\s]+)"""),
 }
+MOST_MB, MOST_S = 40, 240
+"""What the site may take: megabytes, and seconds of a processor to build it."""
 TOP = """<!doctype html>
 <meta charset="utf-8"><title>MARFT</title><meta http-equiv="refresh" content="0; url={0}/index.html">
 <a href="{0}/index.html">MARFT {0}</a>
@@ -65,6 +68,11 @@ def unnamed(folder: Path) -> list[str]:
     return [f"{name} is not in the reference" for name in names if f'id="{name}"' not in text]
 
 
+def megabytes(folder: Path) -> float:
+    """Returns what the files of a folder take, in MB."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 1e6
+
+
 def main() -> int:
     """Builds; returns the exit code of MkDocs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -74,12 +82,17 @@ def main() -> int:
     argv = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str((out / version).absolute())]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "docs")}
     status = subprocess.run(argv, cwd=ROOT, env=env, check=False).returncode
-    for fault in [] if status else foreign(out / version) + unnamed(out / version):
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds, size = used.ru_utime + used.ru_stime, megabytes(out / version)
+    took = f"{size:.0f} MB, {seconds:.0f} s of a processor"
+    large = [f"the site took {took}; expected {MOST_MB} MB and {MOST_S} s at most"]
+    large *= size > MOST_MB or seconds > MOST_S
+    for fault in [] if status else foreign(out / version) + unnamed(out / version) + large:
         print(f"error: {fault}", file=sys.stderr)
         status = 1
     if status == 0:
         publish(out, version)
-        print(f"the site: {out / version / 'index.html'}")
+        print(f"the site: {out / version / 'index.html'} ({took})")
     return status
 
 

@@ -28,6 +28,8 @@ def on_config(config: Any) -> Any:
     config.mdx_configs.setdefault("toc", {})["slugify"] = slugs.slugify(case="lower")
     fence = {"name": "math", "class": "math", "format": formulas.fence}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
+    if config.repo_url and config.edit_uri in (None, "edit/master/docs/"):  # what MkDocs takes where nothing is said
+        config.edit_uri = "edit/main/docs/"
     config.copyright = f"MARFT {marft_envs.__version__}, MIT licence"
     return config
 
@@ -84,18 +86,22 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
     """Roles of docstrings (``:class:`X```) are the name alone; tables of numbers are not searched."""
     html = TABLE.sub(_searched, ROLE.sub(r"<code>\1</code>", html))
-    return html + _source(page) if page is not None else html
+    return html + _source(page, config) if page is not None else html
 
 
-def _source(page: Any) -> str:
-    """Says at the foot of a page which file to edit, and how."""
+def _source(page: Any, config: Any) -> str:
+    """Says at the foot of a page which file to edit, and how; the file is a link where its repository is known."""
     address = page.file.src_uri
     maker = MAKERS.get(address.partition("/")[0], "")
     if address.startswith("files/"):
         return ""
-    file = f"docs/website/{maker}.py, which makes this page" if maker else links.origin(address)
+    file = f"docs/website/{maker}.py" if maker else links.origin(address)
+    if config.repo_url:
+        where = f"{config.repo_url.rstrip('/')}/{config.edit_uri.removesuffix('docs/')}"
+        file = f'<a href="{where}{file}">{file}</a>'
+    made = ", which makes this page" if maker else ""
     there = "../" * address.count("/") + "contributing.html"
-    return f'<p class="source" data-search-exclude>Edit: {file} (<a href="{there}">how</a>)</p>'
+    return f'<p class="source" data-search-exclude>Edit: {file}{made} (<a href="{there}">how</a>)</p>'
 
 
 def _searched(table: re.Match[str]) -> str:

@@ -111,7 +111,11 @@ def test_a_benchmark_begins_with_its_verdict(visit: driver.Visit, tmp_path: Path
         first = visit.page.locator("main section > :first-child .verdict")
         first.wait_for()
         assert first.inner_text() == "made-up: ours ahead of reinforce."
-        assert visit.page.locator("table.sheet tbody tr").count() == 2
+        rows = visit.page.locator("table.sheet tbody tr")
+        assert rows.count() == 2 and "3\t4\t500\t0.1 min\t25.0%\t75.0%" in rows.first.inner_text(), (
+            "equal seeds: no range"
+        )
+        assert "means of seeds" in visit.page.locator("figcaption").first.inner_text()
         visit.shot("view-bench", whole=True)
         visit.page.goto("about:blank")
         server.shutdown()

@@ -172,7 +172,7 @@ def test_a_plan_of_the_tutorials_grid_lists_its_cells(here: Path, capsys: pytest
     """With the two files that docs/first-algorithm.md and docs/first-benchmark.md say to save, and their command."""
     for page, name in (("first-algorithm", "better_half.py"), ("first-benchmark", "grid.toml")):
         text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
-        body = re.search(rf"<!-- file: {name} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+        body = re.search(rf"[Ss]ave (?:it|this) as `{name}`:\n\n```\w+\n(.*?)```", text, re.DOTALL)
         assert body
         (here / name).write_text(body[1])
     assert main(["bench", "run", "grid.toml", "--out", "runs/bench", "--trust", "--plan"]) == 0

@@ -1,4 +1,4 @@
-"""The newcomer's path, from the pages alone: what they say to save is saved, what they say to type is typed, in time."""
+"""The newcomer's path, from the site's first page alone: links are followed, files saved, commands typed, in time."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ import pytest
 import torch
 
 import marft_algos
-from helpers import preloaded
+from helpers import preloaded, site
 from helpers.teams import Tabular, episode
 from marft_algos.algorithms import base as algorithm
 from marft_algos.learner.learner import Learner
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"(?:<!-- file: (\S+) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
-FIRST_TEAM, OWN_TASK, OWN_ALGORITHM, BENCHMARK = "tutorial", "first-task", "first-algorithm", "first-benchmark"
+BLOCK = re.compile(r"```(\w+)\n(.*?)\n```", re.DOTALL)
+FIRST_TEAM, OWN_TASK, OWN_ALGORITHM, BENCHMARK = PATH = ("tutorial", "first-task", "first-algorithm", "first-benchmark")
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """The file to save it as (or nothing), language and text of every block of a page."""
-    return BLOCK.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
+    """The file to save it as (or nothing), language and text of every block of a page to which the first page leads."""
+    return site.walked(*PATH)[page].blocks
 
 
 SHORTER = (
@@ -92,9 +92,12 @@ def scores(folder: Path, run: str) -> tuple[float, float]:
     return evaluated[0], evaluated[-1]
 
 
-def test_every_page_of_the_path_has_something_to_type() -> None:
-    for page in (FIRST_TEAM, OWN_TASK, OWN_ALGORITHM, BENCHMARK):
+def test_the_first_page_of_the_site_leads_to_every_page_of_the_path_and_each_shows_what_its_file_says() -> None:
+    assert tuple(site.walked(*PATH)) == PATH, "in this order, one click away"
+    for page in PATH:
         assert script(page).count("marft ") >= 2
+        written = BLOCK.findall((ROOT / f"docs/{page}.md").read_text(encoding="utf-8"))
+        assert [(language, text.rstrip()) for _, language, text in blocks(page)] == written
 
 
 def test_the_grpo_of_ones_own_compares_groups_and_clips() -> None:

@@ -168,12 +168,14 @@ export class Runs {
     }
     if (this.together) lines = means(lines);
     lines = lines.map((line) => ({ ...line, points: inside(line.dots ? line.points : smoothed(line.points, +this.smooth), this.span), bars: inside(line.bars, this.span) }));
+    const said = shown[0][1].note, bars = lines.some((line) => line.bars.length) ? ", with the lowest and the highest" : "";
+    const note = this.together ? [said.split(" with 95 %")[0], `means of seeds${bars}`].filter(Boolean).join("; ") : said;
     const options = { title, x: UNITS[this.x], whole: this.x === "iteration", dashed, unit: shown.every(([, d]) => d.unit), share: shown.every(([, d]) => d.share),
       floor: shown[0][1].floor, log: this.log, zoom: (span) => { this.span = span; this.showTools(); this.draw(true); } };
     const legend = (several && lines.length > AT_ONCE ? this.briefly(shown, lines) : lines.filter((l) => l.points.length))
       .map((l) => el("span", {}, sample(l), l.label));
     return el("figure", { class: wide ? "wide" : "" },
-      el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(shown[0][1].note)), " ",
+      el("figcaption", {}, el("b", {}, visible(title)), " ", el("span", {}, visible(note)), " ",
         el("a", { class: "csv", download: `${title}.csv`, href: URL.createObjectURL(new Blob([csv(lines, UNITS[this.x])], { type: "text/csv" })), "aria-label": `${visible(title)} as CSV` }, "CSV")),
       chart(lines, Math.max(width, 200), wide ? 230 : 150, options), el("div", { class: "legend" }, legend));
   }

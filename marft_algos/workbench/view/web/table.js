@@ -23,10 +23,10 @@ function rows(sources, together) {
     const columns = [...new Set(of.flatMap(([, facts]) => Object.keys(facts)))];
     const means = columns.map((column) => {
       const numbers = of.map(([, facts]) => leading(facts[column])).filter((x) => x !== null);
-      const unit = /^[^ ]*%/.test(of[0][1][column] ?? "") ? "%" : "";
-      const mean = numbers.reduce((a, b) => a + b, 0) / numbers.length;
-      const range = numbers.length > 1 ? ` (${Math.min(...numbers).toFixed(1)} to ${Math.max(...numbers).toFixed(1)})` : "";
-      return [column, numbers.length ? mean.toFixed(1) + unit + range : of[0][1][column]];
+      const unit = /^[\d,.+−-]+(%| min)/.exec(of[0][1][column] ?? "")?.[1] ?? "", low = Math.min(...numbers), high = Math.max(...numbers);
+      const shown = (x) => x.toLocaleString("en", { minimumFractionDigits: +(unit === "%"), maximumFractionDigits: 1 });
+      const mean = shown(numbers.reduce((a, b) => a + b, 0) / numbers.length), range = low < high ? ` (${shown(low)} to ${shown(high)})` : "";
+      return [column, numbers.length ? mean + unit + range : of[0][1][column]];
     });
     return [name, { seeds: of.length, ...Object.fromEntries(means) }, of[0][2]];
   });
