@@ -12,6 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import unquote
 
 import tyro
 
@@ -154,21 +155,23 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "marft", ""
     timeout = 600
 
+    def do_GET(self) -> None:
+        """Lists the one model, which clients ask for before they talk to it."""
+        models, path = "/v1/models", unquote(self.path)
+        if self._is_right((path not in (models, f"{models}/{self.server.name}"), HTTPStatus.NOT_FOUND, models)):
+            model = {"id": self.server.name, "object": "model", "created": 0, "owned_by": "marft"}
+            self._send(HTTPStatus.OK, json.dumps({"object": "list", "data": [model]} if path == models else model))
+
     def do_POST(self) -> None:
         """Answers a chat; a page of a stranger cannot ask from a browser, which sends no JSON to others unasked."""
         length, kind = self.headers.get("Content-Length", ""), self.headers.get("Content-Type", "")
-        for wrong, status, expected in (
-            (self.headers.get("Host", "").rpartition(":")[0] not in NAMES, HTTPStatus.FORBIDDEN, "this machine's name"),
+        large = not length.isdecimal() or int(length) > MOST
+        if not self._is_right(
             (self.path != "/v1/chat/completions", HTTPStatus.NOT_FOUND, "/v1/chat/completions"),
             ("json" not in kind, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json"),
-            (
-                not length.isdecimal() or int(length) > MOST,
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"{MOST} bytes at most",
-            ),
+            (large, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST} bytes at most"),
         ):
-            if wrong:
-                return self._refuse(status, f"Expected {expected}.")
+            return
         try:
             asked = json.loads(self.rfile.read(int(length)))
             text = [m.content for m in chat(asked["messages"]) if m.role == "user" and not m.results][-1]
@@ -182,6 +185,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(episode, bool(asked.get("stream")), bool(asked.get("marft_trace")))
         if self.server.heard is not None:
             self.server.heard.answered(text, episode)
+
+    def _is_right(self, *checks: tuple[bool, HTTPStatus, str]) -> bool:
+        """Whether nothing is wrong with a request's head; refuses it for the first thing that is."""
+        stranger = self.headers.get("Host", "").rpartition(":")[0] not in NAMES
+        for wrong, status, expected in ((stranger, HTTPStatus.FORBIDDEN, "this machine's name"), *checks):
+            if wrong:
+                self._refuse(status, f"Expected {expected}.")
+                return False
+        return True
 
     def _answer(self, episode: Episode, streamed: bool, traced: bool) -> None:
         words = episode.turns[-1].text

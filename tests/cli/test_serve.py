@@ -83,6 +83,29 @@ def test_the_last_agent_is_streamed(served: TeamServer) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "stop" and len(events[-1]["marft_trace"]) == 2
 
 
+def test_the_client_of_openai_talks_to_a_team(served: TeamServer) -> None:
+    openai = pytest.importorskip("openai", reason="openai is not installed (extra hosted)")
+    served.name = "runs/old"
+    with openai.OpenAI(
+        base_url=f"http://127.0.0.1:{served.server_address[1]}/v1", api_key="any", max_retries=0
+    ) as client:
+        assert [model.id for model in client.models.list()] == [client.models.retrieve("runs/old").id] == ["runs/old"]
+        chat = {"model": "runs/old", "messages": user("Say é.")["messages"]}
+        whole = client.chat.completions.create(**chat, temperature=0.5, extra_body={"marft_trace": True})
+        assert whole.choices[0].finish_reason == "stop" and whole.marft_trace[1]["agent"] == "actor_0"
+        with client.chat.completions.create(**chat, stream=True) as stream:
+            pieces = [chunk.choices[0].delta.content or "" for chunk in stream]
+        assert "".join(pieces) == whole.choices[0].message.content and len(pieces) > 2
+        with client.chat.completions.stream(**chat) as events:
+            assert events.get_final_completion().choices[0].message.content == whole.choices[0].message.content
+        with pytest.raises(openai.BadRequestError, match="Expected a message of a user"):
+            client.chat.completions.create(model="x", messages=[{"role": "system", "content": "x"}])
+        with pytest.raises(openai.InternalServerError, match="the endpoint did not answer"):
+            client.chat.completions.create(model="x", messages=user("outage")["messages"])
+        with pytest.raises(openai.NotFoundError, match="Expected /v1/models"):
+            client.models.retrieve("another")
+
+
 def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
     for body, status, expected in (
         ("{", 400, "Expected a message of a user"),
