@@ -44,8 +44,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def prepared() -> Iterator[None]:
     """Prepares what a command shows besides what it says itself.
 
-    * Warnings to users are a line that begins with ``note:``, without the place in the source; those of libraries name
-      the module.
+    * Warnings are a line that begins with ``note:``, without the line of the source. Those of libraries name the
+      module, and those that are for programmers the place.
     * Standard output shows what its encoding lacks as ``?``, as standard error does: libraries draw on it (``marft
       top``), and so does an environment's ``render``.
     * Logging does what Python does by itself. Else the first library that sets it up has every other's notices printed
@@ -59,9 +59,11 @@ def prepared() -> Iterator[None]:
     def written(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
     ) -> str:
+        module = Path(filename).stem
+        if category is not UserWarning:
+            return clean(f"note: {category.__name__}: {message} ({module}, line {lineno})\n")
         own = {"marft_algos", "marft_envs"} & set(Path(filename).parts)
-        note = f"note: {message}\n" if own else f"note: {message} ({Path(filename).stem})\n"
-        return clean(note) if category is UserWarning else before(message, category, filename, lineno, line)
+        return clean(f"note: {message}\n" if own else f"note: {message} ({module})\n")
 
     warnings.formatwarning = written
     try:

@@ -172,6 +172,7 @@ def test_warnings_are_notes_without_a_place_in_the_source() -> None:
     with terminal.prepared():
         ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)
         theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)
+        coders = warnings.formatwarning("c", RuntimeWarning, "/other/module.py", 3)
     assert ours == "note: a �[2J group\n"
-    assert theirs == "note: b (module)\n"
+    assert theirs == "note: b (module)\n" and coders == "note: RuntimeWarning: c (module, line 3)\n"
     assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)
