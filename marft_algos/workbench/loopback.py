@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+from collections.abc import Mapping
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -13,6 +15,32 @@ from marft_envs.errors import ConfigError
 HOST = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 """Of this machine, in a browser's address. Another name that leads here is a stranger's page (DNS rebinding)."""
+
+
+class LoopbackHandler(BaseHTTPRequestHandler):
+    """Answers requests, and says nothing of them: what is asked is its user's, and an address may hold a token."""
+
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "marft", ""
+    more_headers: Mapping[str, str] = {}
+    """Of every answer."""
+
+    @property
+    def is_strangers(self) -> bool:
+        """Whether a request came by another name than this machine's."""
+        return self.headers.get("Host", "").rpartition(":")[0] not in NAMES
+
+    def send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        """Sends an answer of this content type."""
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **self.more_headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
 
 
 class LoopbackServer(ThreadingHTTPServer):

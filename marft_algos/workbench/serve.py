@@ -9,7 +9,6 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
@@ -22,7 +21,7 @@ from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_algos.workbench.evaluation.options import POSED
-from marft_algos.workbench.loopback import NAMES, LoopbackServer
+from marft_algos.workbench.loopback import NAMES, LoopbackHandler, LoopbackServer
 from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
@@ -149,10 +148,8 @@ class TeamServer(LoopbackServer):
         super().__init__(_Handler, port)
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: TeamServer
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "marft", ""
     timeout = 600
 
     def do_GET(self) -> None:
@@ -160,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         models, path = "/v1/models", unquote(self.path)
         if self._is_right((path not in (models, f"{models}/{self.server.name}"), HTTPStatus.NOT_FOUND, models)):
             model = {"id": self.server.name, "object": "model", "created": 0, "owned_by": "marft"}
-            self._send(HTTPStatus.OK, json.dumps({"object": "list", "data": [model]} if path == models else model))
+            self._send(HTTPStatus.OK, {"object": "list", "data": [model]} if path == models else model)
 
     def do_POST(self) -> None:
         """Answers a chat; a page of a stranger cannot ask from a browser, which sends no JSON to others unasked."""
@@ -188,8 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_right(self, *checks: tuple[bool, HTTPStatus, str]) -> bool:
         """Whether nothing is wrong with a request's head; refuses it for the first thing that is."""
-        stranger = self.headers.get("Host", "").rpartition(":")[0] not in NAMES
-        for wrong, status, expected in ((stranger, HTTPStatus.FORBIDDEN, "this machine's name"), *checks):
+        for wrong, status, expected in ((self.is_strangers, HTTPStatus.FORBIDDEN, "this machine's name"), *checks):
             if wrong:
                 self._refuse(status, f"Expected {expected}.")
                 return False
@@ -203,25 +199,18 @@ class _Handler(BaseHTTPRequestHandler):
         if not streamed:
             choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
             answer = {**common, "object": "chat.completion", "choices": [choice], **more}
-            return self._send(HTTPStatus.OK, json.dumps(answer))
+            return self._send(HTTPStatus.OK, answer)
         pieces = [{"role": "assistant", "content": words[at : at + _PIECE]} for at in range(0, len(words), _PIECE)]
         events = []
         for delta in [*pieces, {}]:
             choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
             event = {**common, "object": "chat.completion.chunk", "choices": [choice], **({} if delta else more)}
             events.append(f"data: {json.dumps(event)}\n\n")
-        return self._send(HTTPStatus.OK, "".join(events) + "data: [DONE]\n\n", "text/event-stream")
+        self.send(HTTPStatus.OK, "text/event-stream", ("".join(events) + "data: [DONE]\n\n").encode())
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
         self.close_connection = True
-        self._send(status, json.dumps({"error": {"message": why, "type": status.phrase, "code": int(status)}}))
+        self._send(status, {"error": {"message": why, "type": status.phrase, "code": int(status)}})
 
-    def _send(self, status: HTTPStatus, body: str, kind: str = "application/json") -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))  # JSON is ASCII
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: what users ask is theirs."""
+    def _send(self, status: HTTPStatus, answer: object) -> None:
+        self.send(status, "application/json", json.dumps(answer).encode())

@@ -6,12 +6,10 @@ import json
 import secrets
 from collections.abc import Sequence
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler
 from importlib import resources
-from typing import Any
 from urllib.parse import parse_qsl
 
-from marft_algos.workbench.loopback import HOST, NAMES, LoopbackServer
+from marft_algos.workbench.loopback import HOST, LoopbackHandler, LoopbackServer
 from marft_algos.workbench.view.api import Api
 from marft_algos.workbench.view.sources import ViewSource
 from marft_envs.errors import MarftError
@@ -62,15 +60,14 @@ class ViewServer(LoopbackServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: ViewServer
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "marft", ""
     timeout = 60
     """Seconds; a connection that says nothing ends."""
+    more_headers = HEADERS
 
     def do_GET(self) -> None:
-        if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
+        if self.is_strangers:
             return self._say(HTTPStatus.FORBIDDEN, "This page belongs to the machine that it is on.")
         path, _, query = self.path.partition("?")
         first, _, inside = path.removeprefix("/").partition("/")
@@ -82,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
         page = self.server.pages.get(inside or "index.html")
         if page is None:
             return self._say(HTTPStatus.NOT_FOUND, "There is no such page.")
-        return self._send(HTTPStatus.OK, page[0], page[1])
+        return self.send(HTTPStatus.OK, f"{page[0]}; charset=utf-8", page[1])
 
     do_HEAD = do_GET
 
@@ -92,20 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
         except (MarftError, OSError) as error:
             status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
         # As ASCII: lone surrogates may occur in what models say, and UTF-8 has no place for them.
-        self._send(status, "application/json", json.dumps(answer, allow_nan=False).encode())
+        self.send(status, "application/json; charset=utf-8", json.dumps(answer, allow_nan=False).encode())
 
     def _say(self, status: HTTPStatus, text: str) -> None:
-        self._send(status, "text/plain", text.encode())
-
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Says nothing: the address holds the token."""
+        self.send(status, "text/plain; charset=utf-8", text.encode())
