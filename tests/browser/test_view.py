@@ -103,6 +103,23 @@ def test_seeds_of_a_benchmark_stand_together(visit: driver.Visit, tmp_path: Path
         server.shutdown()
 
 
+def test_a_legend_of_many_seeds_names_each_row_once_in_its_color(visit: driver.Visit, tmp_path: Path) -> None:
+    for name in ("marft", "grpo", "rloo", "mappo", "ippo"):
+        for seed in range(2):
+            write_run(tmp_path / f"runs/{name} · made-up · {seed}")
+    with ViewServer(open_sources([str(tmp_path / "runs")])) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit.open(server.address)
+        visit.page.locator("figure.wide .legend span").first.wait_for()
+        shown = visit.page.locator("figure.wide .legend span")
+        dots = visit.page.locator("table.sheet tbody th i")
+        assert shown.count() == dots.count() == 5 and sorted(shown.all_inner_texts())[0] == "grpo · made-up"
+        colors = [sample.get_attribute("stroke") for sample in shown.locator("line").all()]
+        assert colors == [dot.evaluate("dot => dot.style.background") for dot in dots.all()]
+        visit.page.goto("about:blank")
+        server.shutdown()
+
+
 def test_a_benchmark_begins_with_its_verdict(visit: driver.Visit, tmp_path: Path) -> None:
     bench = write_bench(tmp_path / "bench")
     with ViewServer(open_sources([str(bench.root)])) as server:

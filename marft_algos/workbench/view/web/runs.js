@@ -180,12 +180,13 @@ export class Runs {
       chart(lines, Math.max(width, 200), wide ? 230 : 150, options), el("div", { class: "legend" }, legend));
   }
 
-  /** A legend of many lines: the colour of each run, and the dashes of each policy. */
+  /** A legend of many lines: the colour of each run, or of its seeds together, and the dashes of each policy. */
   briefly(shown, lines) {
-    const runs = shown.map(([i]) => ({ color: color(i), label: visible(this.app.sources[i].name) }));
+    const name = (i) => visible(this.together ? family(this.app.sources[i].name) : this.app.sources[i].name);
+    const runs = new Map(shown.map(([i]) => [name(i), { color: this.shade(i), label: name(i) }]));
     const names = lines.filter((l) => !l.dots).map((l) => ({ dash: l.dash, label: l.name, color: "var(--soft)" }));
     const kinds = new Map(names.map((l) => [`${l.dash} ${l.label}`, l]));
-    return [...runs, ...(kinds.size > 1 ? kinds.values() : [])];
+    return [...runs.values(), ...(kinds.size > 1 ? kinds.values() : [])];
   }
 
   /** Iteration -> place on the x-axis of a run. */

@@ -24,7 +24,7 @@ function rows(sources, together) {
     const means = columns.map((column) => {
       const numbers = of.map(([, facts]) => leading(facts[column])).filter((x) => x !== null);
       const unit = /^[\d,.+−-]+(%| min)/.exec(of[0][1][column] ?? "")?.[1] ?? "", low = Math.min(...numbers), high = Math.max(...numbers);
-      const shown = (x) => x.toLocaleString("en", { minimumFractionDigits: +(unit === "%"), maximumFractionDigits: 1 });
+      const shown = (x) => x.toLocaleString("en", { minimumFractionDigits: +!!unit, maximumFractionDigits: unit || x < 1000 ? 1 : 0 });
       const mean = shown(numbers.reduce((a, b) => a + b, 0) / numbers.length), range = low < high ? ` (${shown(low)} to ${shown(high)})` : "";
       return [column, numbers.length ? mean + unit + range : of[0][1][column]];
     });
