@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -96,6 +97,8 @@ def _source(page: Any, config: Any) -> str:
     if address.startswith("files/"):
         return ""
     file = f"docs/website/{maker}.py" if maker else links.origin(address)
+    if (notebook := notebooks.FOLDER / f"{Path(address).stem}.ipynb").is_file() and maker == "notebooks":
+        maker, file = "", notebook.relative_to(links.ROOT).as_posix()
     if config.repo_url:
         where = f"{config.repo_url.rstrip('/')}/{config.edit_uri.removesuffix('docs/')}"
         file = f'<a href="{where}{file}">{file}</a>'

@@ -6,9 +6,11 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from mkdocs.config import load_config
 
 import marft_envs
 from marft_algos.algorithms.base import Algorithm
@@ -125,6 +127,37 @@ def test_every_formula_of_the_pages_is_set_and_its_words_are_text() -> None:
     assert formulas.line(r"f(\text{a}) \left[\text{b}\right]").count("</svg>") == 2
     with pytest.raises(ValueError, match="frak"):
         formulas.picture(r"\frak{")
+
+
+@pytest.mark.parametrize(
+    ("address", "file"),
+    [
+        ("tutorial.md", "docs/tutorial.md"),
+        ("contributing.md", "CONTRIBUTING.md"),
+        ("gallery/relay-v0.md", "docs/website/gallery.py"),
+        ("notebooks/own_team.md", "examples/notebooks/own_team.ipynb"),
+    ],
+)
+def test_a_page_says_which_file_to_edit_and_links_to_it_where_the_repository_has_an_address(
+    address: str, file: str
+) -> None:
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=address))
+    assert (ROOT / file).is_file() and MKDOCS["repo_url"] == "", "no address is made up"
+    plain = hooks.on_page_content("", page, SimpleNamespace(repo_url="", edit_uri=None), None)
+    assert f"Edit: {file}" in plain and plain.count("<a ") == 1 and 'contributing.html">how</a>' in plain
+    for host, at, edit in (
+        ("https://github.com", None, "edit/main/"),
+        ("https://git.made.up", "_edit/dev/docs/", "_edit/dev/"),
+    ):
+        config = load_config(str(ROOT / "mkdocs.yml"), repo_url=f"{host}/us/marft", edit_uri=at, hooks=[])
+        linked = hooks.on_page_content("", page, hooks.on_config(config), None)
+        assert f'<a href="{host}/us/marft/{edit}{file}">{file}</a>' in linked
+
+
+def test_what_a_site_takes_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b.html").write_bytes(bytes(1_500_000))
+    assert build.megabytes(tmp_path) == 1.5 and (build.MOST_MB, build.MOST_S) == (40, 240)
 
 
 def test_tables_of_numbers_are_not_searched_and_those_of_words_are() -> None:
