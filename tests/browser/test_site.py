@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,6 +116,35 @@ def test_a_page_can_be_read_by_all(visit: driver.Visit, site: str, name: str) ->
     visit.open(f"{site}/{PAGES[name]}")
     assert visit.page.evaluate(FAINT) == []
     assert visit.page.evaluate(UNNAMED) == []
+
+
+FOCUS = """() => { const e = document.activeElement, style = getComputedStyle(e);
+    return [e.innerText.trim(), !!e.closest("article"), style.outlineStyle !== "none" || style.boxShadow !== "none"]; }"""
+
+
+def test_the_keyboard_skips_the_menus_and_shows_where_it_is(visit: driver.Visit, site: str) -> None:
+    page = visit.page
+    visit.open(f"{site}/index.html")
+    page.keyboard.press("Tab")
+    assert page.evaluate(FOCUS)[0] == "Skip to content"
+    page.keyboard.press("Enter")
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        seen.append(page.evaluate(FOCUS))
+    assert all(inside and marked for _, inside, marked in seen), seen
+    assert {"Should I train a team?", "A first team", "a task of your own"} <= {words for words, *_ in seen}
+
+
+def test_what_a_page_shows_to_type_is_what_its_file_says(visit: driver.Visit, site: str) -> None:
+    """The files are what CI types: tests/project/test_newcomer.py."""
+    for name in ("tutorial", "first-task", "first-algorithm", "first-benchmark"):
+        visit.open(f"{site}/{name}.html")
+        written = re.findall(
+            r"```sh\n(.*?)\n```", (driver.ROOT / f"docs/{name}.md").read_text(encoding="utf-8"), re.DOTALL
+        )
+        shown = visit.page.locator("article .language-sh pre > code").all_inner_texts()
+        assert [text.strip() for text in shown] == written
 
 
 def test_from_the_first_page_a_newcomer_reaches_what_there_is_to_do(visit: driver.Visit, site: str) -> None:
