@@ -8,8 +8,8 @@
 Needs Python 3.12 or newer for the server, and the network for its packages, which go into an environment of their own.
 A base of 100,000 parameters is made from demonstrations in which the planner of ``relay-v0`` names the wrong digit, so
 that the team scores less than chance; the server serves it, and ``marft train --tinker`` trains an adapter each for
-planner and solver. Prints and stores (``skyrl.json``) scores, times and versions; exits with 1 if the team does not
-reach .9.
+planner and solver. Prints and stores (``skyrl.json``) scores, times and versions; exits with 1 unless the last two
+evaluations reach .9.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ ENGINE = {
 """Places for policies, also for those of a run that has just ended, and for probes. What is trained on at once is
 compiled for its number of rows, which is another one in each minibatch unless it is 1; samples are filled up."""
 TRAINING = shlex.split(
-    "grpo --preset toy --env relay-v0 --iterations 25 --episodes-per-iteration 128 --group-size 16 --epochs 1"
+    "grpo --preset toy --env relay-v0 --iterations 15 --episodes-per-iteration 128 --group-size 16 --epochs 1"
     " --minibatches 4 --lr 1e-3 --anneal 25 --kl-coef 0.1 --kl-stop none --max-grad-norm none --lora-alpha 32"
     " --eval-every 5 --eval-episodes 64 --save-every 5"
 )
-"""The server does not clip gradients, and counts adapters of rank r 32 / r times."""
+"""The server does not clip gradients, and counts adapters of rank r 32 / r times. The rate would be 0 after 25."""
 
 
 # The base --------------------------------------------------------------------------------------------------
@@ -179,16 +179,15 @@ def _answers(url: str) -> bool:
 
 def trained(base: Path, url: str, out: Path, more: list[str]) -> dict[str, Any]:
     """Trains the team on the server; returns scores before and after, seconds, and the command."""
-    arguments = [*TRAINING, "--models", str(base), *more]
     run = out / "runs" / "relay"
     shutil.rmtree(run, ignore_errors=True)
     began = time.monotonic()
-    words = [*arguments, "--tinker", url, "--runs-dir", str(run.parent), "--name", run.name]
+    words = [*TRAINING, "--models", str(base), *more, "--tinker", url, "--runs-dir", str(run.parent), "--name", run.name]
     subprocess.run([sys.executable, "-m", "marft_algos", "train", *words], check=True)
     rows = RunFolder(run).metrics()
     scores = {str(row["iteration"]): row["eval/success"] for row in rows if "eval/success" in row}
     return {
-        "command": " ".join(["marft train", *words]),
+        "command": " ".join(["marft train", *TRAINING, *more]),
         "seconds": round(time.monotonic() - began),
         "episodes": int(sum(row.get("episodes", 0) for row in rows)),
         "scores": scores,
@@ -211,7 +210,7 @@ def main() -> int:
         found = {"versions": versions(python), **trained(out / "base", url, out, more)}
     (out / "skyrl.json").write_text(json.dumps(found, indent=1) + "\n")
     say(json.dumps(found, indent=1))
-    return 0 if list(found["scores"].values())[-1] >= ENOUGH else 1
+    return 0 if min(list(found["scores"].values())[-2:]) >= ENOUGH else 1
 
 
 if __name__ == "__main__":
