@@ -5,13 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from marft_algos.config import keys
 from marft_envs.errors import MarftError
@@ -65,8 +66,8 @@ class Deadline:
         return time.monotonic() >= self._until
 
     def watch(self, line: socket.socket) -> None:
-        """Shuts a new connection down when the time comes, so that who reads from it or writes to it goes on."""
-        line = line.dup()  # TLS takes the socket itself over
+        """Shuts a connection down when the time comes, so that who reads from it or writes to it goes on."""
+        line = line.dup()  # which outlives the connection
         timer = threading.Timer(max(self._until - time.monotonic(), 0.0), _shut, (line,))
         timer.daemon = True
         timer.start()
@@ -89,10 +90,31 @@ class _Plain(http.client.HTTPConnection):
     """Knows no proxy and follows no redirect: one's own servers, and a key that is for the host that was named."""
 
     deadline: Deadline
+    line: socket.socket | None = None
+    whole = False
+    """The last answer was read to its end, and the server keeps the connection open."""
 
     def connect(self) -> None:
         super().connect()
-        self.deadline.watch(self.sock)
+        self.line = self.sock.dup()  # TLS takes the socket itself over
+        self.deadline.watch(self.line)
+
+    def idle(self) -> bool:
+        """Returns whether another request may be sent: the server has not closed it meanwhile, or said more."""
+        return self.line is not None and not select.select([self.line], [], [], 0)[0]
+
+    def take(self, deadline: Deadline, timeout: float) -> None:
+        """Prepares for a request."""
+        self.deadline, self.whole = deadline, False
+        if self.line is not None:
+            self.sock.settimeout(timeout)
+            deadline.watch(self.line)
+
+    def close(self) -> None:
+        super().close()
+        if self.line is not None:
+            self.line.close()
+        self.line = None
 
 
 class _Secure(http.client.HTTPSConnection, _Plain):
@@ -107,11 +129,15 @@ class EngineServer:
         timeout: Seconds one request may take, from the connection to the end of the answer.
         key: For this server alone.
         header: What the key is sent as; a bearer token by default.
+        keep: Send later requests over connections that are open: many small ones, of which a server knows the repeated.
     """
 
-    def __init__(self, url: str, timeout: float, key: str | None = None, header: str = "") -> None:
+    def __init__(
+        self, url: str, timeout: float, key: str | None = None, header: str = "", *, keep: bool = False
+    ) -> None:
         self.url, self._timeout, self._key = url.removesuffix("/v1"), timeout, key
-        self._headers = {"Content-Type": "application/json", "Connection": "close"}
+        self._headers = {"Content-Type": "application/json"} | ({} if keep else {"Connection": "close"})
+        self._keep, self._open = keep, list[_Plain]()
         if key:
             self._headers |= {header: key} if header else {"Authorization": f"Bearer {key}"}
         self.down = False
@@ -164,22 +190,42 @@ class EngineServer:
     ) -> tuple[bytes, str]:
         """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""
         parts, deadline = urlsplit(self.url + path), Deadline(timeout)
-        with closing(deadline):
-            try:
-                connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
-                connection.deadline = deadline
-                with closing(connection):
-                    target = parts._replace(scheme="", netloc="").geturl()
-                    connection.request(method, target, body, {**self._headers, **(headers or {})})
-                    answer = connection.getresponse()
+        target = parts._replace(scheme="", netloc="").geturl()
+        try:
+            with self._connection(parts, timeout, deadline) as connection, closing(deadline):
+                connection.request(method, target, body, {**self._headers, **(headers or {})})
+                answer = connection.getresponse()
+                try:
                     if answer.status >= 300:
                         raise self._refusal(answer)
                     return self._read(answer, deadline, most or ANSWER_BYTES), answer.headers.get_content_type()
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                if isinstance(error, MarftError):
-                    raise
-                problem = "no whole answer in time" if deadline.passed else error
-                raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
+                finally:
+                    connection.whole = answer.isclosed() and not answer.will_close
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, MarftError):
+                raise
+            problem = "no whole answer in time" if deadline.passed else error
+            raise ServerDown(self.masked(f"{self.url}: {problem}")) from None
+
+    @contextmanager
+    def _connection(self, parts: SplitResult, timeout: float, deadline: Deadline) -> Iterator[_Plain]:
+        """Yields a connection for one request: one that is open, else a new one."""
+        found = None
+        while self._open and found is None:
+            with suppress(IndexError):  # another thread has taken the last
+                found = self._open.pop()
+            if found is not None and not found.idle():
+                found.close()
+                found = None
+        connection = found or (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
+        connection.take(deadline, timeout)
+        try:
+            yield connection
+        finally:
+            if self._keep and connection.whole:
+                self._open.append(connection)
+            else:
+                connection.close()
 
     def _read(self, answer: http.client.HTTPResponse, deadline: Deadline, most: int) -> bytes:
         """Returns the whole answer; one that the deadline has cut looks like one that has ended."""
