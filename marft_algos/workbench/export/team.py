@@ -25,9 +25,11 @@ FOLDER = "team"
 _FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 _HERE = (
     *("start", "start_values", "warm_start", "warm_episodes"),
-    *("adapters", "adapter_dir", "loggers", "runs_dir", "name"),
+    *("adapters", "adapter_dir", "loggers", "runs_dir", "name", "tinker"),
 )
 """Settings of the run alone, or of the machine: they go back to their defaults."""
+_NOT_HERE = "tinker.json"
+"""Where a server has the weights beside the adapter: an export plays without it."""
 
 
 def unplayable(wanted: Wanted) -> str:
@@ -44,7 +46,7 @@ def write(wanted: Wanted, out: Path) -> None:
     for policy, base in wanted.policies.items():
         source, target = wanted.checkpoint / "policies" / policy, step / "policies" / policy
         target.mkdir(parents=True)
-        for file in (file for pattern in _FILES for file in sorted(source.glob(pattern))):
+        for file in (file for pattern in _FILES for file in sorted(source.glob(pattern)) if file.name != _NOT_HERE):
             shutil.copyfile(file, target / file.name)
         if (described := target / "adapter_config.json").is_file():  # which names a folder of this machine
             name_base(described, described, _model(base, wanted, out))
@@ -61,6 +63,9 @@ def write(wanted: Wanted, out: Path) -> None:
 def _config(wanted: Wanted, out: Path) -> TrainConfig:
     """Returns the run's settings, with models and data as others name them."""
     config = wanted.team.config
+    if config.tinker:  # nothing of its updates ran here
+        default = dataclasses.replace(config.algorithm, micro_tokens=type(config.algorithm)().micro_tokens)
+        config = config.changed(algorithm=default)
     known = {base.spec: _model(base, wanted, out) for base in wanted.policies.values()}
     models = config.models
     changes: dict[str, Any] = {
