@@ -62,7 +62,7 @@ class TinkerServer:
     def __init__(self, endpoint: Endpoint, pause: float = _FIRST_PAUSE) -> None:
         key = endpoint.key() if endpoint.key_env else None
         self.url, self._timeout, self._pause = endpoint.urls[0], endpoint.timeout, pause
-        self._http = EngineServer(self.url, self._timeout, key or "tml-none", "X-API-Key")
+        self._http = EngineServer(self.url, self._timeout, key or "tml-none", "X-API-Key", keep=True)
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="tinker")
         self._numbers, self._lock, self._over = itertools.count(1), threading.Lock(), threading.Event()
         self.counts = {"requests": 0.0, "retries": 0.0, "bytes_out": 0.0, "bytes_in": 0.0, "seconds": 0.0}
@@ -263,14 +263,18 @@ class Model:
     def step(self, rows: Sequence[Row], adam: Mapping[str, float]) -> dict[str, float]:
         """Adds the rows' gradients by ``importance_sampling`` and takes Adam's step; returns the step's metrics.
 
-        One round trip: the step is asked for behind the rows, without waiting for them.
+        One round trip: the step is asked for behind the rows, without waiting for them. ``gap`` among the metrics is
+        the mean difference of the log-probs that were sent from those at the server's weights, in nats.
         """
         pieces = self._send(rows, "importance_sampling", False)
         body = {"model_id": self.id, "seq_id": next(self._numbers), "adam_params": dict(adam), "type": "optim_step"}
         done = self.server.start("optim_step", body)
-        for piece in pieces:
-            piece()
-        metrics = self.server._json(*done()).get("metrics") or {}
+        found = [scored for piece in pieces for scored in piece()]
+        gaps = [
+            np.abs(now - row.inputs["logprobs"])[row.inputs["advantages"] != 0]
+            for now, row in zip(found, rows, strict=True)
+        ]
+        metrics = (self.server._json(*done()).get("metrics") or {}) | {"gap": np.concatenate(gaps).mean()}
         return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
 
     def save(self, name: str) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from marft_algos.engines.base import EngineBase, failure, too_long
 from marft_algos.engines.usage import Meter
 from marft_algos.tinker.client import TinkerError, sample
@@ -28,19 +30,19 @@ class TinkerEngine(EngineBase):
 
     def __init__(self, team: RemoteTeam, price_in: float = 0.0, price_out: float = 0.0) -> None:
         self._team, self._meter = team, Meter(price_in, price_out)
-        self._samplers: dict[str, tuple[str, int]] = {}
 
     def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
         """Takes a snapshot of the policy's weights, which replies come from until the next."""
-        self._samplers[policy] = self._team.remote[policy].model.sampler(), version
+        self._team.remote[policy].publish(version)
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order; all are in flight together, as many as may be.
 
         A reply that does not come in time, or cannot be one, is ``StopReason.ERROR``.
         """
-        for policy in {request.policy for request in requests} - set(self._samplers):
-            self.publish(policy, self._team.version)
+        for policy in {request.policy for request in requests}:
+            if self._team.remote[policy].sampler is None:  # at first, and when other weights were loaded
+                self.publish(policy, self._team.version)
         jobs = []
         for request in requests:
             remote = self._team.remote[request.policy]
@@ -67,7 +69,8 @@ class TinkerEngine(EngineBase):
         return reply
 
     def _reply(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
-        (sampler, version), chat = self._samplers[request.policy], remote.chat
+        assert remote.sampler is not None
+        (session, version, heard), chat = remote.sampler, remote.chat
         if len(request.prompt_ids) + params.max_new_tokens > chat.context:
             whose = f"the model '{chat.spec}'"
             return too_long(len(request.prompt_ids), params.max_new_tokens, chat.context, whose, version)
@@ -79,11 +82,14 @@ class TinkerEngine(EngineBase):
             "top_p": 1.0,
         }
         try:
-            said = sample(remote.server, sampler, request.prompt_ids, chat.vocabulary, **settings)
+            said = sample(remote.server, session, request.prompt_ids, chat.vocabulary, **settings)
         except TinkerError as error:
             return failure(str(error), version)
         ended = bool(said.ids) and said.ids[-1] in chat.end_ids
         if ended != said.stopped:
             return failure(f"the server says stopped: {said.stopped} after tokens {said.ids[-3:]}", version)
+        if not params.greedy and params.temperature == 1.0:
+            unsaid = np.full(len(request.prompt_ids) - 1, np.nan, np.float32)
+            heard[*map(int, request.prompt_ids), *said.ids] = np.concatenate([unsaid, said.logprobs])
         reason = StopReason.EOS if ended else StopReason.LENGTH
         return Generation(said.ids, said.logprobs, reason, version, chat.text_of(said.ids))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,22 @@ from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.policy import PolicySet
 from marft_algos.tinker import saved
 from marft_algos.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
-from marft_algos.tinker.dialect import Dialect
+from marft_algos.tinker.dialect import NEAR, Dialect
 from marft_algos.tinker.wire import Row
 from marft_algos.types import FloatArray
 from marft_envs.errors import ConfigError
+
+EQUAL = 1e-5
+"""Difference of log-probs of sampler and trainer, in nats, that is rounding: what was sampled is then scored, too."""
+
+
+class Sampler(NamedTuple):
+    """A snapshot of a policy's weights, which replies come from."""
+
+    session: str
+    version: int
+    heard: dict[tuple[int, ...], FloatArray]
+    """Rows that it has written -> log-probs [T] of their targets; NaN: of what it has not written."""
 
 
 class RemotePolicy:
@@ -49,6 +61,7 @@ class RemotePolicy:
         """Ids of a row -> the gradient [T] of its log-probs: equal rows are one, as what they say may cancel out."""
         self._known: dict[tuple[int, ...], FloatArray] = {}
         """Log-probs of rows at the present weights."""
+        self.sampler: Sampler | None = None
         self._reference = ""
 
     @property
@@ -63,7 +76,7 @@ class RemotePolicy:
         """Begins with weights that the server has saved, and with a fresh optimiser unless ``go_on`` says otherwise."""
         if self._model is not None:
             self._model.unload()
-        self._model, self._state, self._goes_on = None, state, False
+        self._model, self._state, self._goes_on, self.sampler = None, state, False, None
         self.forget()
 
     def go_on(self) -> None:
@@ -76,14 +89,27 @@ class RemotePolicy:
             self._model.unload()
         self.server.close()
 
-    def forget(self) -> None:
-        """Lets go of what was true of the weights before."""
-        self.kept.clear()
-        self._known.clear()
+    def publish(self, version: int) -> None:
+        """Takes a snapshot of the weights: replies come from it until the next.
 
-    def score(self, rows: Sequence[tuple[int, ...]]) -> list[FloatArray]:
-        """Returns the log-probs [T] of each row's targets at the present weights; no row is sent twice."""
-        new = [row for row in dict.fromkeys(rows) if row not in self._known]
+        If samplers score as the trainer does, what this one writes is known until the next step.
+        """
+        self.sampler = Sampler(self.model.sampler(), version, self._known if self.dialect.gap < EQUAL else {})
+
+    def forget(self) -> None:
+        """Lets go of what was true of the weights before; a sampler that still writes tells nobody."""
+        self.kept.clear()
+        self._known = {}
+
+    def score(self, rows: Sequence[tuple[int, ...]], starts: Sequence[int] = ()) -> list[FloatArray]:
+        """Returns the log-probs [T] of each row's targets at the present weights; no row is sent twice.
+
+        Args:
+            rows: Their ids.
+            starts: The first target of each that counts: log-probs before it may be NaN.
+        """
+        wanted = zip(rows, starts or [0] * len(rows), strict=True)
+        new = dict.fromkeys(x for x, i in wanted if x not in self._known or np.isnan(self._known[x][i:]).any())
         self._known |= zip(new, self.model.forward([Row(row) for row in new]), strict=True)
         return [self._known[row] for row in rows]
 
@@ -148,10 +174,17 @@ class RemoteOptimiser:
                 f"The gradient of '{self._name}' is not finite, and was not sent; lower its learning rate or the"
                 " reward's scale."
             )
-        scored = zip(kept.items(), self._policy.score(list(kept)), strict=True)
-        rows = [self._policy.dialect.carrier(ids, now, grad, len(kept)) for (ids, grad), now in scored]
+        starts = [int(grad.nonzero()[0][0]) for grad in kept.values()]
+        scored = zip(kept.items(), self._policy.score(list(kept), starts), strict=True)
+        rows = [self._policy.dialect.carrier(ids, np.nan_to_num(x), grad, len(kept)) for (ids, grad), x in scored]
         metrics = self._policy.model.step(rows, {**self._adam, "learning_rate": self._lr})
         self._policy.forget()
+        if not metrics["gap"] < NEAR:
+            raise UpdateError(
+                f"The log-probs that '{self._name}' was trained by are {metrics['gap']:.3g} nats a token off those of"
+                " the server's trainer: learner and sampler differ, as if its samplers were late. Go on from the last"
+                " checkpoint: marft train --resume RUN"
+            )
         norm = grad_norm(metrics)
         if norm is not None and not math.isfinite(norm):
             raise UpdateError(
@@ -241,8 +274,8 @@ class RemoteTeam(PolicySet):
                 f"The weights of '{policy}' are on a Tinker server, which scores at temperature 1 and knows no"
                 " entropies. Type: --temperature 1 --entropy-coef 0"
             )
-        rows = _rows(input_ids, action_mask)
-        values = _masked(remote.score(rows), action_mask)
+        rows, starts = _rows(input_ids, action_mask), action_mask[:, 1:].int().argmax(1).tolist()
+        values = _masked(remote.score(rows, starts), action_mask)
         if torch.is_grad_enabled():
             values = _Carried.apply(torch.zeros((), requires_grad=True), values, remote, rows)
         return values, -values.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from marft_algos.config import endpoints, keys
 from marft_algos.config.endpoints import Endpoint, check_one_process
@@ -16,8 +16,6 @@ from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.models.policy import PolicySet
-from marft_algos.tinker.engine import TinkerEngine
-from marft_algos.tinker.policies import RemoteTeam
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError
@@ -85,8 +83,10 @@ def make_engine(
         engines = dict.fromkeys(policies.here, native)
     for endpoint, names in groups.items():
         engine: RolloutEngine
-        if endpoint.kind == "tinker" and isinstance(policies, RemoteTeam):
-            engines |= dict.fromkeys(names, TinkerEngine(policies, endpoint.price_in, endpoint.price_out))
+        if endpoint.kind == "tinker" and policies is not None:
+            from marft_algos.tinker.engine import TinkerEngine
+
+            engines |= dict.fromkeys(names, TinkerEngine(cast(Any, policies), endpoint.price_in, endpoint.price_out))
             continue
         engine = _remote(endpoint, names, policies)
         engine = engine if ledger is None else LedgerEngine(engine, endpoint, ledger)

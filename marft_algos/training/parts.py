@@ -23,8 +23,7 @@ from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.rollout.selfplay import Pool
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
-from marft_algos.tinker.policies import RemoteTeam
-from marft_algos.training import hosting, remote, setup
+from marft_algos.training import hosting, setup
 from marft_algos.training.placement import placed
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
 from marft_algos.training.setup import EnvFactory
@@ -113,6 +112,8 @@ def build(
         group = group or Alone()
         algorithm = make_algorithm(spec, setup.sampling(config))
         if spec.remote:
+            from marft_algos.training import remote
+
             spec = remote.settled(spec, algorithm, group.size)
         hosting.reach(spec)
         spec, shard = placed(spec, first, group, loaded=model is not None)
@@ -131,7 +132,7 @@ def build(
         trunk = remote.trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
-    steps = policies.optimiser if isinstance(policies, RemoteTeam) else LocalOptimiser
+    steps: MakeOptimiser = getattr(policies, "optimiser", LocalOptimiser)
     drawn = pool, curriculum, followed, steps, trunk
     return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, *drawn)
 

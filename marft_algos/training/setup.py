@@ -26,7 +26,6 @@ from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, ProblemSplit, TaskError
 from marft_algos.rollout.preferences import Preferences
 from marft_algos.runs import checkpoint, checksums, start
-from marft_algos.training import remote
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
@@ -195,6 +194,8 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
         shards=shards,
     )
     if elsewhere:
+        from marft_algos.training import remote
+
         policies = remote.team(spec, policies, make_renderer(spec))
     if begun := start.loaded(config, spec.local):
         checkpoint.load_policies(start.locate(config.start).weights, policies, begun)

@@ -10,6 +10,7 @@ import copy
 import io
 import itertools
 import json
+import socket
 import struct
 import tarfile
 import tempfile
@@ -62,6 +63,8 @@ class TinkerServer:
         self.after: Callable[[str, int], None] = lambda path, count: None
         """Called before the answer is sent."""
         self.asked: list[tuple[str, Any]] = []
+        self.connections = 0
+        """How many were opened."""
         self._model = AutoModelForCausalLM.from_pretrained(locate(base), dtype=torch.float32).eval()
         self._team: PeftModel | None = None
         self.models: dict[str, dict[str, Any]] = {}
@@ -107,6 +110,12 @@ class TinkerServer:
         server = self
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+
+            def setup(self) -> None:
+                super().setup()
+                server.connections += 1
+
             def do_GET(self) -> None:
                 self.work({})
 
@@ -133,7 +142,8 @@ class TinkerServer:
                     if isinstance(answer, dict) and "Location" in answer:
                         status, headers["Location"] = 302, answer["Location"]
                 except ConnectionAbortedError:
-                    self.connection.close()
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
                     return
                 except Exception as error:
                     status = error.status if isinstance(error, Refused) else 400

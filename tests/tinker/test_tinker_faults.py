@@ -106,12 +106,27 @@ def test_a_sampler_that_lags_behind_is_found(server: TinkerServer, tmp_path: Pat
     late = both.collect(1)
     with pytest.raises(StaleError, match="sampled by version 0"):
         both.remote.learner.update(late, 1)
-    engine: Any = both.remote.parts.engine._get("planner_0")  # type: ignore[attr-defined]
-    engine._samplers = {
-        policy: (sampler, 1) for policy, (sampler, _) in engine._samplers.items()
-    }  # it says: the new one
-    with pytest.raises(UpdateError, match="learner and sampler differ"):
+    for policy in both.team.remote.values():
+        assert policy.sampler is not None
+        policy.sampler = policy.sampler._replace(version=1)  # it says: the new one
+    with pytest.raises(UpdateError, match="learner and sampler differ by"):
         both.remote.learner.update(both.collect(2), 2)
+
+
+def test_a_server_whose_new_samplers_have_old_weights_is_found_by_the_step(
+    server: TinkerServer, tmp_path: Path
+) -> None:
+    both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4, "lr": 0.05})
+    old = {name: policy.sampler for name, policy in both.team.remote.items()}
+    both.update(0)
+    for name, policy in both.team.remote.items():
+        sampler, late = policy.sampler, old[name]
+        assert sampler is not None and late is not None
+        server._paths[sampler.session] = server._paths[late.session]
+    forwards, steps = server.count("forward_backward"), server.count("optim_step")
+    with pytest.raises(UpdateError, match=r"nats a token off those of the server's trainer.*marft train --resume RUN"):
+        both.remote.learner.update(both.collect(1), 1)
+    assert server.count("forward_backward") - forwards == server.count("optim_step") - steps == 1
 
 
 def test_a_dialect_that_destroys_weights_is_seen_and_trains_all_the_same(server: TinkerServer, tmp_path: Path) -> None:

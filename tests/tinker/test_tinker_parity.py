@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,37 @@ def test_a_policy_is_untouched_by_the_steps_of_another(server: TinkerServer, tmp
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(np.array_equal(a, b) for a, b in zip(scores, both.remote.learner.rescore(rows), strict=True))
     assert both.apart("planner_0") < 1e-4 and planner[0].keys() == planner[1].keys()
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.01])
+def test_what_was_just_sampled_is_not_scored_again(gap: float, server: TinkerServer, tmp_path: Path) -> None:
+    """Unless samplers round otherwise than the trainer; what is learnt is the same."""
+    both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4, "lr": RATE, "epochs": 2, "kl_coef": 0.0})
+    for policy in both.team.remote.values():
+        assert policy.dialect.gap < 1e-5
+        policy.dialect = dataclasses.replace(policy.dialect, gap=gap)
+        policy.publish(0)
+    before = len(server.asked)
+    both.update(0)
+    asked = [body["forward_only"] for path, body in server.asked[before:] if path == "forward_backward"]
+    assert asked.count(False) == 8 and asked.count(True) == (6 if gap == 0.0 else 8), "two minibatches, two epochs"
+    assert all(both.apart(policy) < 1e-6 for policy in POLICIES)
+
+
+def test_a_text_that_was_written_in_part_is_scored_where_more_of_it_counts(
+    server: TinkerServer, tmp_path: Path
+) -> None:
+    both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4})
+    team = both.team
+    both.collect(0)
+    turn = team.remote["solver_0"].sampler
+    assert turn is not None
+    row, heard = next(iter(turn.heard.items()))
+    start, ids = int(np.isnan(heard).sum()), torch.tensor([row])
+    for first, sent in ((start + 1, 0), (start - 1, 1), (start - 1, 0)):
+        before, mask = server.count("forward_backward"), torch.zeros_like(ids, dtype=torch.bool)
+        mask[0, first:] = True
+        scored = team.logprobs("solver_0", ids, mask)[0]
+        assert server.count("forward_backward") - before == sent and bool(scored.isfinite().all())
+        if first > start:
+            np.testing.assert_allclose(scored[0, first - 1 :].detach(), heard[first - 1 :], atol=1e-6)
