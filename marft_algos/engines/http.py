@@ -200,7 +200,8 @@ class EngineServer:
                         raise self._refusal(answer)
                     return self._read(answer, deadline, most or ANSWER_BYTES), answer.headers.get_content_type()
                 finally:
-                    connection.whole = answer.isclosed() and not answer.will_close
+                    connection.whole = not answer.will_close and (answer.isclosed() or answer.length == 0)
+                    answer.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
             if isinstance(error, MarftError):
                 raise

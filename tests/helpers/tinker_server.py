@@ -16,7 +16,7 @@ import tarfile
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class TinkerServer:
         self.asked: list[tuple[str, Any]] = []
         self.connections = 0
         """How many were opened."""
+        self._open: list[socket.socket] = []
         self._model = AutoModelForCausalLM.from_pretrained(locate(base), dtype=torch.float32).eval()
         self._team: PeftModel | None = None
         self.models: dict[str, dict[str, Any]] = {}
@@ -84,6 +85,13 @@ class TinkerServer:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+    def hang_up(self) -> None:
+        """Closes the connections that nobody has used for a while, as servers do."""
+        for connection in self._open:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
 
     def count(self, path: str) -> int:
         """How often a path was asked for."""
@@ -115,6 +123,7 @@ class TinkerServer:
             def setup(self) -> None:
                 super().setup()
                 server.connections += 1
+                server._open.append(self.connection)
 
             def do_GET(self) -> None:
                 self.work({})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -245,3 +246,28 @@ def test_a_critic_with_another_tokenizer_is_refused(server: TinkerServer, tmp_pa
     table = {"url": server.url, "critic": "embedded"}
     with pytest.raises(ConfigError, match="has another tokenizer"):
         marft_algos.build(settings(Path(server.base), tmp_path, tinker=table, algo="mappo"))
+
+
+def test_requests_go_over_connections_that_are_open_until_the_server_closes_them(server: TinkerServer) -> None:
+    line = connect(server)
+    model = weights(server, line)
+    opened, asked = server.connections, len(server.asked)
+    for _ in range(5):
+        model.forward([Row(IDS)])
+    assert server.connections == opened and len(server.asked) >= asked + 10
+    line.taken()
+    server.hang_up()
+    model.forward([Row(IDS)])
+    assert server.connections == opened + 1 and line.taken()["retries"] == 0
+    held = threading.Event()
+
+    def holds(path: str, count: int) -> None:
+        held.wait(5)
+
+    server.intercept = holds
+    began = time.monotonic()
+    with pytest.raises(TinkerError, match="has not answered forward_backward within 2 s"):
+        model.forward([Row(IDS)])
+    assert time.monotonic() - began < 4, "a connection that was open has a deadline, too"
+    held.set()
+    line.close()
