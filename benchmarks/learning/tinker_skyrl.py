@@ -182,7 +182,8 @@ def trained(base: Path, url: str, out: Path, more: list[str]) -> dict[str, Any]:
     run = out / "runs" / "relay"
     shutil.rmtree(run, ignore_errors=True)
     began = time.monotonic()
-    words = [*TRAINING, "--models", str(base), *more, "--tinker", url, "--runs-dir", str(run.parent), "--name", run.name]
+    here = ["--tinker", url, "--runs-dir", str(run.parent), "--name", run.name]
+    words = [*TRAINING, "--models", str(base), *more, *here]
     subprocess.run([sys.executable, "-m", "marft_algos", "train", *words], check=True)
     rows = RunFolder(run).metrics()
     scores = {str(row["iteration"]): row["eval/success"] for row in rows if "eval/success" in row}

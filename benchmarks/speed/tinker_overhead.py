@@ -48,13 +48,15 @@ def measured(config: settings.TrainConfig) -> dict[str, float]:
 def arithmetic(trip: float) -> dict[str, float]:
     """Returns what round trips and bytes add to an iteration of the 7B model, in seconds.
 
-    A request that is new opens a connection, which is a round trip more, and with TLS another; work takes one request
-    to begin and one to fetch.
+    Work takes one request to begin and one to fetch. Connections stay open, but a server closes those of an iteration
+    before: opening them is a round trip, and with TLS another. Forward passes are left out of the first minibatch
+    where the server's samplers score as its trainer does; here they are counted.
     """
     tokens = EPISODES * TURNS * (PROMPT + REPLY)
-    work = 2 * 3 * trip
+    work = 2 * trip
     steps = TURNS * EPOCHS * MINIBATCHES
-    waits = {"replies": TURNS * work, "publishing": TURNS * work, "forward": steps * work, "step": steps * work}
+    waits = {"connections": 2 * trip, "replies": TURNS * work, "publishing": TURNS * work}
+    waits |= {"forward": steps * work, "step": steps * work}
     out = EPISODES * TURNS * PROMPT * 6 + tokens * EPOCHS * sum(TOKEN_OUT.values())  # prompts are JSON
     back = EPISODES * TURNS * REPLY * 8 + tokens * EPOCHS * TOKEN_BACK * 2
     return {**waits, "bytes": (out + back) / LINE}
