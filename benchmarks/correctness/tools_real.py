@@ -1,7 +1,7 @@
 """Published tool-use tasks in our environments: are the gold results reproduced, and what does a fresh episode cost?
 
     python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--tau2 FOLDER] [--wrong 1000] [--json]
-    python -m benchmarks tools_real --tau2 FOLDER                # this part alone
+    python -m benchmarks tools_real --tau2 FOLDER [--domains retail airline]     # this part alone, or some of it
 
 FOLDER holds ``tools/tau`` and, for ``bfcl``, ``tools/bfcl``. ``--bfcl`` names the folder of the ``bfcl-eval`` package
 where it is not installed (``pip install --no-deps --target FOLDER bfcl-eval mpmath``); without the package the bfcl
@@ -283,6 +283,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with tools/tau and tools/bfcl")
     parser.add_argument("--bfcl", type=Path, help="folder of the bfcl-eval package, if it is not installed")
     parser.add_argument("--tau2", type=Path, help="folder of the packages tau2 and inspect_evals")
+    parser.add_argument("--domains", nargs="+", choices=packages.EVERY, default=packages.EVERY, help="those of tau2")
     parser.add_argument("--wrong", type=int, default=1000, help="wrong trajectories to compare verdicts on")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     args = parser.parse_args()
@@ -295,7 +296,7 @@ def main() -> None:
             findings["bfcl"] = bfcl(args.data / "tools" / "bfcl", args.bfcl, args.wrong)
         except MissingExtraError as error:
             findings["bfcl"] = {"left out": str(error)}
-    for name in packages.EVERY if args.tau2 is not None else ():
+    for name in args.domains if args.tau2 is not None else ():
         findings[f"tau2/{name}"] = tau2(args.tau2, name, args.wrong // 5)
     findings["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
     if args.json:
