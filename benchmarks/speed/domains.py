@@ -16,7 +16,7 @@ import itertools
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -73,7 +73,7 @@ def measured(env: Any, episodes: int) -> dict[str, float]:
         start = time.process_time()
         resets = min(resets, play())
         best = min(best, time.process_time() - start)
-    task, inside = env.unwrapped.task, Counter[str]()
+    task, inside = env.unwrapped.task, defaultdict[str, float](float)
     if hasattr(task, "domain"):
         with ExitStack() as stack:
             for owner, name in itertools.product((type(task.domain), type(task.live.world)), PARTS):
@@ -90,7 +90,7 @@ PARTS = ("open", "call", "state_hash", "grade")
 """Of a domain and its world; what is spent in one while in another counts for the other, too."""
 
 
-def counted(function: Any, name: str, into: Counter[str]) -> Any:
+def counted(function: Any, name: str, into: defaultdict[str, float]) -> Any:
     """The function, whose CPU seconds are added up."""
 
     def run(*args: Any, **kwargs: Any) -> Any:

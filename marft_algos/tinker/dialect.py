@@ -6,7 +6,6 @@ what they do to weights while an older sampler is at work.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -61,10 +60,6 @@ class Dialect:
         weights = (grad != 0).astype(np.float32)
         advantages = -grad * (weights.sum() * np.float32(count))
         return Row(ids, {"logprobs": logprobs, "advantages": advantages, "weights": weights})
-
-    def table(self) -> dict[str, Any]:
-        """Returns it for records."""
-        return dataclasses.asdict(self)
 
 
 def probe(server: TinkerServer, base: str, vocabulary: int, rank: int, prompt: Sequence[int]) -> Dialect:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +44,21 @@ class TinkerEngine(EngineBase):
         for policy in {request.policy for request in requests}:
             if self._team.remote[policy].sampler is None:  # at first, and when other weights were loaded
                 self.publish(policy, self._team.version)
-        jobs = []
-        for request in requests:
-            remote = self._team.remote[request.policy]
-            jobs.append(remote.server.later(lambda remote=remote, request=request: self._one(remote, request, params)))  # type: ignore[misc]
+        jobs = [self._team.server.later(partial(self._one, request, params)) for request in requests]
         return [job.result() for job in jobs]
 
     def metrics(self) -> dict[str, float]:
         """Returns requests, tokens and cost of replies, and what went over the line, since the last call."""
-        numbers = self._meter.since()
-        for server in {id(remote.server): remote.server for remote in self._team.remote.values()}.values():
-            for name, value in server.taken().items():
-                numbers[f"line_{name}"] = numbers.get(f"line_{name}", 0.0) + value
-        return numbers
+        return self._meter.since() | {f"line_{name}": x for name, x in self._team.server.taken().items()}
 
     def close(self) -> None:
-        """Ends the sessions, and frees the places of the weights, which are saved."""
+        """Ends the session, and frees the places of the weights, which are saved."""
         for remote in self._team.remote.values():
-            remote.close()
+            remote.unload()
+        self._team.server.close()
 
-    def _one(self, remote: RemotePolicy, request: GenerationRequest, params: SamplingParams) -> Generation:
-        reply = self._reply(remote, request, params)
+    def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
+        reply = self._reply(self._team.remote[request.policy], request, params)
         read = 0 if reply.error else len(request.prompt_ids)  # of a prompt that was refused, or has failed, nothing
         self._meter.count(reply, tokens_in=read, tokens_out=len(reply.action_ids))
         return reply
@@ -74,21 +69,21 @@ class TinkerEngine(EngineBase):
         if len(request.prompt_ids) + params.max_new_tokens > chat.context:
             whose = f"the model '{chat.spec}'"
             return too_long(len(request.prompt_ids), params.max_new_tokens, chat.context, whose, version)
-        settings: dict[str, Any] = {"max_tokens": params.max_new_tokens, "seed": request.seed & _SEED}
-        settings |= {
-            "stop": list(chat.end_ids),
-            "temperature": 0.0 if params.greedy else params.temperature,
-            "top_k": -1,
-            "top_p": 1.0,
+        heat = 0.0 if params.greedy else params.temperature
+        wanted: dict[str, Any] = {
+            "max_tokens": params.max_new_tokens,
+            "seed": request.seed & _SEED,
+            "temperature": heat,
         }
+        wanted |= {"stop": list(chat.end_ids), "top_k": -1, "top_p": 1.0}
         try:
-            said = sample(remote.server, session, request.prompt_ids, chat.vocabulary, **settings)
+            said = sample(remote.server, session, request.prompt_ids, chat.vocabulary, **wanted)
         except TinkerError as error:
             return failure(str(error), version)
         ended = bool(said.ids) and said.ids[-1] in chat.end_ids
         if ended != said.stopped:
             return failure(f"the server says stopped: {said.stopped} after tokens {said.ids[-3:]}", version)
-        if not params.greedy and params.temperature == 1.0:
+        if heat == 1.0:
             unsaid = np.full(len(request.prompt_ids) - 1, np.nan, np.float32)
             heard[*map(int, request.prompt_ids), *said.ids] = np.concatenate([unsaid, said.logprobs])
         reason = StopReason.EOS if ended else StopReason.LENGTH

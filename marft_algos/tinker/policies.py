@@ -74,8 +74,7 @@ class RemotePolicy:
 
     def load(self, state: str) -> None:
         """Begins with weights that the server has saved, and with a fresh optimiser unless ``go_on`` says otherwise."""
-        if self._model is not None:
-            self._model.unload()
+        self.unload()
         self._model, self._state, self._goes_on, self.sampler = None, state, False, None
         self.forget()
 
@@ -83,11 +82,10 @@ class RemotePolicy:
         """Takes the optimiser that was saved with the weights over with them."""
         self._goes_on = True
 
-    def close(self) -> None:
-        """Gives the weights' place on the server back, and ends the session."""
+    def unload(self) -> None:
+        """Gives the weights' place on the server back."""
         if self._model is not None:
             self._model.unload()
-        self.server.close()
 
     def publish(self, version: int) -> None:
         """Takes a snapshot of the weights: replies come from it until the next.
@@ -218,6 +216,7 @@ class RemoteTeam(PolicySet):
         names = {policy: here.weights(policy) for policy in here.policies}
         super().__init__(names, agents, here._starts)
         self.remote, self._trained = dict(remote), frozenset(trained)
+        self.server = next(iter(remote.values())).server
         chats = {p: remote[p].chat if p in remote else here.renderer.chat(p) for p in [*here.policies, *remote]}
         ordered = [p for p in dict.fromkeys(agents.values()) if p in chats]
         self._order = [*ordered, *(p for p in chats if p not in ordered)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path
     """
     name = f"{policy}-{version}-{secrets.token_hex(4)}"  # a name is given once
     kept: dict[str, Any] = {"server": model.server.url, "base": model.base, "state": model.save(name)}
-    kept |= {"sampler": model.sampler(name), "version": version, "dialect": dialect.table(), "downloaded": True}
+    kept |= {"sampler": model.sampler(name), "version": version, "dialect": asdict(dialect), "downloaded": True}
     folder.mkdir(parents=True, exist_ok=True)
     try:
         files = model.server.download(kept["sampler"])
