@@ -83,7 +83,8 @@ def test_a_policy_is_untouched_by_the_steps_of_another(server: TinkerServer, tmp
     both.update(0)
     after, planner = both.weights("solver_0")[1], both.weights("planner_0")
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert all(np.array_equal(a, b) for a, b in zip(scores, both.remote.learner.rescore(rows), strict=True))
+    for a, b in zip(scores, both.remote.learner.rescore(rows), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6)  # by the sampler that wrote them, and by the trainer
     assert both.apart("planner_0") < 1e-4 and planner[0].keys() == planner[1].keys()
 
 
