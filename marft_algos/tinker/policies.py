@@ -31,7 +31,7 @@ EQUAL = 1e-5
 """Difference of log-probs of sampler and trainer, in nats, that is rounding: what was sampled is then scored, too."""
 
 
-class Sampler(NamedTuple):
+class Published(NamedTuple):
     """A snapshot of a policy's weights, which replies come from."""
 
     session: str
@@ -61,7 +61,7 @@ class RemotePolicy:
         """Ids of a row -> the gradient [T] of its log-probs: equal rows are one, as what they say may cancel out."""
         self._known: dict[tuple[int, ...], FloatArray] = {}
         """Log-probs of rows at the present weights."""
-        self.sampler: Sampler | None = None
+        self.sampler: Published | None = None
         self._reference = ""
 
     @property
@@ -92,7 +92,7 @@ class RemotePolicy:
 
         If samplers score as the trainer does, what this one writes is known until the next step.
         """
-        self.sampler = Sampler(self.model.sampler(), version, self._known if self.dialect.gap < EQUAL else {})
+        self.sampler = Published(self.model.sampler(), version, self._known if self.dialect.gap < EQUAL else {})
 
     def forget(self) -> None:
         """Lets go of what was true of the weights before; a sampler that still writes tells nobody."""
