@@ -18,6 +18,8 @@ MIN_PREFIX = 8
 """Shared tokens from which a pass of their own pays."""
 GROUP_TOKENS = 256
 """Tokens that may cost less than attending to them in a group of their own."""
+FROZEN_BY_PYTHON = 10_000
+"""Objects that Python itself may have frozen when it started: 3.12 begins with some hundreds."""
 
 
 class OutOfMemory(MarftError, RuntimeError):
@@ -132,8 +134,11 @@ def settled() -> Iterator[None]:
     """Keeps Python's garbage collector from going through what is there now, again and again, while the block runs.
 
     Libraries and a model are a million objects that stay; reference counts free what does not, and cycles among what is
-    made in the block are still found.
+    made in the block are still found. Where the caller has frozen what is there, it has done this, and it stays frozen.
     """
+    if gc.get_freeze_count() > FROZEN_BY_PYTHON:
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,15 @@ def test_the_display_shows_progress_time_left_and_scores(finished: tuple[Trainer
     assert "evaluated on 8 held-out problems" in shown and "against untrained" in shown
 
 
-def test_the_collector_passes_over_what_stays_and_finds_what_does_not() -> None:
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Nothing is frozen, as in a program that has just begun; the suite freezes what it has collected."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_the_collector_passes_over_what_stays_and_finds_what_does_not(thawed: None) -> None:
     class Ring:
         def __init__(self) -> None:
             self.me = self
@@ -223,3 +232,11 @@ def test_the_collector_passes_over_what_stays_and_finds_what_does_not() -> None:
         gc.collect()
         assert ring() is None, "a cycle of the block's own is freed"
     assert gc.get_freeze_count() == 0
+
+
+def test_what_a_caller_has_frozen_stays_frozen(thawed: None) -> None:
+    gc.freeze()
+    made = ["after the freeze"]
+    with memory.settled():
+        assert any(thing is made for thing in gc.get_objects())
+    assert gc.get_freeze_count() > memory.FROZEN_BY_PYTHON
