@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.correctness.statistics import simulate
+from marft_algos.runs import intervals
 from marft_algos.runs.intervals import Interval, wilson
 from marft_algos.workbench.bench import statistics as st
 from marft_envs.errors import ConfigError
@@ -171,8 +172,9 @@ def test_identical_runs_do_not_depart_and_a_single_problem_is_no_regression() ->
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 2.0))])
-def test_coverage_and_power_on_simulated_benchmarks(spread: float) -> None:
+def test_coverage_and_power_on_simulated_benchmarks(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small here; ``python -m benchmarks statistics`` runs it at full size. Wilson's bounds allow for the number of draws."""
+    monkeypatch.setattr(intervals, "RESAMPLES", 10)  # of the interval over problems, which is not looked at
     coverage, power, _ = simulate(spread, benchmarks=250)
     assert coverage.mean >= 0.92, coverage
     if spread <= 1:
