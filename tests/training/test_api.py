@@ -57,7 +57,7 @@ def test_a_made_environment_is_noted_by_id_and_arguments_and_callbacks_hear_ever
 
 
 def test_a_function_of_ones_own_makes_the_environment(tmp_path: Path) -> None:
-    run = train(tmp_path, env=lambda: marft_envs.make("math-solo-v0", filter=lambda p: p.level == 0))
+    run = train(tmp_path, env=lambda: marft_envs.make("math-solo-v0", data=ROWS, filter=lambda p: p.answer != "1"))
     assert config(run).env == CUSTOM and run.metrics()[-1]["iteration"] == 1
 
 
