@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import return_and_correct_aliasing
-from torch.utils._pytree import tree_flatten, tree_map
 
 from helpers import pretend_graph
 
@@ -112,7 +111,14 @@ class PretendCuda(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [part for part in tree_flatten((args, kwargs))[0] if isinstance(part, Tensor)]
+        tensors = list[Tensor]()
+
+        def unwrap(part: Any) -> Any:
+            if isinstance(part, Tensor):
+                tensors.append(part)
+            return part.inner if isinstance(part, PretendCuda) else part
+
+        inside = pretend_graph.mapped(unwrap, args), pretend_graph.mapped(unwrap, kwargs)
         op = func.overloadpacket
         checked = tensors
         if op in MASKED:
@@ -131,11 +137,9 @@ class PretendCuda(Tensor):
             return args[0].copy_(args[1].inner)
         if op in WAITS:
             _waits.note(str(op).removeprefix("aten."))
-        unwrap = lambda part: part.inner if isinstance(part, PretendCuda) else part  # noqa: E731
-        inside = tree_map(unwrap, args), tree_map(unwrap, kwargs)
         graph = pretend_graph.capturing
         result = func(*inside[0], **inside[1]) if graph is None else graph.record(func, *inside)
-        result = tree_map(lambda part: PretendCuda(part) if isinstance(part, Tensor) else part, result)
+        result = pretend_graph.mapped(lambda part: PretendCuda(part) if isinstance(part, Tensor) else part, result)
         return return_and_correct_aliasing(func, args, kwargs, result)
 
 

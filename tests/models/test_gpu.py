@@ -37,6 +37,7 @@ pytestmark = pytest.mark.skipif(
 pretended = pytest.mark.skipif(REAL, reason="what only the pretended GPU shows; there is a real one here")
 real = pytest.mark.skipif(not REAL, reason="no GPU here")
 gpu = nullcontext if REAL else pretend_gpu
+FEW: dict[str, Any] = {"episodes_per_iteration": 6, "eval_episodes": 3, "record_episodes": 1}
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +311,7 @@ def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path
     """As the presets for bf16, with a captured step and the head in fp32; activations kept, or computed again."""
     learns = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0, "adam_eps": 1e-8}
     settings: dict[str, Any] = {"dtype": "bf16", "head_dtype": "fp32", "decode_graph": True, "iterations": 2}
-    settings["gradient_checkpointing"] = again
+    settings |= FEW | {"gradient_checkpointing": again}
     with gpu():
         _, run = runs.train(runs.settings(qwen, tmp_path, device="cuda", algorithm=learns, **settings))
     lines = [line for line in run.metrics() if "policy/planner_0/sampler_gap" in line]
@@ -359,7 +360,8 @@ def near(run: RunFolder, other: RunFolder) -> None:
 @pytest.mark.parametrize("passes", ["forward,decode,merge,attention,prefix", "none"])  # ours, and transformers' own
 def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARFT_KERNELS", passes)
-    changes: dict[str, Any] = {"dtype": "fp32", "iterations": 2, "algorithm": {"kl_coef": 0.1, "entropy_coef": 0.01}}
+    learns = {"kl_coef": 0.1, "entropy_coef": 0.01}
+    changes: dict[str, Any] = FEW | {"dtype": "fp32", "iterations": 2, "algorithm": learns}
     with gpu(), counting() as waits:
         _, run = runs.train(runs.settings(qwen, tmp_path / "gpu", device="cuda", **changes))
     if not REAL:  # two policies, two iterations of two epochs of two minibatches, whatever the pieces
