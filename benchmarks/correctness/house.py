@@ -36,7 +36,7 @@ import unittest.mock
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import grimp
@@ -68,6 +68,7 @@ class Walk:
         self.functions: set[tuple[str, str, int]] = set()
         self.deepest: list[str] = []
         self.to_engine = 0
+        self._names: dict[CodeType, str] = {}
         self._roots = tuple(f"{root}{os.sep}" for root in ROOTS.values())
 
     def begin(self) -> None:
@@ -79,8 +80,7 @@ class Walk:
         threading.setprofile(None)
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event != "call" or not self._ours(frame):
+        if event != "call" or not self._name(code := frame.f_code):
             return
         self.functions.add((code.co_filename, code.co_qualname, code.co_firstlineno))
         stack = list(self._project(frame))
@@ -91,13 +91,17 @@ class Walk:
 
     def _project(self, frame: FrameType | None) -> Iterator[str]:
         while frame is not None:
-            if self._ours(frame):
-                yield f"{_relative(Path(frame.f_code.co_filename))} {frame.f_code.co_qualname}"
+            if name := self._name(frame.f_code):
+                yield name
             frame = frame.f_back
 
-    def _ours(self, frame: FrameType) -> bool:
-        code = frame.f_code
-        return code.co_filename.startswith(self._roots) and code.co_name not in INLINED
+    def _name(self, code: CodeType) -> str:
+        """File and name of what is the project's; else nothing."""
+        if (name := self._names.get(code)) is None:
+            ours = code.co_filename.startswith(self._roots) and code.co_name not in INLINED
+            name = f"{_relative(Path(code.co_filename))} {code.co_qualname}" if ours else ""
+            self._names[code] = name
+        return name
 
     def files(self) -> list[str]:
         """The files that were entered."""
