@@ -20,13 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING_S = 120
 """Seconds in which other people's packages are loaded at the latest."""
 WAITING = """
-import importlib, json, os, sys, traceback
+import gc, importlib, json, os, sys, traceback
+gc.disable()
 for name in (
     *("numpy", "pydantic", "tyro", "rich", "pettingzoo", "gymnasium", "torch", "transformers", "peft", "typeguard"),
     *("matplotlib.figure", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
 ):
     importlib.import_module(name)
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
+gc.freeze()  # no copy goes through it, or has its pages copied
+gc.enable()
 
 def program(asked):
     code = 1
