@@ -281,3 +281,15 @@ def test_ctrl_c_writes_a_checkpoint(
     _, unbroken = train(settings(model, tmp_path, name="unbroken", save_every=0, eval_every=0))
     assert timeless(run) == timeless(unbroken)
     assert weights(run.root) == weights(unbroken.root)
+
+
+def test_a_folder_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.fstat(descriptor).st_ino))
+    step = tmp_path / "step"
+    with disk.replacing(step) as aside:
+        (aside / "inner").mkdir()
+        (aside / "inner/weights").write_bytes(b"1")
+        assert not synced
+    assert sorted(synced[:-1]) == sorted(path.stat().st_ino for path in (step, step / "inner", step / "inner/weights"))
+    assert synced[-1] == tmp_path.stat().st_ino, "and so is its name"
