@@ -12,6 +12,7 @@ The optimum is Wald's: dynamic programming over the readings that speak for 1 le
 from __future__ import annotations
 
 import argparse
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import comb
@@ -46,6 +47,20 @@ def majority(reliability: float, readings: int) -> float:
 def best_fixed(reliability: float, longest: int, price: float) -> Value:
     """Returns the best number of words that is fixed beforehand, at a price a word."""
     return max(Value(majority(reliability, n) - price * n, n, majority(reliability, n)) for n in range(1, longest + 1))
+
+
+def needed(reliability: float, score: float) -> tuple[float, float]:
+    """Returns the tokens of a fixed talk of this score, and how fast they rise with it.
+
+    A word has two, its digit and its end. Only odd numbers of words are worth having; between two of them a team draws.
+    """
+    words = range(1, 2 * LONGEST + 2, 2)
+    scores = [majority(reliability, n) for n in words]
+    if score <= scores[0]:
+        return 2.0, 0.0
+    after = min(bisect_left(scores, score), len(scores) - 1)
+    rise = 4 / (scores[after] - scores[after - 1])
+    return 2 * words[after] - rise * (scores[after] - score), rise
 
 
 def optimum(reliability: float, longest: int, price: float) -> Value:
@@ -88,6 +103,18 @@ def net(runs: Sequence[Row], price: float) -> Outcomes:
     return matrix(runs, "outcomes") - price * matrix(runs, "eval_lengths")
 
 
+def saved(runs: Sequence[Row], reliability: float) -> Outcomes:
+    """Returns a talk's tokens less those of a fixed talk of the runs' score, as a share of these, [seeds, episodes].
+
+    An episode's part in the score is counted at the price of tokens there (the delta method), so that the mean is the
+    share of the mean score, and the spread that of both.
+    """
+    scores, tokens = matrix(runs, "outcomes"), matrix(runs, "eval_lengths")
+    mean = float(np.nanmean(scores))
+    fixed, rise = needed(reliability, mean)
+    return (tokens - fixed - rise * (scores - mean)) / fixed
+
+
 def against(ours: Sequence[Row], theirs: Sequence[Row], price: float) -> list[str]:
     """Writes score, tokens and net of a rival, and the differences to it, paired by seed and episode."""
     mine, other = net(ours, price), net(theirs, price)
@@ -105,20 +132,35 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", help="folder of the benchmark")
     parser.add_argument("--optimum", action="store_true", help="what the best rules are worth, by calculation")
     parser.add_argument("--price", type=float, default=0.01, help="of a token, as the teams were charged")
+    parser.add_argument("--reliability", type=float, default=RELIABILITY, help="how often a reading is right")
     args = parser.parse_args()
     if args.optimum or args.folder is None:
         lines = []
         for price in (0.005, 0.01, 0.02, 0.05):
-            both = best_fixed(RELIABILITY, LONGEST, price), optimum(RELIABILITY, LONGEST, price)
+            both = best_fixed(args.reliability, LONGEST, price), optimum(args.reliability, LONGEST, price)
             lines.append([f"{price}", *(f"{number:.3f}" for value in both for number in value)])
         head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields)]
         print(table(head, lines))
         return
     cells = finished(BenchFolder(args.folder).rows())
-    (first, runs), *others = cells.items()
-    print(f"{'/'.join(first)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens")
-    head = ["rival", "its score", "tokens", "net", "score, points", "net, points", "tokens of the first less its own"]
-    print(table(head, [["/".join(cell), *against(runs, theirs, args.price)] for cell, theirs in others]))
+    for cell, runs in cells.items():
+        line = (
+            f"{'/'.join(cell)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens"
+        )
+        share = complete(saved(runs, args.reliability))
+        print(f"{line}; {points(estimate(share, difference=True))} % of a fixed talk's" if enough(share) else line)
+    (_, runs), *others = cells.items()
+    if others:
+        head = [
+            "rival",
+            "its score",
+            "tokens",
+            "net",
+            "score, points",
+            "net, points",
+            "tokens of the first less its own",
+        ]
+        print(table(head, [["/".join(cell), *against(runs, theirs, args.price)] for cell, theirs in others]))
 
 
 if __name__ == "__main__":
