@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import marft_envs
-from benchmarks.learning.stopping import best_fixed, majority, optimum
+from benchmarks.learning.stopping import best_fixed, majority, needed, optimum, saved
 from helpers.toys import play
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
@@ -117,3 +117,21 @@ def test_the_optimum_is_that_of_every_rule_that_counts() -> None:
 def test_what_cannot_be_is_named(settings: dict[str, Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         marft_envs.make("stop-v0", **settings).reset(seed=0, options=options)
+
+
+def test_a_fixed_talk_of_the_same_score_is_between_two_odd_numbers_of_words() -> None:
+    for words in (1, 3, 5, 7):
+        assert needed(0.9, majority(0.9, words))[0] == pytest.approx(2 * words)
+    between = (majority(0.9, 3) + majority(0.9, 5)) / 2
+    tokens, rise = needed(0.9, between)
+    assert tokens == pytest.approx(8) and rise == pytest.approx(2 / (between - majority(0.9, 3)))
+    assert needed(0.9, 0.5) == (2, 0)  # nobody says less than a word
+
+
+def test_what_a_talk_saves_is_of_the_fixed_talk_of_its_score() -> None:
+    outcomes, lengths = [[1.0] * 19 + [0.0], [1.0] * 18 + [0.0] * 2], [[5.0] * 20, [6.0, 4.0] * 10]
+    runs = [{"outcomes": o, "eval_lengths": n} for o, n in zip(outcomes, lengths, strict=True)]
+    share = saved(runs, 0.9)
+    assert share.shape == (2, 20)
+    assert share.mean() == pytest.approx(5 / needed(0.9, 0.925)[0] - 1)
+    assert share[0, 19] - share[0, 0] == pytest.approx(needed(0.9, 0.925)[1] / needed(0.9, 0.925)[0])  # a failure costs
