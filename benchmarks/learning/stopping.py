@@ -6,7 +6,9 @@
     marft bench run examples/configs/bench_stop.toml --out runs/stop --jobs 2
     python -m benchmarks stopping runs/stop
 
-The optimum is Wald's: dynamic programming over the readings that speak for 1 less those for 0.
+The optimum is Wald's: dynamic programming over the readings that speak for 1 less those for 0. A word has two tokens,
+its digit and its end, and an answer before the last word three: a word and a half. ``saved`` are tokens, against a
+fixed talk of the same score.
 """
 
 from __future__ import annotations
@@ -63,20 +65,21 @@ def needed(reliability: float, score: float) -> tuple[float, float]:
     return 2 * words[after] - rise * (scores[after] - score), rise
 
 
-def optimum(reliability: float, longest: int, price: float) -> Value:
-    """Returns the best rule that stops as it hears, at a price a word."""
+def optimum(reliability: float, longest: int, price: float, answer: float = 0.0) -> Value:
+    """Returns the best rule that stops as it hears, at a price a word; an early answer has ``answer`` more."""
 
     @cache
     def value(n: int, lead: int) -> Value:
         odds = (reliability / (1 - reliability)) ** lead
         sure = odds / (1 + odds)
-        stop = Value(max(sure, 1 - sure), 0, max(sure, 1 - sure))
+        right, more = max(sure, 1 - sure), answer if n < longest else 0.0
+        stop = Value(right - price * more, more, right)
         if n == longest:
             return stop
         one = sure * reliability + (1 - sure) * (1 - reliability)
         on = [one * a + (1 - one) * b for a, b in zip(value(n + 1, lead + 1), value(n + 1, lead - 1), strict=True)]
-        more = Value(on[0] - price, on[1] + 1, on[2])
-        return more if n == 0 or more.net > stop.net + 1e-12 else stop
+        go = Value(on[0] - price, on[1] + 1, on[2])
+        return go if n == 0 or go.net > stop.net + 1e-12 else stop
 
     return value(0, 0)
 
@@ -137,9 +140,10 @@ def main() -> None:
     if args.optimum or args.folder is None:
         lines = []
         for price in (0.005, 0.01, 0.02, 0.05):
-            both = best_fixed(args.reliability, LONGEST, price), optimum(args.reliability, LONGEST, price)
-            lines.append([f"{price}", *(f"{number:.3f}" for value in both for number in value)])
-        head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields)]
+            both = best_fixed(args.reliability, LONGEST, price), optimum(args.reliability, LONGEST, price, answer=0.5)
+            share = 1 - 2 * both[1].words / needed(args.reliability, both[1].score)[0]
+            lines.append([f"{price}", *(f"{number:.3f}" for value in both for number in value), f"{100 * share:.0f} %"])
+        head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields), "saved"]
         print(table(head, lines))
         return
     cells = finished(BenchFolder(args.folder).rows())
