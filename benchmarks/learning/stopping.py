@@ -151,8 +151,8 @@ def main() -> None:
         line = (
             f"{'/'.join(cell)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens"
         )
-        share = complete(saved(runs, args.reliability))
-        print(f"{line}; {points(estimate(share, difference=True))} % of a fixed talk's" if enough(share) else line)
+        gap = complete(saved(runs, args.reliability))
+        print(f"{line}; {points(estimate(gap, difference=True))} % of a fixed talk's" if enough(gap) else line)
     (_, runs), *others = cells.items()
     if others:
         head = [
