@@ -10,8 +10,8 @@ author is an agent with a policy of its own in place of a decoder, and bits are 
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
-from marft_envs import AgentSpec, FlexEnv, Layered
+from examples.systems.system import System, Test, main
+from marft_envs import AgentSpec, FlexEnv, Layered, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
 ACTORS = ("actor_0", "actor_1", "actor_2")
@@ -35,11 +35,20 @@ class Majority(ToyTask):
             else f"bit {self.state[ACTORS.index(agent)]}"
         )
 
+    def on_round(self, turns):
+        """Pays the share of those who are right: who is paid for all at once settles on one act before it listens."""
+        acts = [digit(t.text, 2) for t in turns if t.agent in ACTORS]
+        share = acts.count(self._most()) / len(ACTORS)
+        return Outcome(team_reward=share, success=self.right(turns), terminated=True, metrics={"share": share})
+
+    def _most(self):
+        return int(sum(self.state) > 1)
+
     def right(self, turns):
-        return [digit(t.text, 2) for t in turns if t.agent in ACTORS] == [int(sum(self.state) > 1)] * 3
+        return [digit(t.text, 2) for t in turns if t.agent in ACTORS] == [self._most()] * 3
 
     def gold_turns(self):
-        return [(name, str(int(sum(self.state) > 1))) for name in ("consensus_0", *ACTORS)]
+        return [(name, str(self._most())) for name in ("consensus_0", *ACTORS)]
 
 
 def make(dependency=None, **kwargs):
@@ -51,9 +60,14 @@ SYSTEM = System(
     "CMAT (2604.13472)",
     env="systems/cmat-v0",
     algo="mappo",
-    settings={"policies": {"consensus_0": "consensus", **dict.fromkeys(ACTORS, "actor")}},
-    control={"env_kwargs": {"dependency": "chain"}},
-    claim="Acting at once on a consensus is as good as acting in turn (--env-kwargs dependency=chain).",
+    settings={
+        "policies": {"consensus_0": "consensus", **dict.fromkeys(ACTORS, "actor")},
+        "warm_start": 2,
+        "iterations": 40,
+    },
+    control={"env_kwargs": {"dependency": [[name] for name in ACTORS]}, "policies": "shared"},
+    claim="Who agrees first and then acts at once is ahead of who acts in turn, where the first has heard nobody.",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, Chain, FlexEnv
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -63,7 +63,8 @@ SYSTEM = System(
     env="systems/collaboration_gap-v0",
     algo="marft",
     single="systems/collaboration_gap_solo-v0",
-    claim="Two halves of a maze are harder than one whole, and training closes the gap.",
+    claim="Two halves of a maze are harder than one whole, and training together closes the gap.",
+    tests=(Test(), Test("single", by=-0.05)),
 )
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """CoMAM (Mao et al., arXiv 2603.12631): agents of a memory are paid the global reward by rank.
 
-Reproduced: two agents write into a memory what each has seen and are paid for what they cover, a third answers from it;
-w_i of the credit rule `rank` is the rank correlation of an agent's own rewards with the team's. Departs: two facts of a
-digit each; the paper's weights are not public, so the rule is this project's reading of them.
+Reproduced: two agents write into a memory what each has seen and are paid for what they cover, a third answers from it
+and is paid for that; w_i of the credit rule `rank` is the rank correlation of an agent's own rewards with the team's.
+Departs: two facts of a bit each; the paper's weights are not public, so the rule is this project's reading of them.
 
     python examples/systems/comam.py
 """
@@ -10,42 +10,41 @@ digit each; the paper's weights are not public, so the rule is this project's re
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Layered, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
 WRITERS = ("writer_0", "writer_1")
 TEAM = (
-    *(AgentSpec(name, "writer", "Pass the digit on. Say one digit from 0 to 3.") for name in WRITERS),
+    *(AgentSpec(name, "writer", "Pass your bit on. Say 0 or 1.") for name in WRITERS),
     AgentSpec("answerer_0", "answerer", "Find the digit. Say one digit from 0 to 3.", with_answer=True),
 )
 
 
 class Memory(ToyTask):
-    """Two facts, and a question about one of them."""
+    """Two facts of a bit each, and a question about both: which number they are."""
 
     name = "memory"
-    states = tuple((a, b, q) for a in range(4) for b in range(4) for q in range(2))
-    sizes = dict.fromkeys((*WRITERS, "answerer_0"), 4)
+    states = tuple((a, b) for a in range(2) for b in range(2))
+    sizes = dict.fromkeys(WRITERS, 2) | {"answerer_0": 4}
 
     def observe(self, agent):
-        return f"digit of writer {self.state[2]} ?" if agent == "answerer_0" else f"digit {self._fact(agent)}"
+        return f"bit {self._wanted(agent) if agent in WRITERS else '?'}"
 
-    def _fact(self, agent):
-        return self.state[WRITERS.index(agent)]
+    def _wanted(self, agent):
+        """What an agent has to say."""
+        return self.state[WRITERS.index(agent)] if agent in WRITERS else 2 * self.state[0] + self.state[1]
 
     def on_layer(self, turns):
         super().on_layer(turns)
-        covered = [t.index for t in turns if t.agent in WRITERS and digit(t.text, 4) == self._fact(t.agent)]
-        return Outcome(turn_rewards=dict.fromkeys(covered, 0.25))
+        earned = [t.index for t in turns if digit(t.text, 4) == self._wanted(t.agent)]
+        return Outcome(turn_rewards=dict.fromkeys(earned, 0.25))
 
     def right(self, turns):
-        wanted = self.state[self.state[2]]
-        return any(t.agent == "answerer_0" and digit(t.text, 4) == wanted for t in turns)
+        return any(t.agent == "answerer_0" and digit(t.text, 4) == self._wanted(t.agent) for t in turns)
 
     def gold_turns(self):
-        a, b, q = self.state
-        return [("writer_0", str(a)), ("writer_1", str(b)), ("answerer_0", str((a, b)[q]))]
+        return [(name, str(self._wanted(name))) for name in (*WRITERS, "answerer_0")]
 
 
 def make(dependency=None, **kwargs):
@@ -60,6 +59,7 @@ SYSTEM = System(
     settings={"algorithm": {"credit": "rank"}},
     control={"algorithm": {"credit": {"rule": "local", "alpha": 0.0}}},
     claim="Shares of the global reward by rank beat own rewards alone (credit = {rule = 'local', alpha = 0}).",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ four diseases apart, and a diagnosis is right or wrong in place of an evaluator'
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -75,7 +75,8 @@ SYSTEM = System(
     env="systems/doctor_agent-v0",
     algo="grpo",
     settings={"env_kwargs": {"partners": {"patient_0": "expert"}}},
-    claim="A doctor that is paid for the diagnosis learns what to ask.",
+    claim="A doctor that is paid for the diagnosis learns what to ask: one question alone makes it right in half.",
+    tests=(Test("zero", by=0.55),),
 )
 
 if __name__ == "__main__":

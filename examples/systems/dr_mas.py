@@ -10,7 +10,7 @@ are made here, and the embedded model first imitates the expert.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 
 
 def make(split="train", **kwargs):
@@ -25,7 +25,9 @@ SYSTEM = System(
     settings={"preset": "rag"},
     single="rag-solo-v0",
     single_settings={"env_kwargs": {"level": 0, "hops": 2, "recall_reward": 0.4}},
-    claim="Statistics of each agent keep agents in training that act seldom.",
+    control={"algo": "grpo"},
+    claim="Statistics of each agent keep agents in training that act seldom: ahead of those of the team (grpo).",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ place of navigation.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Layered, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -21,20 +21,22 @@ TEAM = (
 )
 
 
-class Sum(ToyTask):
-    """Each local agent sees its own bit, and has to say the sum of both; the centre sees both, as a number."""
+class Both(ToyTask):
+    """Each local agent sees its own bit, and has to say both as a number; the centre sees that number."""
 
     name = "hammer"
     states = tuple((a, b) for a in range(2) for b in range(2))
     sizes = dict.fromkeys(("centre_0", *LOCALS), 4)
 
     def observe(self, agent):
-        a, b = self.state
-        return f"digit {2 * a + b}" if agent == "centre_0" else f"digit {self.state[LOCALS.index(agent)]}"
+        return f"digit {self._both()}" if agent == "centre_0" else f"digit {self.state[LOCALS.index(agent)]}"
+
+    def _both(self):
+        return 2 * self.state[0] + self.state[1]
 
     def on_layer(self, turns):
         super().on_layer(turns)
-        right = [t.index for t in turns if t.agent in LOCALS and digit(t.text, 4) == sum(self.state)]
+        right = [t.index for t in turns if t.agent in LOCALS and digit(t.text, 4) == self._both()]
         return Outcome(turn_rewards=dict.fromkeys(right, 0.5))
 
     def on_round(self, turns):
@@ -43,14 +45,14 @@ class Sum(ToyTask):
 
     def right(self, turns):
         said = [digit(t.text, 4) for t in turns if t.agent in LOCALS]
-        return said == [sum(self.state)] * 2
+        return said == [self._both()] * 2
 
     def gold_turns(self):
-        return [("centre_0", str(sum(self.state))), *((name, str(sum(self.state))) for name in LOCALS)]
+        return [(name, str(self._both())) for name in ("centre_0", *LOCALS)]
 
 
 def make(dependency=None, **kwargs):
-    return FlexEnv(TEAM, Sum(), dependency or Layered([["centre_0"], LOCALS]), **kwargs)
+    return FlexEnv(TEAM, Both(), dependency or Layered([["centre_0"], LOCALS]), **kwargs)
 
 
 marft_envs.register("systems/hammer-v0", make, summary="HAMMER: a centre sends messages to local agents")
@@ -58,9 +60,10 @@ SYSTEM = System(
     "HAMMER (2102.00824)",
     env="systems/hammer-v0",
     algo="marft",
-    settings={"policies": {"centre_0": "centre", **dict.fromkeys(LOCALS, "local")}},
+    settings={"policies": {"centre_0": "centre", **dict.fromkeys(LOCALS, "local")}, "warm_start": 2, "iterations": 40},
     control={"env_kwargs": {"dependency": "independent"}},
     claim="With the centre's message local agents do better than without (--env-kwargs dependency=independent).",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ supervised steps on what the expert said, is not in one run with this: `marft sf
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -71,7 +71,8 @@ SYSTEM = System(
     env="systems/hila-v0",
     algo="grpo",
     settings={"env_kwargs": {"partners": {"expert_0": "expert"}}},
-    claim="The agent asks where it cannot know, and nowhere else.",
+    claim="The agent asks where it cannot know, and nowhere else (success is that and a right answer).",
+    tests=(Test("zero", by=0.9),),
 )
 
 if __name__ == "__main__":

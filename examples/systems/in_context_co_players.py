@@ -11,7 +11,7 @@ model of the other; here co-players are past selves alone, and the method is PPO
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Independent, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -67,6 +67,7 @@ SYSTEM = System(
     settings={"policies": "shared", "pool": 4},
     control={"pool": 0},
     claim="With co-players that differ, self-interested agents cooperate more than with themselves alone.",
+    tests=(Test("control", metric="cooperation"),),
 )
 
 if __name__ == "__main__":

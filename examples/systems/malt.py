@@ -11,7 +11,7 @@ learnt from by what its node gains on its parent.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs.families.math.teams import TEAMS
 
 ROLES = {agent.role: agent for agent in TEAMS["octet"].agents}
@@ -37,6 +37,7 @@ SYSTEM = System(
     single="math-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="A chain trained on trees of its own answers is ahead of one agent trained on its own.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ it learns in 40 iterations to say its hint, and no more.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Independent, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -98,6 +98,7 @@ SYSTEM = System(
     settings={"policies": "shared", "warm_start": 8, "iterations": 24},
     control={"env_kwargs": {"incentive": 0.0}},
     claim="Debaters that are trained together, with incentives, come to agree on what is right (without: incentive=0).",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ of it, the mean of its leaves, in place of its own tests; one σ is of the leave
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import Router, Turn
 from marft_envs.families.code.teams import TEAMS
 
@@ -43,6 +43,7 @@ SYSTEM = System(
     single="code-retry-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="Two coders that search one tree are ahead of one that searches alone.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

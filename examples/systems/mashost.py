@@ -10,7 +10,7 @@ their shares of the work are chosen, and its advantages within and between group
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 
 
 def make(split="train", **kwargs):
@@ -26,6 +26,7 @@ SYSTEM = System(
     single="docs-solo-v0",
     single_settings={"env_kwargs": {"level": 0, "kinds": "total", "lengths": 1}},
     claim="A team built for the task is ahead of one agent.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

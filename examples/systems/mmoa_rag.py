@@ -10,7 +10,7 @@ rewards are penalties (of too many questions, of documents named twice); agents 
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 
 
 def make(split="train", **kwargs):
@@ -26,6 +26,7 @@ SYSTEM = System(
     single="rag-solo-v0",
     single_settings={"env_kwargs": {"level": 0, "hops": 2, "recall_reward": 0.4}},
     claim="Training all modules together is ahead of training one agent.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ and no search for a uniform front: the metrics `speed` and `care` of each prefer
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Independent, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -27,8 +27,12 @@ class Preferences(ToyTask):
     states = ((2,), (5,), (8,))
     sizes = dict.fromkeys(PAIR, SIZE)
 
+    def __init__(self, told):
+        super().__init__()
+        self.told = told
+
     def observe(self, agent):
-        return f"speed {self.state[0]}"
+        return f"speed {self.state[0] if self.told else '?'}"
 
     def _objectives(self, total):
         return total / MOST, 1 - (total / MOST) ** 2
@@ -60,8 +64,8 @@ class Preferences(ToyTask):
         return [("left_0", str(half)), ("right_0", str(self._best() - half))]
 
 
-def make(dependency=None, **kwargs):
-    return FlexEnv(TEAM, Preferences(), dependency or Independent(), **kwargs)
+def make(told=True, dependency=None, **kwargs):
+    return FlexEnv(TEAM, Preferences(told), dependency or Independent(), **kwargs)
 
 
 marft_envs.register("systems/mo_mix-v0", make, summary="MO-MIX: two objectives, weighted as the episode says")
@@ -69,7 +73,9 @@ SYSTEM = System(
     "MO-MIX (2603.00730)",
     env="systems/mo_mix-v0",
     algo="mappo",
-    claim="One team that is told the preference serves each of them.",
+    control={"env_kwargs": {"told": False}},
+    claim="One team that is told the preference serves each of them; who is not told cannot.",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ only the critic sees which one is free, in place of Overcooked.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -81,6 +81,7 @@ SYSTEM = System(
     settings={"policies": {PLANNER: "planner", CRITIC: "critic"}},
     control={"env_kwargs": {"dependency": [[PLANNER]]}, "policies": "shared"},
     claim="Who is shown a plan's value ends above who is not (--env-kwargs dependency=[[planner_0]]).",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

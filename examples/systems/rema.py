@@ -10,7 +10,7 @@ model reads, and the two talk for one round.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 
 
 def make(split="train", **kwargs):
@@ -26,6 +26,7 @@ SYSTEM = System(
     single="math-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="Two roles that are trained together are ahead of one agent that does both.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

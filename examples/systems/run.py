@@ -18,9 +18,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from examples.systems.system import System, processed, scores  # noqa: E402
+from examples.systems.system import System, evaluations, processed  # noqa: E402
+from marft_algos.config import values  # noqa: E402
 
-NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("run", "system", "__init__"))
+NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("run", "system", "table", "__init__"))
 
 
 def system(name: str) -> System:
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> None:
     kept = Path(args.out) / "results.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     done = [json.loads(line) for line in kept.read_text().splitlines()] if kept.is_file() else []
-    print(f"{'system':<22} {'who':<7} {'seed':>4} {'before':>7} {'after':>7} {'s':>6}")
+    print(f"{'system':<22} {'who':<7} {'seed':>4} {'before':>7} {'after':>7} {'CPU s':>6}")
     for name in names:
         one = system(name)
         rivals = [who for who in ("single", "control") if args.rivals and getattr(one, who)]
@@ -60,25 +61,26 @@ def main(argv: list[str] | None = None) -> None:
             budget = None
             for who in ("team", *rivals):
                 key = {"system": name, "who": who, "seed": seed, "iterations": args.iterations}
+                key["settings"] = one.digest(who)
                 row = next((row for row in done if row.items() >= key.items()), None)
                 if row is None:
                     row = key | _row(one, args.iterations, seed, who, args.out, budget if who == "single" else None)
                     with kept.open("a") as file:
                         file.write(json.dumps(row) + "\n")
                 budget = row["processed"] if who == "team" else budget
-                said = f"{row['before']:>7.2f} {row['after']:>7.2f} {row['seconds']:>6.0f}"
+                scores = (row["untrained"]["success"], row["after"]["success"])
+                said = f"{scores[0]:>7.2f} {scores[1]:>7.2f} {row['cpu_seconds']:>6.0f}"
                 print(f"{name:<22} {who:<7} {seed:>4} {said}", flush=True)
 
 
 def _row(one: System, iterations: int, seed: int, who: str, out: str, budget: int | None) -> dict[str, object]:
     """Trains one team or rival; returns its result."""
-    begun = time.perf_counter()
+    begun = time.process_time()
     run = one.train(iterations, seed, who, out, None if iterations else budget)
-    before, after = scores(run)
-    last = [line for line in run.metrics() if "eval/success" in line][-1]
-    task = {key.removeprefix("eval/task/"): value for key, value in last.items() if key.startswith("eval/task/")}
-    took = time.perf_counter() - begun
-    return {"before": before, "after": after, "task": task, "processed": processed(run), "seconds": round(took)}
+    untrained, *later = evaluations(run)
+    warm = {"imitated": later[0]} if values.read(run.config_file).get("start") else {}
+    took = {"processed": processed(run), "cpu_seconds": round(time.process_time() - begun)}
+    return {"untrained": untrained, **warm, "after": later[-1], **took}
 
 
 if __name__ == "__main__":

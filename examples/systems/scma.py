@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import FlexEnv, Outcome
 from marft_envs.families.math import data
 from marft_envs.families.math.task import MathTask
@@ -59,6 +59,7 @@ SYSTEM = System(
     single="math-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="Replies become shorter, and no fewer answers are right.",
+    tests=(Test(metric="superfluous", by=0.05, less=True), Test(by=0.0)),
 )
 
 if __name__ == "__main__":

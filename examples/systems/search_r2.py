@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router, Turn
 from marft_envs.families.math import data
 from marft_envs.families.math.task import MathTask
@@ -82,6 +82,7 @@ SYSTEM = System(
     single="math-solo-v0",
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="Repairing a reply from its first wrong step is ahead of one reply.",
+    tests=(Test(), Test("single")),
 )
 
 if __name__ == "__main__":

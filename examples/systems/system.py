@@ -6,6 +6,8 @@ offline on a CPU, with tasks that are made here.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +15,35 @@ from pathlib import Path
 from typing import Any
 
 import marft_algos
+from marft_algos.config import values
 from marft_algos.runs.folder import RunFolder
 
 LONGEST = 1000
 """Iterations at most of a run that ends at a budget."""
+
+
+@dataclass(frozen=True)
+class Test:
+    """What a full run is asked in each seed: whether the trained team is ahead by so much in the last evaluation."""
+
+    __test__ = False
+    than: str = "untrained"
+    """What it is compared with: ``untrained``, ``single``, ``control``, or ``zero``."""
+    by: float = 0.05
+    """It has to be ahead by this; below 0: it may be behind by as much."""
+    metric: str = "success"
+    """Or a metric of the task."""
+    less: bool = False
+    """Whether less is better."""
+
+    def __str__(self) -> str:
+        sign, by = ("<=", -self.by) if self.less else (">=", self.by)
+        return f"{self.metric} {sign} {'' if self.than == 'zero' else f'{self.than} '}{by:+g}"
+
+    def holds(self, after: Mapping[str, float], other: Mapping[str, float]) -> bool:
+        """Whether it holds of a team's metrics and those of what it is compared with."""
+        gain = after[self.metric] - (0.0 if self.than == "zero" else other[self.metric])
+        return (-gain if self.less else gain) >= self.by - 1e-9
 
 
 @dataclass(frozen=True)
@@ -39,6 +66,18 @@ class System:
     """What is set otherwise for the team without what the paper adds; empty where there is no such team."""
     claim: str = ""
     """What the paper says comes of it, in a sentence, as far as it can be asked here."""
+    tests: tuple[Test, ...] = (Test(),)
+    """What decides it: all of them hold, in every seed."""
+
+    def asked(self, who: str = "team") -> dict[str, Any]:
+        """Returns the settings of the team, or of a rival of it: ``single`` or ``control``."""
+        changed = {"single": self.single_settings, "control": self.control}.get(who, {})
+        asked = {"preset": "toy", "env_kwargs": {}, "algo": self.algo, **self.settings, **changed}
+        return asked | {"env": self.single if who == "single" else self.env}
+
+    def digest(self, who: str = "team") -> str:
+        """Returns eight digits that change with the settings."""
+        return hashlib.sha256(json.dumps(self.asked(who), sort_keys=True).encode()).hexdigest()[:8]
 
     def train(
         self,
@@ -57,9 +96,7 @@ class System:
             runs: Folder of the run.
             processed: Tokens, sampled and read, after which the run ends instead.
         """
-        changed = {"single": self.single_settings, "control": self.control}.get(who, {})
-        settings = {"preset": "toy", "env_kwargs": {}, "algo": self.algo, **self.settings, **changed}
-        settings |= {"env": self.single if who == "single" else self.env, "seed": seed, "runs_dir": str(runs)}
+        settings = self.asked(who) | {"seed": seed, "runs_dir": str(runs)}
         if processed:
             settings |= {"iterations": LONGEST, "processed_budget": processed}
         if iterations:
@@ -68,10 +105,16 @@ class System:
         return marft_algos.train(settings.pop("preset"), **settings)
 
 
-def scores(run: RunFolder) -> tuple[float, float]:
-    """Returns what a run's team scored before and after training."""
-    lines = [line["eval/success"] for line in run.metrics() if "eval/success" in line]
-    return lines[0], lines[-1]
+def evaluations(run: RunFolder) -> list[dict[str, float]]:
+    """Returns what the evaluations of a run came to: success, and the task's metrics; a warm start's come first."""
+    warm = values.read(run.config_file).get("start")
+    lines = [line for line in run.metrics() if "eval/success" in line]
+    named = [{"success": line["eval/success"], "n": line["eval/n"]} | _of_task(line) for line in lines]
+    return (evaluations(RunFolder.open(Path(warm).parents[1]))[:1] if warm else []) + named
+
+
+def _of_task(line: Mapping[str, Any]) -> dict[str, float]:
+    return {key.removeprefix("eval/task/"): value for key, value in line.items() if key.startswith("eval/task/")}
 
 
 def processed(run: RunFolder) -> int:
@@ -82,5 +125,5 @@ def processed(run: RunFolder) -> int:
 def main(system: System) -> None:
     """Trains one system: ``python examples/systems/NAME.py [ITERATIONS]``."""
     run = system.train(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    before, after = scores(run)
-    print(f"{system.title}: success {before:.2f} -> {after:.2f}\nreport: {run.report_file}")
+    before, *_, after = evaluations(run)
+    print(f"{system.title}: success {before['success']:.2f} -> {after['success']:.2f}\nreport: {run.report_file}")

@@ -11,7 +11,7 @@ Departs: two rounds, in which each has the high value once or one has it twice.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -81,6 +81,7 @@ SYSTEM = System(
     algo="advantage_alignment",
     control={"algo": "ippo"},
     claim="Agents that learn for themselves end up claiming everything; Advantage Alignment keeps welfare up.",
+    tests=(Test("control", metric="welfare"),),
 )
 
 if __name__ == "__main__":

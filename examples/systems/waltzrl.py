@@ -11,7 +11,7 @@ with a judge of both, and no label says whether feedback was needed.
 from __future__ import annotations
 
 import marft_envs
-from examples.systems.system import System, main
+from examples.systems.system import System, Test, main
 from marft_envs import AgentSpec, FlexEnv, Outcome, Router
 from marft_envs.families.toy.base import ToyTask, digit
 
@@ -71,7 +71,8 @@ SYSTEM = System(
     algo="mappo",
     settings={"algorithm": {"credit": {"rule": "improvement", "critics": ["feedback"]}}},
     control={"algorithm": {"credit": "broadcast"}},
-    claim="Who is paid for improvement learns to object where it helps, and not where it does not.",
+    claim="Who is paid for improvement learns to object where it helps, and is ahead of who is paid as all are.",
+    tests=(Test(), Test("control")),
 )
 
 if __name__ == "__main__":

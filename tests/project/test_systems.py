@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import marft_envs
+from examples.systems import table
 from examples.systems.run import HERE, NAMES, main, system
-from examples.systems.system import System, scores
+from examples.systems.system import System, Test, evaluations
 from marft_envs.core.types import optional
 from marft_envs.errors import UnsolvedError
 
@@ -63,8 +65,8 @@ def test_a_system_is_short_and_its_team_plays(name: str) -> None:
 )
 def test_a_system_is_trained(name: str, tmp_path: Path) -> None:
     run = found(name).train(2, runs=tmp_path)
-    before, after = scores(run)
-    assert 0 <= before <= 1 and 0 <= after <= 1 and run.report_file.is_file()
+    before, *_, after = evaluations(run)
+    assert 0 <= before["success"] <= 1 and 0 <= after["success"] <= 1 and run.report_file.is_file()
 
 
 def test_the_page_names_every_file() -> None:
@@ -76,3 +78,43 @@ def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["remma"])
     assert "There is no system remma" in capsys.readouterr().err
+
+
+def rows(after: float, single: float) -> list[dict[str, object]]:
+    """Returns results of one seed of a system that is to be ahead of its start and of one agent."""
+    key = {"system": "rema", "seed": 0, "iterations": 0, "untrained": {"success": 0.4}}
+    done = {"team": after, "single": single}
+    return [
+        key | {"who": who, "settings": system("rema").digest(who), "after": {"success": x}} for who, x in done.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("test", "wanted"),
+    [(Test(by=0.1), True), (Test(by=0.11), False), (Test(by=-0.1, less=True), True), (Test("zero", by=0.51), False)],
+)
+def test_a_test_compares_a_metric(test: Test, wanted: bool) -> None:
+    assert test.holds({"success": 0.5}, {"success": 0.4}) is wanted
+
+
+def test_a_claim_comes_out_where_every_test_holds_in_every_seed() -> None:
+    def verdict(found: list[dict[str, object]]) -> str:
+        return table.line(system("rema"), found)[-1]
+
+    second = [row | {"seed": 1} for row in rows(0.9, 0.88)]
+    assert verdict(rows(0.9, 0.8)) == "yes" and verdict(rows(0.9, 0.88)) == "no"
+    assert verdict([*rows(0.9, 0.8), *second]) == "in 1 of 2 seeds"
+
+
+def test_full_runs_of_a_folder_replace_kept_ones(tmp_path: Path) -> None:
+    short = [row | {"iterations": 2, "after": {}} for row in rows(0.1, 0.1)]
+    (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, [*rows(0.9, 0.8), *short])))
+    assert table.merged(rows(0.5, 0.5), tmp_path) == [dict(row) for row in reversed(rows(0.9, 0.8))]
+    assert table.stale(rows(0.9, 0.8)) == []
+    assert table.stale([row | {"settings": "0"} for row in rows(0.9, 0.8)]) == ["rema team 0", "rema single 0"]
+
+
+def test_the_page_has_the_table_of_what_was_run() -> None:
+    kept = json.loads(table.RESULTS.read_text(encoding="utf-8"))
+    assert table.page(kept) == table.PAGE.read_text(encoding="utf-8"), "python examples/systems/table.py --write"
+    assert table.stale(kept) == []
