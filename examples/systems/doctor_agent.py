@@ -74,9 +74,9 @@ SYSTEM = System(
     "DoctorAgent-RL (2505.19630)",
     env="systems/doctor_agent-v0",
     algo="grpo",
-    settings={"env_kwargs": {"partners": {"patient_0": "expert"}}},
-    claim="A doctor that is paid for the diagnosis learns what to ask: one question alone makes it right in half.",
-    tests=(Test("zero", by=0.55),),
+    settings={"env_kwargs": {"partners": {"patient_0": "expert"}}, "warm_start": 8, "iterations": 24},
+    claim="A doctor that is paid for the diagnosis learns what to ask, beyond what imitation has taught it.",
+    tests=(Test("imitated"), Test("zero", by=0.9)),
 )
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Reproduced: two policies, one of which thinks about thinking; both are trained o
 group-relative advantages of the paper's multi-turn variant. Departs: problems and profiles are those that the embedded
 model reads, and the two talk for one round.
 
-    python examples/systems/rema.py            # four minutes on one core
+    python examples/systems/rema.py            # a minute of one core
 """
 
 from __future__ import annotations

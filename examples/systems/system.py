@@ -28,7 +28,7 @@ class Test:
 
     __test__ = False
     than: str = "untrained"
-    """What it is compared with: ``untrained``, ``single``, ``control``, or ``zero``."""
+    """The other side: ``untrained``, ``imitated`` (after a warm start), ``single``, ``control`` or ``zero``."""
     by: float = 0.05
     """It has to be ahead by this; below 0: it may be behind by as much."""
     metric: str = "success"

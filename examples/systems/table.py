@@ -66,8 +66,8 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _holds(test: Any, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> bool:
     team = found["team", seed]
-    other = {"untrained": team["untrained"], "zero": {}}.get(test.than) or found.get((test.than, seed), {}).get("after")
-    return bool(test.holds(team["after"], other or {}))
+    other = team[test.than] if test.than in team else found.get((test.than, seed), {}).get("after", {})
+    return bool(test.holds(team["after"], other))
 
 
 def text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from marft_envs.core.types import optional
 from marft_envs.errors import UnsolvedError
 
 ROOT = Path(__file__).resolve().parents[2]
-QUICK = ("rema", "search_r2")
+QUICK = ("rema", "search_r2", "hammer")
 
 
 def found(name: str) -> System:
@@ -64,8 +64,10 @@ def test_a_system_is_short_and_its_team_plays(name: str) -> None:
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_a_system_is_trained(name: str, tmp_path: Path) -> None:
-    run = found(name).train(2, runs=tmp_path)
-    before, *_, after = evaluations(run)
+    one = found(name)
+    run = one.train(2, runs=tmp_path)
+    before, *imitated, after = evaluations(run)
+    assert len(imitated) == bool(one.settings.get("warm_start"))
     assert 0 <= before["success"] <= 1 and 0 <= after["success"] <= 1 and run.report_file.is_file()
 
 
