@@ -56,7 +56,7 @@ SYSTEM = System(
     "CoMAM (2603.12631)",
     env="systems/comam-v0",
     algo="mappo",
-    settings={"algorithm": {"credit": "rank"}},
+    settings={"algorithm": {"credit": "rank"}, "warm_start": 2, "iterations": 40},
     control={"algorithm": {"credit": {"rule": "local", "alpha": 0.0}}},
     claim="Shares of the global reward by rank beat own rewards alone (credit = {rule = 'local', alpha = 0}).",
     tests=(Test(), Test("control")),

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.runs import table
 from examples.systems.run import HERE, system
-from examples.systems.system import System
+from examples.systems.system import System, Test
 
 RESULTS = HERE.parents[1] / "benchmarks/results/systems.json"
 PAGE = HERE.parents[1] / "docs/systems.md"
@@ -57,17 +57,23 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return ", ".join(f"{value:.2f}" for value in values)
 
     imitated = cell("team", "imitated")
-    held = [all(_holds(test, found, seed) for test in one.tests) for seed in seeds]
+    asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
+    held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
+    verdict = verdict if held else "not asked"
     untrained = f"{teams[0]['untrained'][metric]:.2f}" + (f"; imitated {imitated}" if imitated else "")
     decided = "; ".join(map(str, one.tests))
     return [f"**{one.title}**: {one.claim}", decided, untrained, cell("team"), cell("single"), cell("control"), verdict]
 
 
-def _holds(test: Any, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> bool:
-    team = found["team", seed]
-    other = team[test.than] if test.than in team else found.get((test.than, seed), {}).get("after", {})
-    return bool(test.holds(team["after"], other))
+def _other(test: Test, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> Mapping[str, float] | None:
+    """Returns the metrics of the other side of a test; None where it was not run."""
+    team, rival = found["team", seed], found.get((test.than, seed), {})
+    return {} if test.than == "zero" else team.get(test.than) or rival.get("after")
+
+
+def _holds(test: Test, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> bool:
+    return test.holds(found["team", seed]["after"], _other(test, found, seed) or {})
 
 
 def text(rows: Sequence[Mapping[str, Any]]) -> str:
