@@ -54,14 +54,14 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     def cell(who: str, when: str = "after") -> str:
         values = [found[who, s][when][metric] for s in seeds if when in found.get((who, s), {})]
-        return ", ".join(f"{value:.2f}" for value in values)
+        return ", ".join(f"{value:.2f}" for value in values) or "–"
 
     imitated = cell("team", "imitated")
     asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
     held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
     verdict = verdict if held else "not asked"
-    untrained = f"{teams[0]['untrained'][metric]:.2f}" + (f"; imitated {imitated}" if imitated else "")
+    untrained = f"{teams[0]['untrained'][metric]:.2f}" + ("" if imitated == "–" else f"; imitated {imitated}")
     decided = "; ".join(map(str, one.tests))
     return [f"**{one.title}**: {one.claim}", decided, untrained, cell("team"), cell("single"), cell("control"), verdict]
 
