@@ -60,16 +60,17 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
     held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
-    verdict = verdict if held else "not asked"
+    verdict = verdict if held else "cannot be asked"
     untrained = f"{teams[0]['untrained'][metric]:.2f}" + ("" if imitated == "–" else f"; imitated {imitated}")
     decided = "; ".join(map(str, one.tests))
     return [f"**{one.title}**: {one.claim}", decided, untrained, cell("team"), cell("single"), cell("control"), verdict]
 
 
 def _other(test: Test, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> Mapping[str, float] | None:
-    """Returns the metrics of the other side of a test; None where it was not run."""
+    """Returns the metrics of the other side of a test; None where it was not run, or has nothing that could be less."""
     team, rival = found["team", seed], found.get((test.than, seed), {})
-    return {} if test.than == "zero" else team.get(test.than) or rival.get("after")
+    other = {} if test.than == "zero" else team.get(test.than) or rival.get("after")
+    return None if test.less and other and not other[test.metric] else other
 
 
 def _holds(test: Test, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> bool:

@@ -106,6 +106,9 @@ def test_a_claim_comes_out_where_every_test_holds_in_every_seed() -> None:
     second = [row | {"seed": 1} for row in rows(0.9, 0.88)]
     assert verdict(rows(0.9, 0.8)) == "yes" and verdict(rows(0.9, 0.88)) == "no"
     assert verdict([*rows(0.9, 0.8), *second]) == "in 1 of 2 seeds"
+    none = {"superfluous": 0.0}
+    nothing = {"system": "scma", "who": "team", "seed": 0, "untrained": none, "after": none}
+    assert verdict(rows(0.9, 0.8)[:1]) == table.line(system("scma"), [nothing])[-1] == "cannot be asked"
 
 
 def test_full_runs_of_a_folder_replace_kept_ones(tmp_path: Path) -> None:
