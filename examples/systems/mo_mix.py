@@ -75,7 +75,7 @@ SYSTEM = System(
     algo="mappo",
     control={"env_kwargs": {"told": False}},
     claim="One team that is told the preference serves each of them; who is not told cannot.",
-    tests=(Test(), Test("control")),
+    tests=(Test("zero", by=0.9), Test("control")),
 )
 
 if __name__ == "__main__":
