@@ -37,7 +37,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def api(runs: Path) -> Api:
-    return Api(open_sources([str(runs / name) for name in ("one", "two", "exchanged.jsonl")]))
+    sources = open_sources([str(runs / name) for name in ("one", "two", "exchanged.jsonl")])
+    for source in sources:
+        source.index.refresh()
+    return Api(sources)
 
 
 @pytest.fixture(scope="module")
