@@ -41,7 +41,8 @@ HOSTILE = {
     "unusual blanks": "\u2028[x]\u2029\r\x0b\x0c\x85\u200b\ufeff\u202e",
     "format strings": "%s %n {0} {agent} ${HOME} \\N{DIGIT ONE} \\x00",
 }
-_CONTROL = re.compile(r"<[|｜]|</?s>|\[/?INST\]|<<SYS>>|<(?:start|end)_of_turn>|[\x00\ud800-\udfff]")
+_SIGNS = ("<|", "<｜", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<start_of_turn>", "<end_of_turn>", "\x00")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Broken(Exception):
@@ -355,8 +356,9 @@ def hostile_actions(build: Build) -> str | None:
         while not env.done:
             for agent in env.ready_agents:
                 shown = "\n".join(message["content"] for message in env.messages(agent)[1:])
-                if _CONTROL.search(shown):
-                    raise Broken(f"{name}: control text reaches {agent}: {_short(_CONTROL.search(shown))}")
+                surrogate = None if shown.isascii() else _SURROGATE.search(shown)
+                if found := [sign for sign in _SIGNS if sign in shown] or surrogate:
+                    raise Broken(f"{name}: control text reaches {agent}: {_short(found)}")
                 if name in forged and tags.search(shown):
                     raise Broken(f"{name}: {agent} is shown a forged tag as if it were real")
                 env.select(agent)
