@@ -68,10 +68,15 @@ def plain(domain: str, solo_mode: bool = False) -> Any:
 
 
 def messages(domain: Tau2Domain, log: Sequence[CallEntry], told: Sequence[str]) -> list[Any]:
-    """What a team did, as upstream's messages: calls that reached the world with their results, then its words."""
+    """What a team did, as upstream's messages: calls that reached the world with their results, then its words.
+
+    Expressions that cannot be computed are left out: they change nothing, and our reader has other words for them.
+    """
     kinds: Any = importlib.import_module("tau2.data_model.message")
     out = []
-    for number, result in enumerate(entry.result for entry in log if entry.result.error in REACHED):
+    reached = [entry.result for entry in log if entry.result.error in REACHED]
+    done = [r for r in reached if (r.call.name, r.error) != ("calculate", "tool_error")]
+    for number, result in enumerate(done):
         users = result.call.name in domain.user_tools
         who, requestor = (kinds.UserMessage, "user") if users else (kinds.AssistantMessage, "assistant")
         call = {"name": result.call.name, "arguments": dict(result.call.arguments), "requestor": requestor}

@@ -186,6 +186,17 @@ def test_calculations_are_upstreams_and_never_run() -> None:
             world.call("calculate", {"expression": bad})
 
 
+def test_a_calculation_that_fails_changes_no_verdict() -> None:
+    """Upstream's replay compares words, and refuses an expression in others than ours."""
+    retail = domain_of("retail")
+    problem, team = next(p for p in retail.problems("base") if retail.oracle(p)[0]), Scripted(retail, "base")
+    first, *rest = retail.oracle(problem)
+    team.paid(problem, [[ToolCall("calculate", {"expression": "2 * (3 + 4)x"}), *first], *rest])
+    task = team.solo.unwrapped.task
+    assert task.live.log[0].result.error == "tool_error" and team.solo.episode.success
+    assert upstream.accepts(retail, problem, task.live.log, task.talk.told)
+
+
 def test_without_a_user_agent_everything_is_the_agents_and_with_one_the_device_is_the_users() -> None:
     alone, dual = domain_of("telecom"), domain_of("telecom", True)
     assert alone.policy != dual.policy and alone.problems("base")[0].turns[0].startswith("The customer's brief")

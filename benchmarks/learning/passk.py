@@ -1,0 +1,92 @@
+r"""pass@k of trained teams, and of two algorithms' difference, over seeds and problems.
+
+::
+
+    marft eval --engines runs/passes/runs/KEY --env math-dual-v0 --env-kwargs 'levels=[0]' \
+        --samples 64 --episodes 150 --jobs 256 --out evals/m4-0
+    python -m benchmarks passk evals/* --store benchmarks/results/passk.json
+    python -m benchmarks passk benchmarks/results/passk.json
+
+Each folder is an evaluation of one run, named ROW-SEED, on the same problems with as many samples each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.runs import points, table
+from marft_algos.workbench.bench.statistics import enough, estimate
+from marft_envs.errors import ConfigError
+from marft_envs.families.code import pass_at_k
+from marft_envs.records.trajectory import read
+
+Counts = Mapping[str, Sequence[int]]
+"""Evaluation -> how many samples of each problem were right."""
+
+
+def counted(folders: Sequence[Path]) -> tuple[int, Counts]:
+    """Returns samples a problem, and the counts of each evaluation.
+
+    Raises:
+        ConfigError: An evaluation is of other problems, or has not all samples of them.
+    """
+    found: dict[str, dict[str, int]] = {}
+    samples = set[int]()
+    for folder in folders:
+        played, right = Counter[str](), Counter[str]()
+        for episode in read(folder / "episodes.jsonl"):
+            key = f"{episode.seed} {episode.task_id}"
+            played[key] += 1
+            right[key] += bool(episode.success)
+        samples |= set(played.values())
+        found[folder.name] = {key: right[key] for key in sorted(played)}
+    if len(samples) != 1 or len({tuple(one) for one in found.values()}) != 1:
+        raise ConfigError("The evaluations differ in problems or samples. Expected the same of all, without outages.")
+    return samples.pop(), {name: [*one.values()] for name, one in found.items()}
+
+
+def rows(samples: int, counts: Counts, baseline: str) -> list[list[str]]:
+    """Returns the table, its head first: pass@k of each row in points, and its difference to the baseline's."""
+    seeds: defaultdict[str, list[Sequence[int]]] = defaultdict(list)
+    for name in sorted(counts):
+        seeds[name.partition("-")[0]].append(counts[name])
+    powers = [1 << i for i in range(samples.bit_length())]
+    body = []
+    for k in powers:
+        shares = {r: np.array([[pass_at_k(samples, c, k) for c in one] for one in runs]) for r, runs in seeds.items()}
+        told = [f"{100 * share.mean():.1f}" for share in shares.values()]
+        gaps = [share - shares[baseline] for row, share in shares.items() if row != baseline and len(share) > 1]
+        said = [points(estimate([gap], difference=True)) if enough([gap]) else "–" for gap in gaps]
+        body.append([str(k), *told, *said])
+    others = [f"{row} less {baseline}" for row in seeds if row != baseline and len(seeds[row]) > 1]
+    return [["k", *seeds, *others], *body]
+
+
+def main() -> int:
+    """Prints the table; with ``--store``, keeps the counts."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evaluations", type=Path, nargs="+", help="folders, or one file of stored counts")
+    parser.add_argument("--baseline", default="r4", help="row that differences are to")
+    parser.add_argument("--store", type=Path, help="file for the counts")
+    args = parser.parse_args()
+    if args.evaluations[0].is_file():
+        stored = json.loads(args.evaluations[0].read_text(encoding="utf-8"))
+        samples, counts = stored["samples"], stored["right"]
+    else:
+        samples, counts = counted(args.evaluations)
+    if args.store:
+        args.store.write_text(json.dumps({"samples": samples, "right": counts}) + "\n", encoding="utf-8")
+    head, *body = rows(samples, counts, args.baseline)
+    print(table(head, body))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
