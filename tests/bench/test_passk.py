@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import combinations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from benchmarks.learning import passk
 from helpers.viewed import episode, write_lines
 from marft_envs.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 RIGHT = {"ours-0": [4, 1], "ours-1": [3, 0], "ours-2": [2, 2], "base-0": [1, 0], "base-1": [2, 0], "base-2": [0, 1]}
 
 
@@ -49,3 +51,12 @@ def test_evaluations_of_other_problems_or_with_lost_samples_are_refused(tmp_path
     write_lines(first / "episodes.jsonl", lines[:-1])
     with pytest.raises(ConfigError, match="without outages"):
         passk.counted([first])
+
+
+def test_the_page_says_what_is_stored() -> None:
+    stored = json.loads((ROOT / "benchmarks/results/passk.json").read_text())
+    page = (ROOT / "docs/core.md").read_text()
+    head, *body = passk.rows(stored["samples"], stored["right"], "r4")
+    assert head == ["k", "m4", "r4", "untrained", "m4 less r4"]
+    shown = [line for line in body if f"| {' | '.join((line[0], line[3], line[1], line[2], line[4]))} |" in page]
+    assert [line[0] for line in shown] == ["1", "4", "8", "16", "64"]
