@@ -53,7 +53,8 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     metric, teams = one.tests[0].metric, [found["team", seed] for seed in seeds]
 
     def cell(who: str, when: str = "after") -> str:
-        values = [found[who, s][when][metric] for s in seeds if when in found.get((who, s), {})]
+        rows = [found.get((who, s), {}).get(when, {}) for s in seeds]
+        values = [row[metric] for row in rows if metric in row]  # one agent has no words between agents to count
         return ", ".join(f"{value:.2f}" for value in values) or "–"
 
     imitated = cell("team", "imitated")
