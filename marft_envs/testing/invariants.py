@@ -42,7 +42,6 @@ HOSTILE = {
     "format strings": "%s %n {0} {agent} ${HOME} \\N{DIGIT ONE} \\x00",
 }
 _SIGNS = ("<|", "<｜", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<start_of_turn>", "<end_of_turn>", "\x00")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Broken(Exception):
@@ -356,8 +355,7 @@ def hostile_actions(build: Build) -> str | None:
         while not env.done:
             for agent in env.ready_agents:
                 shown = "\n".join(message["content"] for message in env.messages(agent)[1:])
-                surrogate = None if shown.isascii() else _SURROGATE.search(shown)
-                if found := [sign for sign in _SIGNS if sign in shown] or surrogate:
+                if found := {*filter(shown.__contains__, _SIGNS), *re.findall("[\ud800-\udfff]", shown)}:
                     raise Broken(f"{name}: control text reaches {agent}: {_short(found)}")
                 if name in forged and tags.search(shown):
                     raise Broken(f"{name}: {agent} is shown a forged tag as if it were real")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -163,6 +164,22 @@ class Eager(FlexEnv):
         return [*seen, {"role": "user", "content": " ".join(self.schedule.pending.values())}]
 
 
+class Raw(FlexEnv):
+    """Shows what the agents before have said, as they have said it."""
+
+    def messages(self, agent: str, max_chars: int | None = None) -> Any:
+        said = [turn.text for turn in self.view.history if turn.agent != agent]
+        return [*super().messages(agent, max_chars), {"role": "user", "content": " ".join(said)}]
+
+
+class Half(Raw):
+    """Leaves nothing out but marks and NULs."""
+
+    def messages(self, agent: str, max_chars: int | None = None) -> Any:
+        shown = super().messages(agent, max_chars)
+        return [{**one, "content": re.sub(r"[<\[\x00]", "", one["content"])} for one in shown]
+
+
 @pytest.mark.parametrize(
     ("build", "promise", "words"),
     [
@@ -172,6 +189,12 @@ class Eager(FlexEnv):
         (lambda: flex(2, task=Reading()), "seed_test|order_invariance", ""),
         (lambda: flex(2, task=Leaky()), "gold_hidden", "shown the gold answer in 16 of 16"),
         (lambda: flex(2, task=Fragile()), "hostile_actions", "UnicodeEncodeError"),
+        (lambda: Raw(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"NUL: control text.*x00"),
+        (
+            lambda: Half(team(2), PlainTask(), marft_envs.Chain()),
+            "hostile_actions",
+            r"surrogates: control.*udfff",
+        ),
         (lambda: flex(2, task=Wrong()), "task_validates", "the gold answer scores 0"),
         (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo paid"),
         (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
