@@ -22,8 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.runs import points, table
+from marft_algos.runs.disk import reading
 from marft_algos.workbench.bench.statistics import enough, estimate
-from marft_envs.errors import ConfigError
+from marft_algos.workbench.evaluation.resumable import powers
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.code import pass_at_k
 from marft_envs.records.trajectory import read
 
@@ -35,16 +37,17 @@ def counted(folders: Sequence[Path]) -> tuple[int, Counts]:
     """Returns samples a problem, and the counts of each evaluation.
 
     Raises:
-        ConfigError: An evaluation is of other problems, or has not all samples of them.
+        ConfigError: A folder is none of an evaluation; one is of other problems, or has not all samples of them.
     """
     found: dict[str, dict[str, int]] = {}
     samples = set[int]()
     for folder in folders:
         played, right = Counter[str](), Counter[str]()
-        for episode in read(folder / "episodes.jsonl"):
-            key = f"{episode.seed} {episode.task_id}"
-            played[key] += 1
-            right[key] += bool(episode.success)
+        with reading(f"Cannot read '{folder}'", "Expected a file of counts, or folders of evaluations (marft eval)."):
+            for episode in read(folder / "episodes.jsonl"):
+                key = f"{episode.seed} {episode.task_id}"
+                played[key] += 1
+                right[key] += bool(episode.success)
         samples |= set(played.values())
         found[folder.name] = {key: right[key] for key in sorted(played)}
     if len(samples) != 1 or len({tuple(one) for one in found.values()}) != 1:
@@ -53,20 +56,27 @@ def counted(folders: Sequence[Path]) -> tuple[int, Counts]:
 
 
 def rows(samples: int, counts: Counts, baseline: str) -> list[list[str]]:
-    """Returns the table, its head first: pass@k of each row in points, and its difference to the baseline's."""
-    seeds: defaultdict[str, list[Sequence[int]]] = defaultdict(list)
+    """Returns the table, its head first: pass@k of each row in points, and the difference to the baseline's seeds.
+
+    Raises:
+        ConfigError: No evaluation is of the baseline.
+    """
+    seeds: defaultdict[str, dict[str, Sequence[int]]] = defaultdict(dict)
     for name in sorted(counts):
-        seeds[name.partition("-")[0]].append(counts[name])
-    powers = [1 << i for i in range(samples.bit_length())]
+        row, _, seed = name.partition("-")
+        seeds[row][seed] = counts[name]
+    check_known([baseline], seeds, "No evaluation is of the row '{}'.")
+    paired = [row for row in seeds if row != baseline and seeds[row].keys() == seeds[baseline].keys()]
     body = []
-    for k in powers:
-        shares = {r: np.array([[pass_at_k(samples, c, k) for c in one] for one in runs]) for r, runs in seeds.items()}
+    for k in powers(samples):
+        shares = {
+            row: np.array([[pass_at_k(samples, c, k) for c in one] for one in runs.values()])
+            for row, runs in seeds.items()
+        }
+        gaps = [[shares[row] - shares[baseline]] for row in paired]
         told = [f"{100 * share.mean():.1f}" for share in shares.values()]
-        gaps = [share - shares[baseline] for row, share in shares.items() if row != baseline and len(share) > 1]
-        said = [points(estimate([gap], difference=True)) if enough([gap]) else "–" for gap in gaps]
-        body.append([str(k), *told, *said])
-    others = [f"{row} less {baseline}" for row in seeds if row != baseline and len(seeds[row]) > 1]
-    return [["k", *seeds, *others], *body]
+        body.append([str(k), *told, *(points(estimate(g, difference=True)) if enough(g) else "–" for g in gaps)])
+    return [["k", *seeds, *(f"{row} less {baseline}" for row in paired)], *body]
 
 
 def main() -> int:

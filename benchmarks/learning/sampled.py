@@ -63,8 +63,7 @@ def main() -> int:
     parser.add_argument("--baseline", default="", help="differences are to this row; the grid's baseline by default")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
-    grid = folder.described()["grid"]
-    to = args.baseline or grid.get("baseline", "reinforce"), grid.get("reference", "")
+    to = args.baseline or folder.baseline, folder.described()["grid"].get("reference", "")
     averages, passed = rows(folder.rows(), *to), rows(folder.rows(), *to, score="pass")
     print(f"{table(averages[0], averages[1:])}\n\n{table(passed[0], passed[1:])}")
     return 0

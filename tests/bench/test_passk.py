@@ -41,6 +41,10 @@ def test_shares_are_those_of_all_draws_and_differences_are_paired(tmp_path: Path
         ]
         assert told == [f"{mean:.1f}" for mean in means]
         assert gap.startswith(f"{means[1] - means[0]:+.1f} [")
+    fewer = {name: one for name, one in counts.items() if name != "ours-2"}
+    assert passk.rows(samples, fewer, "base")[0] == ["k", "base", "ours"], "other seeds are no pairs"
+    with pytest.raises(ConfigError, match=r"No evaluation is of the row 'bas'.*base"):
+        passk.rows(samples, counts, "bas")
 
 
 def test_evaluations_of_other_problems_or_with_lost_samples_are_refused(tmp_path: Path) -> None:
@@ -51,6 +55,8 @@ def test_evaluations_of_other_problems_or_with_lost_samples_are_refused(tmp_path
     write_lines(first / "episodes.jsonl", lines[:-1])
     with pytest.raises(ConfigError, match="without outages"):
         passk.counted([first])
+    with pytest.raises(ConfigError, match=r"Cannot read .*nowhere.*Expected a file of counts, or folders"):
+        passk.counted([tmp_path / "nowhere"])
 
 
 def test_the_page_says_what_is_stored() -> None:

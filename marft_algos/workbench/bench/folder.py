@@ -91,6 +91,11 @@ class BenchFolder:
             )
         return description
 
+    @property
+    def baseline(self) -> str:
+        """The row that differences are to, as the grid says; see ``described``."""
+        return str(self.described()["grid"].get("baseline", "reinforce"))
+
     def write_stage(self, stage: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Records the cells of a stage, and every cell's job."""
         known = self.described()

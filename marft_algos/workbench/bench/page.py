@@ -39,7 +39,7 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
         MissingExtraError: matplotlib is not installed.
     """
     described, rows = folder.described(), folder.rows()
-    base = baseline or described["grid"].get("baseline", "reinforce")
+    base = baseline or folder.baseline
     across = reference or described["grid"].get("reference", "")
     lines = tables.lines(rows, base, across)
     sheets = {"summary": tables.sheet(lines, base, across)}
@@ -90,8 +90,7 @@ def said(folder: BenchFolder) -> str:
     Raises:
         ConfigError: Another version's folder, or its baseline is none of its rows.
     """
-    base = folder.described()["grid"].get("baseline", "reinforce")
-    return verdict(tables.lines(folder.rows(), base), base)
+    return verdict(tables.lines(folder.rows(), folder.baseline), folder.baseline)
 
 
 def brief(sheet: Sequence[Sequence[str]]) -> list[str]:

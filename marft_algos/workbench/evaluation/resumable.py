@@ -184,8 +184,8 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
     content = {
         **evaluation.table(),
         "average": asdict(intervals.mean(average)),
-        "pass": {str(j): asdict(passed(rates, j)) for j in _powers(k)} if judged else {},
-        "pass_hat": {str(j): asdict(passed(rates, j, pass_hat_k)) for j in _powers(k)} if judged else {},
+        "pass": {str(j): asdict(passed(rates, j)) for j in powers(k)} if judged else {},
+        "pass_hat": {str(j): asdict(passed(rates, j, pass_hat_k)) for j in powers(k)} if judged else {},
         **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
         "metrics": {
             key: number
@@ -217,7 +217,7 @@ def _rates(evaluation: ResumableEvaluation, played: Sequence[Trajectory]) -> lis
     return rates
 
 
-def _powers(k: int) -> list[int]:
+def powers(k: int) -> list[int]:
     """Returns 1, 2, 4, … below k, and k."""
     return [*(1 << i for i in range(k.bit_length()) if 1 << i < k), k]
 

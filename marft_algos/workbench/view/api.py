@@ -86,9 +86,7 @@ class Api:
 
         Intervals take seconds: they are computed again only when there are new results.
         """
-        for bench in (source.bench for source in self.sources):
-            if bench is None:
-                continue
+        for bench in {source.bench.root: source.bench for source in self.sources if source.bench}.values():
             stamp = (bench.root / "results").stat().st_mtime_ns
             if self._said.get(bench.root, (-1, ""))[0] != stamp:
                 self._said[bench.root] = stamp, page.said(bench)
