@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,13 +81,14 @@ class Bench:
         self.estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in self.turns})
 
     @contextmanager
-    def stages(self, graph: bool) -> Iterator[tuple[Stage, Stage]]:
+    def stages(self, graph: bool, episodes: int | None = None) -> Iterator[tuple[Stage, Stage]]:
         """Lends the stage for warming up and the one that is measured; on request, steps of decoding are captured."""
-        if graph == self.captured:
+        if graph == self.captured and episodes is None:
             yield self.warming, self.stage
             return
-        engine = NativeEngine(self.policies, max_batch=self.args.episodes, decode_graph=True)
-        sizes = self.args.episodes, self.args.prompt
+        episodes = episodes or self.args.episodes
+        engine = NativeEngine(self.policies, episodes, decode_graph=graph)
+        sizes = episodes, self.args.prompt
         stages = [Stage(self.policies, *sizes, new, engine) for new in (min(self.args.new, WARM), self.args.new)]
         try:
             yield stages[0], stages[1]
@@ -137,8 +138,8 @@ class Bench:
         model = self.policies.base(self.policies.policies[0]).model
         weights = sum(p.numel() for p in model.parameters())
         head = model.get_output_embeddings().weight.numel()
-        copy, flops = self.machine()
-        self.roofline = self._roofline(model, copy)
+        copy, flops = self.machine
+        self.roofline = self.roof(self.args.episodes)
         return {
             "device": torch.cuda.get_device_name() if self.cuda else "cpu, one thread",
             "rollout tokens/s": new / middle["rollout"],
@@ -152,14 +153,15 @@ class Bench:
             "times": times,
         }
 
-    def _roofline(self, model: Any, copy: float) -> float:
-        """Tokens a second if a step took no longer than reading weights and cache."""
+    def roof(self, rows: int) -> float:
+        """Tokens a second of so many rows if a step took no longer than reading weights and cache."""
+        model = self.policies.base(self.policies.policies[0]).model
         config, size = model.config, next(model.parameters()).element_size()
         heads = config.hidden_size // config.num_attention_heads * config.num_key_value_heads
         cache = 2 * config.num_hidden_layers * heads * size * (self.args.prompt + self.args.new / 2)
-        rows = self.args.episodes
-        return rows * copy / (sum(p.numel() for p in model.parameters()) * size + rows * cache)
+        return rows * self.machine[0] / (sum(p.numel() for p in model.parameters()) * size + rows * cache)
 
+    @cached_property
     def machine(self) -> tuple[float, float]:
         """Bytes read a second by a sum over 256 MB, and operations a second of a square product."""
         size = 8192 if self.cuda else 1024
