@@ -9,8 +9,8 @@ from marft_envs.errors import ConfigError, did_you_mean
 FUSED = "MARFT_KERNELS"
 """Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
 FUSED_PASSES = ("forward", "decode", "merge", "attention", "prefix")
-"""Scoring and training; decoding; adapters added to the weights before the forward pass; attention without a mask
-behind shared prefixes, on a GPU; what rows or rounds start with, computed once."""
+"""Scoring and training; decoding; adapters added to the weights before the forward pass; attention without a mask,
+behind shared prefixes and in many rows, on a GPU; what rows or rounds start with, computed once."""
 
 
 def fused_passes() -> frozenset[str]:

@@ -81,6 +81,8 @@ def forbid(what: str) -> None:
 class Stream:
     """A stream; everything runs in order anyway."""
 
+    def __init__(self, *_: Any) -> None: ...
+
     def wait_stream(self, _: Stream) -> None:
         """Does nothing."""
 
@@ -103,5 +105,6 @@ STANDS_IN: dict[str, Callable[..., Any]] = {
     "Stream": Stream,
     "stream": nullcontext,
     "current_stream": Stream,
+    "is_current_stream_capturing": lambda: capturing is not None,
 }
 """What replaces functions and classes of ``torch.cuda``."""

@@ -23,7 +23,7 @@ from helpers.tiny import save_tiny
 from marft_algos import batching
 from marft_algos.engines import EngineError, NativeEngine, native, sampler
 from marft_algos.engines.sampler import Sampler
-from marft_algos.models.forward import plain
+from marft_algos.models.forward import plain, rows
 from marft_algos.models.forward.text import TextPass
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
@@ -370,3 +370,50 @@ def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, mon
         assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
     _, expected = runs.train(runs.settings(qwen, tmp_path / "cpu", device="cpu", **changes))
     near(run, expected)
+
+
+def written_out(q: torch.Tensor, kv: torch.Tensor, position: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    """What the kernel for many rows computes."""
+    columns, (keys, values) = torch.arange(kv.shape[2], device=kv.device), kv.chunk(2, 1)
+    seen = (columns > column - 1 - position) & (columns <= column)
+    group = q.shape[1] // keys.shape[1]
+    score = q[:, :, None] @ keys.repeat_interleave(group, 1).mT / q.shape[-1] ** 0.5
+    weights = score.masked_fill(~seen[:, None, None], -torch.inf).softmax(-1)
+    return (weights @ values.repeat_interleave(group, 1))[:, :, 0]
+
+
+@pretended
+def test_many_rows_attend_by_a_kernel_of_their_own_to_what_they_hold(
+    qwen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[int]()
+
+    def counted(*args: torch.Tensor) -> torch.Tensor:
+        calls.append(len(args[0]))
+        return written_out(*args)
+
+    monkeypatch.setattr(rows, "fits", lambda *_: True)
+    monkeypatch.setattr(rows, "attend", counted)
+    monkeypatch.setattr(rows, "PROGRAMS", 24)  # twelve rows of two heads of keys
+    monkeypatch.setattr(sampler, "CAPTURED_COMPACT_BELOW", 0.9)
+    with gpu():
+        sampled, _ = sample(qwen, "cuda", 45, graph=True)
+    equal(sampled, sample(qwen, "cpu", 45)[0])
+    assert {12, 8} <= set(calls)  # also once few are left of many
+    calls.clear()
+    with gpu():
+        Captured(qwen, monkeypatch, max_batch=11).sample(11)
+    assert calls.count(11) == 0
+
+
+@pretended
+def test_a_kernel_that_cannot_be_compiled_is_told_of_and_not_used(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: torch.Tensor) -> torch.Tensor:
+        raise OSError("no C compiler")
+
+    monkeypatch.setattr(rows, "fits", lambda *_: True)
+    monkeypatch.setattr(rows, "attend", broken)
+    monkeypatch.setattr(rows, "PROGRAMS", 1)
+    with gpu(), pytest.warns(UserWarning, match=r"many rows attend \(no C compiler\): .* MARFT_KERNELS=forward"):
+        sampled, _ = sample(qwen, "cuda", 8, graph=True)
+    equal(sampled, sample(qwen, "cpu", 8)[0])

@@ -9,6 +9,7 @@ stay beside the weights, and each row takes part in its own policy's only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,38 +19,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from marft_algos.models.forward.families import FusedLinear
+from marft_algos.models.forward import rows as by_rows
+from marft_algos.models.forward.families import AdaptedLinear, FusedLinear
 from marft_algos.models.forward.nodes import Norm
 from marft_algos.models.forward.text import Adapted, Factors, Memory, TextPass
+from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
 ALIGNED = 16
 """Fixed capacities are multiples of it: attention's kernels copy masks whose rows do not begin at such a place."""
-
-
-@dataclass(slots=True)
-class AdaptedLinear:
-    """A linear layer, or several that read the same input laid end to end, with the adapters of some policies."""
-
-    weight: Tensor
-    bias: Tensor | None
-    down: Tensor | None = None
-    """[P * r, in], the adapters' first factors."""
-    up: Tensor | None = None
-    """[out, P * r], the second ones, scaled."""
-
-    def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
-        """[n, in] -> [n, out], added to ``residual`` if there is one."""
-        if residual is None:
-            y = F.linear(x, self.weight, self.bias)
-        else:
-            y = torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
-        if self.down is None or self.up is None:
-            return y
-        thin = F.linear(x, self.down)
-        if policy_of_row is not None:  # products with other policies' adapters are dropped
-            thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
-        return y.addmm_(thin, self.up.T)
 
 
 @dataclass(slots=True)
@@ -107,11 +85,19 @@ class FusedDecoder(TextPass):
         Unsupported: see ``TextPass``.
     """
 
+    @functools.cached_property
+    def attends(self) -> bool:
+        """Whether many rows attend by a kernel of our own."""
+        sizes = self.heads, self.kv_heads, self.head_dim
+        return "attention" in fused_passes() and by_rows.usable(*sizes, self.dtype, self.device)
+
     def probe(self, ids: Tensor) -> Tensor:
         """Reads the first token ids of [1, T], decodes the last ones; returns the states there."""
-        cache, length = FusedCache(self, [], 1, ids.shape[1]), ids.shape[1] * 5 // 6
-        states = [cache.prefill([[ids[0, :length].tolist()]])]
-        return torch.cat([*states, *(cache.decode(ids[:, i]) for i in range(length, ids.shape[1]))])
+        rows = -(-by_rows.PROGRAMS // self.kv_heads) if self.attends else 1
+        cache, length = FusedCache(self, [], rows, ids.shape[1], fixed=self.attends), ids.shape[1] * 5 // 6
+        states = [cache.prefill([[ids[0, :length].tolist()] * rows])[:1]]
+        steps = (cache.decode(ids[:, i].expand(rows))[:1] for i in range(length, ids.shape[1]))
+        return torch.cat([*states, *steps])
 
     def blocks(
         self, policies: Sequence[Sequence[Adapted]], rows: int, capacity: int, memory: list[Tensor] | None = None
@@ -177,6 +163,8 @@ class FusedCache:
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
         self._decoder, self._fixed, self.keeps = decoder, fixed, False
+        many = rows * decoder.kv_heads >= by_rows.PROGRAMS
+        self._attends = fixed and many and decoder.attends
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies or (None,)))
         self._blocks = decoder.blocks(self._adapted, rows, capacity, memory)
@@ -313,7 +301,7 @@ class FusedCache:
         self._position.add_(1)
         place: Tensor | slice = self._column.add_(1)
         if self._fixed and mask is not None:
-            end, mask = None, mask.index_fill_(3, self._column, 0.0)
+            end, mask = None, None if self._attends else mask.index_fill_(3, self._column, 0.0)
         else:
             end, place = self._end + 1, slice(self._end, self._end + 1)
             mask, self._end = None if mask is None else mask[..., :end], end
@@ -329,10 +317,13 @@ class FusedCache:
             rolled = qk.roll(decoder.head_dim // 2, -1)
             qk.mul_(cos).addcmul_(rolled, sin)
             block.kv[:, :, place] = qkv[:, decoder.heads :, None]
-            keys, values = block.kv[:, :, :end].chunk(2, dim=1)
-            grouped = q.reshape(len(x), decoder.kv_heads, -1, decoder.head_dim)  # as a sequence: no key is repeated
-            attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).reshape(len(x), -1)
-            x = block.out(attended, rows, x)
+            if self._attends:
+                attended = by_rows.attend(q, block.kv, self._position, self._column)
+            else:
+                keys, values = block.kv[:, :, :end].chunk(2, dim=1)
+                grouped = q.reshape(len(x), decoder.kv_heads, -1, decoder.head_dim)  # as a sequence: no key is repeated
+                attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+            x = block.out(attended.reshape(len(x), -1), rows, x)
             gate, up = block.gate_up(block.norms[1](x), rows).chunk(2, dim=-1)
             x = block.down(module.mlp.act_fn(gate).mul_(up), rows, x)
         return self._last_norm(x)
