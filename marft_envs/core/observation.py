@@ -26,13 +26,13 @@ Message = dict[str, Any]
 _UNPRINTABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Openers of control tokens in the common chat templates: <|im_end|>, <｜User｜>, <s>, </s>, <bos>,
 # <start_of_turn>, [INST], <<SYS>>, <think> is content and stays. One pattern per bracket: a search for one letter
-# runs through a long text at once.
+# runs through a long text at once. Most brackets are passed over by the letter behind them.
 _ANGLE = re.compile(
     r"<(?=[|｜]|/?(?:s|bos|eos|pad|unk|mask|start_of_turn|end_of_turn|tool_call|tool_response|tools|begin_of_text|"
     r"start_of_image|end_of_image)>|<SYS>>|</?SYS>)"
 )
 _SQUARE = re.compile(
-    r"\[(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|TOOL_CONTENT|CALL_ID|ARGS|THINK|IMG|"
+    r"\[(?=[/A-Z])(?=/?(?:INST|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|SYSTEM_PROMPT|TOOL_CONTENT|CALL_ID|ARGS|THINK|IMG|"
     r"IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|PREFIX|MIDDLE|SUFFIX)\])"
 )
 _LINE_ENDS = "\n\r\v\f\x85\u2028\u2029"

@@ -89,8 +89,19 @@ def fingerprint(episode: Episode) -> dict[str, Any]:
 
 def expect_equal(one: Episode, other: Episode, what: str) -> None:
     """Raises unless both episodes went alike."""
-    a, b = fingerprint(one), fingerprint(other)
-    for name in a:
+    _expect_same(one, fingerprint(one), fingerprint(other), what)
+
+
+def _expect_rereadable(episode: Episode, what: str) -> Episode:
+    """Returns the episode, written as JSON and read again, which has to be as it was."""
+    data = trajectory.to_dict(episode)
+    again = trajectory.from_dict(data)
+    _expect_same(episode, data, fingerprint(again), what)
+    return again
+
+
+def _expect_same(one: Episode, a: dict[str, Any], b: dict[str, Any], what: str) -> None:
+    for name in b:
         if a[name] != b[name]:
             raise Broken(f"{what}: {name} is {_short(b[name])} instead of {_short(a[name])} (seed {one.seed})")
 
@@ -171,8 +182,7 @@ def replay_equality(build: Build) -> str | None:
     """A record, written as JSON and read again, replays to the same transcript, rewards, D and edges."""
     for seed in SEEDS:
         episode = play(build(), seed)
-        again = trajectory.from_dict(trajectory.to_dict(episode))
-        expect_equal(episode, again, "written as JSON and read again")
+        again = _expect_rereadable(episode, "written as JSON and read again")
         try:
             trajectory.replay(again, build())
         except trajectory.ReplayError as error:
@@ -355,7 +365,7 @@ def hostile_actions(build: Build) -> str | None:
         while not env.done:
             for agent in env.ready_agents:
                 shown = "\n".join(message["content"] for message in env.messages(agent)[1:])
-                if found := {*filter(shown.__contains__, _SIGNS), *re.findall("[\ud800-\udfff]", shown)}:
+                if found := _control(shown):
                     raise Broken(f"{name}: control text reaches {agent}: {_short(found)}")
                 if name in forged and tags.search(shown):
                     raise Broken(f"{name}: {agent} is shown a forged tag as if it were real")
@@ -363,9 +373,14 @@ def hostile_actions(build: Build) -> str | None:
                 env.step(text)
             if len(env.view.history) > MOST_TURNS:
                 raise Broken(f"{name}: the episode is not over after {MOST_TURNS} turns")
-        again = trajectory.from_dict(trajectory.to_dict(env.episode))
-        expect_equal(env.episode, again, f"{name}, written as JSON and read again")
+        _expect_rereadable(env.episode, f"{name}, written as JSON and read again")
     return None
+
+
+def _control(shown: str) -> set[str]:
+    """Returns the control text that stands in what an agent is shown."""
+    surrogates = () if shown.isascii() else re.findall("[\ud800-\udfff]", shown)
+    return {*filter(shown.__contains__, _SIGNS), *surrogates}
 
 
 def gold_hidden(build: Build) -> str | None:

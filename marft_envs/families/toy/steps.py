@@ -161,7 +161,8 @@ class Steps:
 
 def _said(text: str) -> int | None:
     """Returns the digit of a step: the reply, or the first of its two digits; None for anything else."""
-    digits = [digit(letter, SIZE) for letter in text.strip()]
+    word = text.strip()
+    digits = [digit(letter, SIZE) for letter in word[:3]]
     return digits[0] if 1 <= len(digits) <= 2 and None not in digits else None
 
 
