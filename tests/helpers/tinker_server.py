@@ -67,6 +67,7 @@ class TinkerServer:
         """How many were opened."""
         self._open: list[socket.socket] = []
         self._model = AutoModelForCausalLM.from_pretrained(locate(base), dtype=torch.float32).eval()
+        self._plain = copy.deepcopy(self._model)
         self._team: PeftModel | None = None
         self.models: dict[str, dict[str, Any]] = {}
         self._samplers: dict[str, str] = {}
@@ -104,7 +105,7 @@ class TinkerServer:
 
     def poison(self, model: str) -> None:
         """Fills a policy's weights with NaN."""
-        for tensor in self._own(model):
+        for tensor in self.models[model]["own"]:
             tensor.data.fill_(float("nan"))
 
     @property
@@ -244,17 +245,15 @@ class TinkerServer:
             self._team = get_peft_model(self._model, config, adapter_name=name)
         else:
             self._team.add_adapter(name, config)
-        self.models[name] = {"lora": config, "rank": lora["rank"], "rows": 0, "version": 0}
-        self.models[name]["adam"] = torch.optim.AdamW(self._own(name))
+        own = [p for n, p in sorted(self._peft.named_parameters()) if f".{name}." in n]
+        self.models[name] = {"lora": config, "rank": lora["rank"], "rows": 0, "version": 0, "own": own}
+        self.models[name]["adam"] = torch.optim.AdamW(own)
         return {"type": "create_model", "model_id": name}
 
     def _unload(self, body: dict[str, Any]) -> dict[str, Any]:
         self.models.pop(body["model_id"], None)
         self._peft.delete_adapter(body["model_id"])
         return {"type": "unload_model"}
-
-    def _own(self, name: str) -> list[torch.nn.Parameter]:
-        return [p for n, p in sorted(self._peft.named_parameters()) if f".{name}." in n]
 
     def _get(self, body: dict[str, Any]) -> dict[str, Any]:
         if body["model_id"] not in self.models:
@@ -264,16 +263,14 @@ class TinkerServer:
     def _hidden(self, adapter: str | None, ids: list[int], cache: Any = None) -> Any:
         tokens = torch.tensor([ids])
         if adapter is None:
-            if self._team is None:
-                return self._model(input_ids=tokens, past_key_values=cache, use_cache=True)
-            with self._team.disable_adapter():
-                return self._team(input_ids=tokens, past_key_values=cache, use_cache=True)
-        self._peft.set_adapter(adapter)
+            return self._plain(input_ids=tokens, past_key_values=cache, use_cache=True)
+        if self._peft.active_adapter != adapter:
+            self._peft.set_adapter(adapter)
         return self._peft(input_ids=tokens, past_key_values=cache, use_cache=True)
 
     def _gradient(self, body: dict[str, Any]) -> bytes:
         model, found, total = self._get(body), [], 0.0
-        for tensor in self._own(body["model_id"]):
+        for tensor in model["own"]:
             tensor.requires_grad_(True)
         for row in body["data"]:
             inputs = {name: torch.from_numpy(value) for name, value in row["inputs"].items()}
@@ -284,7 +281,7 @@ class TinkerServer:
                 scored = torch.log_softmax(logits, -1).gather(1, inputs["target_tokens"][:, None])[:, 0]
                 loss = self._loss(body["loss_fn"], scored, inputs)
             if not body["forward_only"]:
-                for tensor in self._own(body["model_id"]):
+                for tensor in model["own"]:
                     tensor.requires_grad_(True)
                 loss.backward()
                 model["rows"] += 1
@@ -308,7 +305,7 @@ class TinkerServer:
 
     def _step(self, body: dict[str, Any]) -> dict[str, Any]:
         model, settings = self._get(body), body["adam_params"]
-        own = self._own(body["model_id"])
+        own = model["own"]
         for tensor in own:
             tensor.requires_grad_(True)
             if self.loss == "mean" and tensor.grad is not None:
@@ -381,9 +378,10 @@ class TinkerServer:
             source = self._sources[adapter]
             set_peft_model_state_dict(self._peft, self.adapter(adapter), adapter_name=source)
         draws = torch.Generator().manual_seed(settings.get("seed") or 0)
-        first = out = self._hidden(adapter, prompt)
+        first = self._hidden(adapter, prompt)
         ids, scored, stopped = list[int](), list[float](), False
         while len(ids) < settings["max_tokens"] and not stopped:
+            out = self._hidden(adapter, ids[-1:], first.past_key_values) if ids else first
             logits = out.logits[0, -1].float()
             logprobs = torch.log_softmax(logits / (settings["temperature"] or 1.0), -1)
             greedy = not settings["temperature"]
@@ -393,7 +391,6 @@ class TinkerServer:
                 break
             ids.append(token)
             scored.append(float(logprobs[token]))
-            out = self._hidden(adapter, [token], out.past_key_values)
         answer = b"" if stopped else b"\x08\x01"
         answer += part(2, np.asarray(ids, "<i4").tobytes()) + part(3, np.asarray(scored, "<f4").tobytes())
         answer = part(1, answer)

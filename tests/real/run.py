@@ -30,8 +30,10 @@ TESTS = (
     "tests/tools/test_tools_mcp.py::test_a_public_server_works_as_a_domain",
 )  # fmt: skip
 
-ELSEWHERE = ("[depot", "[functions", "[mcp-own", "test_depot_gold", "test_the_comparison_sees")
-"""Tests of these files that need nothing real, by parts of their names: `make test` runs them."""
+ELSEWHERE = (
+    "[depot", "[functions", "[mcp-own", "[tau-", "test_depot_gold", "test_tau_gold", "test_the_comparison_sees",
+)  # fmt: skip
+"""Tests of these files that need no package and no server, by parts of their names: `make test` runs them."""
 
 
 def install(name: str, cache: Path, pip_args: list[str]) -> Path:
