@@ -23,7 +23,8 @@ from helpers.tiny import save_tiny
 from marft_algos import batching
 from marft_algos.engines import EngineError, NativeEngine, native, sampler
 from marft_algos.engines.sampler import Sampler
-from marft_algos.models.forward import plain, rows
+from marft_algos.models import attention
+from marft_algos.models.forward import plain
 from marft_algos.models.forward.text import TextPass
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
@@ -392,9 +393,9 @@ def test_many_rows_attend_by_a_kernel_of_their_own_to_what_they_hold(
         calls.append(len(args[0]))
         return written_out(*args)
 
-    monkeypatch.setattr(rows, "fits", lambda *_: True)
-    monkeypatch.setattr(rows, "attend", counted)
-    monkeypatch.setattr(rows, "PROGRAMS", 24)  # twelve rows of two heads of keys
+    monkeypatch.setattr(attention, "rows_fit", lambda *_: True)
+    monkeypatch.setattr(attention, "attend_rows", counted)
+    monkeypatch.setattr(attention, "PROGRAMS", 24)  # twelve rows of two heads of keys
     monkeypatch.setattr(sampler, "CAPTURED_COMPACT_BELOW", 0.9)
     with gpu():
         sampled, _ = sample(qwen, "cuda", 45, graph=True)
@@ -411,9 +412,9 @@ def test_a_kernel_that_cannot_be_compiled_is_told_of_and_not_used(qwen: Path, mo
     def broken(*_: torch.Tensor) -> torch.Tensor:
         raise OSError("no C compiler")
 
-    monkeypatch.setattr(rows, "fits", lambda *_: True)
-    monkeypatch.setattr(rows, "attend", broken)
-    monkeypatch.setattr(rows, "PROGRAMS", 1)
+    monkeypatch.setattr(attention, "rows_fit", lambda *_: True)
+    monkeypatch.setattr(attention, "attend_rows", broken)
+    monkeypatch.setattr(attention, "PROGRAMS", 1)
     with gpu(), pytest.warns(UserWarning, match=r"many rows attend \(no C compiler\): .* MARFT_KERNELS=forward"):
         sampled, _ = sample(qwen, "cuda", 8, graph=True)
     equal(sampled, sample(qwen, "cpu", 8)[0])

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from marft_algos.models.forward import rows
+from marft_algos.models import attention
 
 REAL = torch.cuda.is_available()
 if not REAL:
@@ -36,7 +36,7 @@ def test_rows_attend_to_what_they_hold_and_nothing_else_is_read(
     for i, length in enumerate(lengths.tolist()):
         kv[i, :, : end - length] = torch.nan
     place = torch.tensor([end - 1], device=device)
-    found = rows.attend(q, kv, (lengths - 1)[:, None].to(device), place)
+    found = attention.attend_rows(q, kv, (lengths - 1)[:, None].to(device), place)
     for i, length in enumerate(lengths.tolist()):
         keys, values = kv[i, :, end - length : end].float().repeat_interleave(heads // kv_heads, 0).chunk(2)
         weights = (q[i, :, None].float() @ keys.mT / head_dim**0.5).softmax(-1)
@@ -54,6 +54,6 @@ def test_rows_attend_to_what_they_hold_and_nothing_else_is_read(
 )
 def test_other_models_attend_by_torchs_kernels(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
     cuda = torch.device("cuda")
-    assert rows.fits(16, 2, 128, torch.bfloat16, cuda)
-    assert not rows.fits(heads, kv_heads, head_dim, dtype, cuda)
-    assert not rows.fits(16, 2, 128, torch.bfloat16, torch.device("cpu"))
+    assert attention.rows_fit(16, 2, 128, torch.bfloat16, cuda)
+    assert not attention.rows_fit(heads, kv_heads, head_dim, dtype, cuda)
+    assert not attention.rows_fit(16, 2, 128, torch.bfloat16, torch.device("cpu"))

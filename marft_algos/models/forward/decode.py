@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from marft_algos.models.forward import rows as by_rows
+from marft_algos.models import attention
 from marft_algos.models.forward.families import AdaptedLinear, FusedLinear
 from marft_algos.models.forward.nodes import Norm
 from marft_algos.models.forward.text import Adapted, Factors, Memory, TextPass
@@ -89,11 +89,11 @@ class FusedDecoder(TextPass):
     def attends(self) -> bool:
         """Whether many rows attend by a kernel of our own."""
         sizes = self.heads, self.kv_heads, self.head_dim
-        return "attention" in fused_passes() and by_rows.usable(*sizes, self.dtype, self.device)
+        return "attention" in fused_passes() and attention.rows_usable(*sizes, self.dtype, self.device)
 
     def probe(self, ids: Tensor) -> Tensor:
         """Reads the first token ids of [1, T], decodes the last ones; returns the states there."""
-        rows = -(-by_rows.PROGRAMS // self.kv_heads) if self.attends else 1
+        rows = -(-attention.PROGRAMS // self.kv_heads) if self.attends else 1
         cache, length = FusedCache(self, [], rows, ids.shape[1], fixed=self.attends), ids.shape[1] * 5 // 6
         states = [cache.prefill([[ids[0, :length].tolist()] * rows])[:1]]
         steps = (cache.decode(ids[:, i].expand(rows))[:1] for i in range(length, ids.shape[1]))
@@ -163,7 +163,7 @@ class FusedCache:
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
         self._decoder, self._fixed, self.keeps = decoder, fixed, False
-        many = rows * decoder.kv_heads >= by_rows.PROGRAMS
+        many = rows * decoder.kv_heads >= attention.PROGRAMS
         self._attends = fixed and many and decoder.attends
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies or (None,)))
@@ -318,7 +318,7 @@ class FusedCache:
             qk.mul_(cos).addcmul_(rolled, sin)
             block.kv[:, :, place] = qkv[:, decoder.heads :, None]
             if self._attends:
-                attended = by_rows.attend(q, block.kv, self._position, self._column)
+                attended = attention.attend_rows(q, block.kv, self._position, self._column)
             else:
                 keys, values = block.kv[:, :, :end].chunk(2, dim=1)
                 grouped = q.reshape(len(x), decoder.kv_heads, -1, decoder.head_dim)  # as a sequence: no key is repeated

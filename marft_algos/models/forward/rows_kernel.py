@@ -1,4 +1,4 @@
-"""The kernel of ``rows``, which Triton compiles: imported where there is Triton alone."""
+"""The kernel of ``attention.attend_rows``, which Triton compiles: imported where there is Triton alone."""
 
 from typing import Any
 
