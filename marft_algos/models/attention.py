@@ -81,15 +81,15 @@ def mask(*, q_length: int, kv_length: int, **kwargs: Any) -> Tensor | None:
     return sdpa_mask(q_length=q_length, kv_length=kv_length, **kwargs)
 
 
-def rows_fit(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Returns whether this kernel can compute a model's attention."""
+def rows_fit(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> bool:
+    """Returns whether our own kernel can compute a model's attention."""
     sized = head_dim in (32, 64, 128, 256) and heads // kv_heads <= QUERIES
-    return sized and device.type == "cuda" and dtype == torch.bfloat16 and find_spec("triton") is not None
+    return sized and dtype == torch.bfloat16 and find_spec("triton") is not None
 
 
 def rows_usable(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> bool:
-    """Returns whether this kernel can compute a model's attention, and compiles; a warning says if it does not."""
-    if not rows_fit(heads, kv_heads, head_dim, dtype, device):
+    """Returns whether that kernel can, and compiles; a warning says if it does not."""
+    if not rows_fit(heads, kv_heads, head_dim, dtype):
         return False
     q = torch.zeros(1, heads, head_dim, dtype=dtype, device=device)
     kv = torch.zeros(1, 2 * kv_heads, QUERIES, head_dim, dtype=dtype, device=device)

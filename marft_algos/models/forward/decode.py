@@ -88,8 +88,9 @@ class FusedDecoder(TextPass):
     @functools.cached_property
     def attends(self) -> bool:
         """Whether many rows attend by a kernel of our own."""
-        sizes = self.heads, self.kv_heads, self.head_dim
-        return "attention" in fused_passes() and attention.rows_usable(*sizes, self.dtype, self.device)
+        if self.device.type != "cuda" or "attention" not in fused_passes():
+            return False
+        return attention.rows_usable(self.heads, self.kv_heads, self.head_dim, self.dtype, self.device)
 
     def probe(self, ids: Tensor) -> Tensor:
         """Reads the first token ids of [1, T], decodes the last ones; returns the states there."""

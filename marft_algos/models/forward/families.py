@@ -74,25 +74,24 @@ class AdaptedLinear:
 
     def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
         """[n, in] -> [n, out], added to ``residual`` if there is one."""
-        if self.down is None or self.up is None:
-            return self._base(x, residual)
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():  # both read x alone, and the second one is small
-            here, side = torch.cuda.current_stream(), side_stream(x.device)
-            side.wait_stream(here)
+        thin, side = None, None
+        if self.down is not None and x.is_cuda and torch.cuda.is_current_stream_capturing():
+            side = side_stream(x.device)  # the first product is small, and reads nothing but x
+            side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 thin = F.linear(x, self.down)
-            y = self._base(x, residual)
-            here.wait_stream(side)
+        if residual is None:
+            y = F.linear(x, self.weight, self.bias)
         else:
-            y, thin = self._base(x, residual), F.linear(x, self.down)
+            y = torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
+        if self.down is None or self.up is None:
+            return y
+        if side is not None:
+            torch.cuda.current_stream().wait_stream(side)
+        thin = F.linear(x, self.down) if thin is None else thin
         if policy_of_row is not None:  # products with other policies' adapters are dropped
             thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
         return y.addmm_(thin, self.up.T)
-
-    def _base(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        if residual is None:
-            return F.linear(x, self.weight, self.bias)
-        return torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
 
 
 @functools.cache
