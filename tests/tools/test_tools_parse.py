@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from marft_envs.core.observation import neutralise
@@ -131,6 +131,8 @@ def test_no_reply_raises(reply: str) -> None:
     assert not (found.calls and found.error) and found.error in ("", *ERRORS)
 
 
+@example({"```": None})
+@example({"text": "```json\n{}\n```", "more": "x```y"})
 @given(
     st.dictionaries(
         st.text(max_size=5).filter(lambda t: t.isprintable()),

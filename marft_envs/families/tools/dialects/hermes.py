@@ -44,7 +44,7 @@ class Hermes(Dialect):
             return calls, _TAGGED.sub("", said)
         if not calls:
             return calls, said
-        return calls, unfenced(said) if "```" in said else ""  # without a fence, the whole reply is the call
+        return calls, unfenced(said) if _FENCE.search(said) else ""  # without a fence, the whole reply is the call
 
 
 def _calls(text: str) -> list[ToolCall]:
