@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import marft_envs
+from helpers import preloaded
 from helpers.fake_servers import chat, serving
 from helpers.runs import settings, train
 from helpers.tinker_server import TinkerServer
@@ -82,7 +81,8 @@ def test_what_is_served_is_what_was_evaluated(
 
 def test_nothing_of_this_is_imported_where_no_server_is_named(tmp_path: Path) -> None:
     words = [*QUICK, "--env", "relay-v0", "--device", "cpu", "--name", "plain", "--runs-dir", str(tmp_path)]
-    code = (
+    program = tmp_path / "plain.py"
+    program.write_text(
         "import sys\n"
         "from marft_algos.cli import main\n"
         f"assert main(['train', 'grpo', '--group-size', '2', *{words!r}]) == 0\n"
@@ -90,8 +90,6 @@ def test_nothing_of_this_is_imported_where_no_server_is_named(tmp_path: Path) ->
         "assert 'marft_algos.training.parts' in sys.modules\n"
         "print(*[name for name in sys.modules if name.startswith(('marft_algos.tinker', 'marft_algos.training.remote'))])"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "plain")], capture_output=True, text=True, timeout=300
-    )
+    ran = preloaded.run(Path.cwd(), str(program), str(tmp_path / "plain"))
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.splitlines()[-1] == ""
