@@ -103,8 +103,9 @@ def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
     ids=["shared", "rates per policy", "full, action level", "no critic", "team critic, by agent"],
 )
 def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
+    changes = {"iterations": 2, "save_every": 1, "eval_every": 1, **changes}
     whole, run = train(settings(model, tmp_path, name="whole", **changes))
-    _, other = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 2}))
+    _, other = train(settings(model, tmp_path, name="part", **{**changes, "iterations": 1}))
     rest = Trainer(build(settings(model, tmp_path, name="part", **changes)))
     rest.resume(other)
     with quiet_display() as display:
