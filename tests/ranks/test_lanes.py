@@ -20,6 +20,11 @@ from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 
 
+def episodes_for(name: str, seed: int) -> list[Trajectory]:
+    """Three groups of four, or twelve pairs: more rows than ranks, and other numbers of them in lanes."""
+    return data_for(name, seed)[: 24 if algorithm.get(name).prefers else 12]
+
+
 def scored(policies: Tabular, data: list[Trajectory]) -> list[Trajectory]:
     for d in policies.play(data):
         for t in d.candidates:
@@ -40,7 +45,7 @@ def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Ten
     learner = Learner(made, policies, heads, 3, lanes)
     metrics = []
     for iteration in range(2):
-        metrics.append(learner.update(scored(policies, data_for(name, iteration)), iteration))
+        metrics.append(learner.update(scored(policies, episodes_for(name, iteration)), iteration))
         policies.version += 1
     tables = {f"policy {p}": table.detach().clone() for p, table in policies.tables.items()}
     return tables | {f"head {p}": w.detach().clone() for p, w in heads.weights.items()}, metrics, policies.forwards
@@ -79,7 +84,7 @@ def test_all_ranks_make_the_same_calls_whatever_they_have_to_do(name: str, case:
 
     def work(rank: ThreadRank) -> tuple[dict[str, int], dict[str, float]]:
         policies, heads = Tabular(["a0", "a1", "a2", "a3"]), Heads(["a0", "a1", "a2", "a3"])
-        kind, data = algorithm.get(name), data_for(name, 0)
+        kind, data = algorithm.get(name), episodes_for(name, 0)
         config = kind.Config(
             **{"lr": 0.05, "minibatches": 1, "micro_tokens": 64} | SETTINGS.get(name, {}) | CASES[case]
         )

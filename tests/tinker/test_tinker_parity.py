@@ -24,9 +24,9 @@ CASES: dict[str, dict[str, Any]] = {
     "mappo": {"algo": "mappo", "critic": True},
     "happo": {"algo": "happo", "critic": True},
     "a2po": {"algo": "a2po", "critic": True},
-    "grpo": {"algo": "grpo", "algorithm": {"group_size": 4}},
-    "dr_mas": {"algo": "dr_mas", "algorithm": {"group_size": 4}},
-    "rloo": {"algo": "rloo", "algorithm": {"group_size": 4, "minibatches": 1, "epochs": 1}},
+    "grpo": {"algo": "grpo", "algorithm": {"group_size": 4}, "episodes_per_iteration": 8},
+    "dr_mas": {"algo": "dr_mas", "algorithm": {"group_size": 2}},
+    "rloo": {"algo": "rloo", "algorithm": {"group_size": 2, "minibatches": 1, "epochs": 1}},
     "rft": {"algo": "rft"},
     "tis and old log-probs again": {
         "algo": "marft",
@@ -45,7 +45,7 @@ BOTH = [(case, "sum") for case in CASES] + [("grpo", "mean"), ("a2po", "mean")]
 def test_three_updates_are_those_of_training_here(case: str, loss: str, server: TinkerServer, tmp_path: Path) -> None:
     server.loss = loss
     settings = {name: value for name, value in CASES[case].items() if name != "critic"}
-    settings["algorithm"] = {"lr": RATE, **settings.get("algorithm", {})}
+    settings = {"episodes_per_iteration": 4, **settings, "algorithm": {"lr": RATE, **settings.get("algorithm", {})}}
     both = pair(server, tmp_path, {"critic": server.base} if "critic" in CASES[case] else {}, **settings)
     start = {policy: both.weights(policy)[0] for policy in POLICIES}
     for iteration in range(3):
