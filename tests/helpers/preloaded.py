@@ -35,10 +35,8 @@ os.fsync = lambda _: None  # as in the suite's own processes
 def program(asked):
     code = 1
     try:
-        for stream, file in enumerate((asked["in"], asked["out"], asked["err"])):
-            opened = os.open(file, os.O_RDWR | os.O_NOCTTY)
-            os.dup2(opened, stream)
-            os.close(opened)
+        for stream, file in enumerate(("/dev/null", asked["out"], asked["err"])):
+            os.dup2(os.open(file, os.O_RDWR), stream)
         os.chdir(asked["folder"])
         os.environ.clear()
         os.environ.update(asked["environ"])
@@ -94,10 +92,10 @@ class Started:
     """A program that runs: ``python PROGRAM …`` or ``python -m MODULE …`` in a folder.
 
     The packages of this project are imported anew. What it prints is in the files ``out`` and ``err`` until it is waited
-    for, or at a terminal; ``pid`` is its process, no child of this one.
+    for; ``pid`` is its process, no child of this one.
     """
 
-    def __init__(self, folder: Path, *argv: str, terminal: str = "", **environ: str) -> None:
+    def __init__(self, folder: Path, *argv: str, **environ: str) -> None:
         self._argv, self._files = argv, tempfile.TemporaryDirectory()
         self.out, self.err, told = (Path(self._files.name, name) for name in ("out", "err", "told"))
         self.out.touch()
@@ -105,8 +103,7 @@ class Started:
         os.mkfifo(told)
         reader = os.open(told, os.O_RDONLY | os.O_NONBLOCK)
         asked = {"folder": str(folder), "argv": argv, "environ": _environ(environ)}
-        asked |= {"in": terminal or "/dev/null", "out": terminal or str(self.out), "err": terminal or str(self.err)}
-        asked["told"] = str(told)
+        asked |= {"out": str(self.out), "err": str(self.err), "told": str(told)}
         pipe = _waiting().stdin
         assert pipe is not None
         pipe.write(json.dumps(asked) + "\n")
