@@ -100,13 +100,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Ten thousand tests and all that they import stay: Python's collector does not walk over them again and again."""
+    """Ten thousand tests and all that they import stay: Python's collector does not walk over them again and again.
+
+    What tests load beside them (databases of a hundred thousand objects) it walks over rarely.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+        gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -75,8 +75,9 @@ def role_tags(agents: Sequence[AgentSpec]) -> re.Pattern[str]:
 
 @lru_cache
 def _tags_of(roles: frozenset[str]) -> re.Pattern[str]:
-    names = "|".join(sorted(map(re.escape, roles | {"feedback"})))
-    return re.compile(rf"\[(?=(?:{names})\b)", re.IGNORECASE)
+    names = sorted(roles | {"feedback"})
+    first, whole = "".join(re.escape(name[0]) for name in names), "|".join(map(re.escape, names))
+    return re.compile(rf"\[(?=[{first}])(?=(?:{whole})\b)", re.IGNORECASE)
 
 
 @dataclass(slots=True)

@@ -379,8 +379,12 @@ def hostile_actions(build: Build) -> str | None:
 
 def _control(shown: str) -> set[str]:
     """Returns the control text that stands in what an agent is shown."""
-    surrogates = () if shown.isascii() else re.findall("[\ud800-\udfff]", shown)
-    return {*filter(shown.__contains__, _SIGNS), *surrogates}
+    found = set(filter(shown.__contains__, _SIGNS))
+    try:
+        shown.encode()  # a text of millions is searched for surrogates only if it holds some
+    except UnicodeEncodeError:
+        found.update(re.findall("[\ud800-\udfff]", shown))
+    return found
 
 
 def gold_hidden(build: Build) -> str | None:

@@ -7,6 +7,7 @@ are unpickled instead of read again for every environment.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import importlib.util
 import json
@@ -63,7 +64,11 @@ def _databases(domain: str) -> tuple[bytes, ...]:
 
 def plain(domain: str, solo_mode: bool = False) -> Any:
     """Returns upstream's environment with databases of its own."""
-    databases = dict(zip(("db", "user_db"), map(pickle.loads, _databases(domain)), strict=False))
+    gc.disable()  # a hundred thousand new objects, none of them garbage: the collector takes longer than the reading
+    try:
+        databases = dict(zip(("db", "user_db"), map(pickle.loads, _databases(domain)), strict=False))
+    finally:
+        gc.enable()
     return importlib.import_module(f"tau2.domains.{domain}.environment").get_environment(**databases)
 
 
