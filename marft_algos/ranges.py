@@ -107,13 +107,14 @@ def check(settings: Any) -> None:
     Raises:
         ConfigError: The first that is not what it may be.
     """
-    for name, hint in hints(type(settings)).items():
+    for name, hint, adapter, limits in _checks(type(settings)):
         value = getattr(settings, name)
         try:
-            _adapter(hint).validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
+            adapter.validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
         except ValidationError as error:
             raise ConfigError(_refusal(name, value, hint, error)) from error
-        _check_range(name, value, hint)
+        if limits is not None:
+            _check_range(name, value, hint, limits)
 
 
 def hints(kind: Any) -> dict[str, Any]:
@@ -125,6 +126,12 @@ def hints(kind: Any) -> dict[str, Any]:
 def _hints(kind: Any) -> dict[str, Any]:
     annotations = typing.get_type_hints(kind, include_extras=True)
     return {f.name: annotations[f.name] for f in dataclasses.fields(kind) if f.init}
+
+
+@functools.cache
+def _checks(kind: Any) -> list[tuple[str, Any, TypeAdapter[Any], Range | None]]:
+    """Of each field its name, its annotation, what validates it, and the range of its numbers, if it may hold any."""
+    return [(name, hint, _adapter(hint), _limits(hint)) for name, hint in hints(kind).items()]
 
 
 def defaults(kind: Any) -> dict[str, Any]:
@@ -156,10 +163,13 @@ def _or_none(hint: Any) -> str:
 # Numbers --------------------------------------------------------------------------------------------
 
 
-def _check_range(name: str, value: Any, hint: Any) -> None:
-    if not _has_number(hint):
-        return
-    limits = range_of(hint) or FINITE
+@functools.cache
+def _limits(hint: Any) -> Range | None:
+    """The range of the numbers in values of an annotation; None: there are none."""
+    return range_of(hint) or FINITE if _has_number(hint) else None
+
+
+def _check_range(name: str, value: Any, hint: Any, limits: Range) -> None:
     for place, number in _numbers(value):
         if (huge := _is_huge(number)) or float(number) not in limits:
             none, fewer = _or_none(hint) * (not place), ", with fewer digits" * huge
@@ -306,5 +316,6 @@ def converted(name: str, value: Any, hint: Any) -> Any:
             advice = f" Write: {name} = [{json.dumps(value)}]"
         what = error.errors()[0]["msg"]
         raise ConfigError(f"The setting '{name}' cannot be {shown(value)}: {what}.{advice}") from error
-    _check_range(name, value, hint)
+    if (limits := _limits(hint)) is not None:
+        _check_range(name, value, hint, limits)
     return value
