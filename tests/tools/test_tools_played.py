@@ -227,7 +227,7 @@ def test_agents_play_by_reading_and_writing_text(env: FlexEnv) -> None:
         assert not episode.metrics["malformed"] and not episode.metrics["refusals"]
 
 
-@pytest.fixture(params=TEAMS)
+@pytest.fixture
 def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Iterator[FlexEnv]:
     """The same with short episodes: conformance plays a hundred of them, with replies of a million characters."""
     made = make(request.param, domain(request.param), split="train", max_turns=8, max_idle=3)
@@ -235,6 +235,9 @@ def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Itera
     made.close()
 
 
+@pytest.mark.parametrize("brief", TEAMS, indirect=True)
+@pytest.mark.parametrize("domain", [name for name in DOMAINS if name != "depot"], indirect=True, scope="module")
 def test_marft_check_is_green(brief: FlexEnv) -> None:
+    """The depot's teams have ids, and ``tests/envs/test_conformance.py`` checks every id."""
     report = check_env(brief)
     assert len(report.passed) == 16, str(report)
