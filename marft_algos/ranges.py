@@ -107,7 +107,8 @@ def check(settings: Any) -> None:
     Raises:
         ConfigError: The first that is not what it may be.
     """
-    for name, hint, adapter, limits in _checks(type(settings)):
+    kind: Any = type(settings)
+    for name, hint, adapter, limits in _checks(kind):
         value = getattr(settings, name)
         try:
             adapter.validate_python(tuple(value) if isinstance(value, list) else value, strict=True)
