@@ -18,7 +18,7 @@ from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.registration import make
 from marft_envs.testing import invariants
-from marft_envs.testing.invariants import Build
+from marft_envs.testing.played import Build
 
 
 class CheckError(MarftError, AssertionError):

@@ -10,10 +10,7 @@ import asyncio
 import pickle
 import random
 import re
-import zlib
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -22,14 +19,21 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import Episode, optional
 from marft_envs.core.vector import VectorEnv
 from marft_envs.records import trajectory
-
-Build = Callable[[], FlexEnv]
-Reply = Callable[[FlexEnv, str], str]
+from marft_envs.testing.played import (
+    MOST_TURNS,
+    Broken,
+    Build,
+    Reply,
+    expect_equal,
+    expect_rereadable,
+    go_on,
+    index_of,
+    play,
+    sampled,
+    short,
+)
 
 SEEDS = range(5)
-MOST_TURNS = 1000
-"""An episode that is not over after so many turns counts as endless."""
-
 HOSTILE = {
     "the empty reply": "",
     "NUL": "a\x00b\x00",
@@ -42,73 +46,6 @@ HOSTILE = {
     "format strings": "%s %n {0} {agent} ${HOME} \\N{DIGIT ONE} \\x00",
 }
 _SIGNS = ("<|", "<｜", "<s>", "</s>", "[INST]", "[/INST]", "<<SYS>>", "<start_of_turn>", "<end_of_turn>", "\x00")
-
-
-class Broken(Exception):
-    """An invariant does not hold."""
-
-
-def sampled(seed: int) -> Reply:
-    """Returns a policy that picks from the task's plausible replies, by seed, turn and agent alone."""
-
-    def reply(env: FlexEnv, agent: str) -> str:
-        candidates = env.task.sample_actions(agent) or [""]
-        return str(candidates[zlib.crc32(f"{seed}/{index_of(env, agent)}/{agent}".encode()) % len(candidates)])
-
-    return reply
-
-
-def index_of(env: FlexEnv, agent: str) -> int:
-    """Returns the history index that the agent's planned turn will have."""
-    return len(env.view.history) + list(env.layer).index(agent)
-
-
-def go_on(env: FlexEnv, reply: Reply, order: Callable[[list[str]], Iterable[str]] = list) -> Episode:
-    """Plays to the end from where the environment stands; ``order`` arranges the arrival of a layer's replies."""
-    while not env.done:
-        replies = {agent: reply(env, agent) for agent in env.ready_agents}
-        for agent in order(list(replies)):
-            env.select(agent)
-            env.step(replies[agent])
-        if len(env.view.history) > MOST_TURNS:
-            raise Broken(f"the episode is not over after {MOST_TURNS} turns; give FlexEnv max_rounds or max_turns")
-    return env.episode
-
-
-def play(env: FlexEnv, seed: int, reply: Reply | None = None) -> Episode:
-    """Plays one episode from its seed."""
-    env.reset(seed=seed)
-    return go_on(env, reply or sampled(seed))
-
-
-def fingerprint(episode: Episode) -> dict[str, Any]:
-    """Returns everything that has to be equal when the same thing happens twice."""
-    data = trajectory.to_dict(episode)
-    return {name: value for name, value in data.items() if name not in ("index", "env_kwargs", "options", "seed")}
-
-
-def expect_equal(one: Episode, other: Episode, what: str) -> None:
-    """Raises unless both episodes went alike."""
-    _expect_same(one, fingerprint(one), fingerprint(other), what)
-
-
-def _expect_rereadable(episode: Episode, what: str) -> Episode:
-    """Returns the episode, written as JSON and read again, which has to be as it was."""
-    data = trajectory.to_dict(episode)
-    again = trajectory.from_dict(data)
-    _expect_same(episode, data, fingerprint(again), what)
-    return again
-
-
-def _expect_same(one: Episode, a: dict[str, Any], b: dict[str, Any], what: str) -> None:
-    for name in b:
-        if a[name] != b[name]:
-            raise Broken(f"{what}: {name} is {_short(b[name])} instead of {_short(a[name])} (seed {one.seed})")
-
-
-def _short(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) < 200 else text[:200] + "…"
 
 
 # The checks -------------------------------------------------------------------------------------------
@@ -182,7 +119,7 @@ def replay_equality(build: Build) -> str | None:
     """A record, written as JSON and read again, replays to the same transcript, rewards, D and edges."""
     for seed in SEEDS:
         episode = play(build(), seed)
-        again = _expect_rereadable(episode, "written as JSON and read again")
+        again = expect_rereadable(episode, "written as JSON and read again")
         try:
             trajectory.replay(again, build())
         except trajectory.ReplayError as error:
@@ -287,7 +224,7 @@ def purity(build: Build) -> str | None:
             for name in env.possible_agents:
                 views = [(env.observe(name), env.messages(name), env.team_view(name)) for _ in range(2)]
                 if views[0] != views[1]:
-                    raise Broken(f"{name} is shown {_short(views[1])} when asked again, first {_short(views[0])}")
+                    raise Broken(f"{name} is shown {short(views[1])} when asked again, first {short(views[0])}")
             _ = (env.state(), env.render(), env.episode)
             return sampled(seed)(env, agent)
 
@@ -366,14 +303,14 @@ def hostile_actions(build: Build) -> str | None:
             for agent in env.ready_agents:
                 shown = "\n".join(message["content"] for message in env.messages(agent)[1:])
                 if found := _control(shown):
-                    raise Broken(f"{name}: control text reaches {agent}: {_short(found)}")
+                    raise Broken(f"{name}: control text reaches {agent}: {short(found)}")
                 if name in forged and tags.search(shown):
                     raise Broken(f"{name}: {agent} is shown a forged tag as if it were real")
                 env.select(agent)
                 env.step(text)
             if len(env.view.history) > MOST_TURNS:
                 raise Broken(f"{name}: the episode is not over after {MOST_TURNS} turns")
-        _expect_rereadable(env.episode, f"{name}, written as JSON and read again")
+        expect_rereadable(env.episode, f"{name}, written as JSON and read again")
     return None
 
 

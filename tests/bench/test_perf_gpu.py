@@ -98,8 +98,10 @@ def test_what_only_a_gpu_measures_runs_on_a_pretended_one(tmp_path: Path, monkey
     }.items():
         monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
     monkeypatch.setattr(perf_gpu, "profile", Unprofiled)
-    monkeypatch.setattr(Bench, "machine", lambda _: (1e10, 1e11))  # its product is one for a real GPU
-    small = ["--shape", "tiny", "--episodes", "3", "--prompt", "24", "--new", "12", "--repeats", "1"]
+    monkeypatch.setattr(Bench, "machine", (1e10, 1e11))  # its product is one for a real GPU
+    # Of a group's backward pass, torch makes zeros that do not pretend.
+    parts = [part.__name__ for part in perf_gpu.PARTS if part is not perf_gpu.groups]
+    small = ["--parts", *parts, "--shape", "tiny", "--episodes", "3", "--prompt", "24", "--new", "12", "--repeats", "1"]
     with pretend_gpu():
         assert perf_gpu.main(["--device", "cuda", *small, "--out", str(tmp_path)]) == 0
         assert perf_gpu.main(["--device", "cuda", *small, "--captured", "--out", str(tmp_path / "captured")]) == 0
@@ -130,11 +132,12 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(
     def fine(_: object) -> dict[str, float]:
         return {"fine": 1.0}
 
+    def left_out(_: object) -> dict[str, float]:
+        raise AssertionError("--parts does not name it")
+
     monkeypatch.setattr(perf_gpu, "Bench", lambda _: None)
-    monkeypatch.setattr(perf_gpu, "phases", broken)
-    for name in ("graph", "update_by_modules", "operators", "flash", "iteration", "wide_head"):
-        monkeypatch.setattr(perf_gpu, name, fine)
-    assert perf_gpu.main(["--device", "cpu", "--out", str(tmp_path)]) == 1
+    monkeypatch.setattr(perf_gpu, "PARTS", (broken, fine, left_out))
+    assert perf_gpu.main(["--device", "cpu", "--parts", "broken", "fine", "--out", str(tmp_path)]) == 1
     rows = rows_of(tmp_path)
     assert rows["broken"]["value"] == "FAILED: RuntimeError: CUDA error: no kernel image is available"
     assert rows["fine"]["value"] == 1.0
@@ -146,10 +149,10 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(
     [
         ("utilisation of the update", 0.3, "MISSED"),
         ("utilisation of the update", 0.4, "reached"),
-        ("utilisation of the update", 0.5, "aim reached"),
+        ("utilisation of the update", 0.6, "aim reached"),
         ("iteration, s", 30.0, "MISSED"),
         ("iteration, s", 20.0, "reached"),
-        ("iteration, s", 11.0, "aim reached"),
+        ("iteration, s", 9.0, "aim reached"),
     ],
 )
 def test_figures_are_judged_by_their_aims(name: str, value: float, word: str) -> None:

@@ -11,7 +11,7 @@ from marft_envs.core import metrics as m
 from marft_envs.families.tools import TEAMS, make, oracle
 from marft_envs.families.tools.dialects import written
 from marft_envs.records import experts
-from marft_envs.testing.invariants import sampled
+from marft_envs.testing.played import sampled
 
 
 def routed(script: str) -> Episode:

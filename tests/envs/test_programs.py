@@ -27,7 +27,7 @@ from marft_envs.adapters.inward.program import ProgramError
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.powers import powers
-from marft_envs.testing.invariants import fingerprint, go_on
+from marft_envs.testing.played import fingerprint, go_on
 
 SCRIPT = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(programs.__file__).with_name('program_team.py')))}"
 

@@ -14,7 +14,7 @@ from marft_envs import Chain, Outcome, TurnRecord, check_env
 from marft_envs.core.schedule import Rules, Schedule
 from marft_envs.core.types import Episode, TaskDefaults, optional
 from marft_envs.core.vector import VectorEnv
-from marft_envs.testing.invariants import play as sampled_play
+from marft_envs.testing.played import play as sampled_play
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 

@@ -27,7 +27,7 @@ from marft_envs.families.tools.dialects import parse, written
 from marft_envs.families.tools.mcp import MCPToolDomain
 from marft_envs.families.tools.tau import TauDomain
 from marft_envs.families.tools.tau2 import Tau2Domain
-from marft_envs.testing.invariants import sampled
+from marft_envs.testing.played import sampled
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers import tau2_upstream as packages
 
