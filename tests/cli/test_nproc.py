@@ -47,59 +47,24 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if not k.startswith(("time_", "engine/ran"))} for line in lines]
 
 
-def launcher(*words: str, program: tuple[str, ...] = ("-m", "marft_algos"), **environ: str) -> preloaded.Started:
-    return preloaded.Started(Path.cwd(), *program, "train", *words, **environ)
+def launcher(*words: str, program: tuple[str, ...] = ("-m", "marft_algos")) -> preloaded.Started:
+    return preloaded.Started(Path.cwd(), *program, "train", *words)
 
 
-COPIED = """
-import os
-import runpy
-import signal
-import subprocess
-import sys
-import traceback
-from pathlib import Path
-
-from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-
-from marft_algos.cli import main
-
-
-class Copy(subprocess.Popen):
-    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest):
-        self._child_created, self.pid = True, os.fork()
-        if not self.pid:
-            self.program(args[args.index("-m") + 1 :], env)
-
-    def program(self, words, env):
-        code = 1
+def ranks_of(process: preloaded.Started) -> dict[int, int]:
+    """Rank -> process id, of the launcher's children."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
         try:
-            os.setsid()
-            os.closerange(3, 1024)
-            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            os.environ.clear()
-            os.environ.update(env)
-            for name in [name for name in sys.modules if name.startswith("marft_")]:
-                del sys.modules[name]
-            Path(env["PIDS"], env["RANK"]).write_text(str(os.getpid()))
-            sys.argv = list(words)
-            runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-        except SystemExit as leaving:
-            code = leaving.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-
-
-subprocess_handler.Popen = Copy
-sys.exit(main(sys.argv[1:]))
-"""
-"""Ranks are copies of their launcher, which has packages loaded, where Popen would start interpreters that load them."""
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue  # it has ended meanwhile
+        if parent == process.pid and (rank := next((w for w in words if w.startswith(b"RANK=")), None)):
+            found[int(rank.partition(b"=")[2])] = int(folder.name)
+    return found
 
 
 def wait_for(iteration: int, run: Path, process: preloaded.Started) -> None:
@@ -119,26 +84,19 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(where[1]) / "alone"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="copies a process that has threads")
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undisturbed_run(
     killed: int, alone: Path, tmp_path: Path
 ) -> None:
-    where, pids = ("--runs-dir", str(tmp_path), *SMALL), tmp_path / "pids"
-    program = tmp_path / "copied.py"
-    program.write_text(COPIED)
-    pids.mkdir()
-    words = (*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
-    process = launcher(*words, program=(str(program),), PIDS=str(pids))
+    where = ("--runs-dir", str(tmp_path), *SMALL)
+    process = launcher(*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
     wait_for(1, tmp_path / "ranks", process)
-    before = {file.name: int(file.read_text()) for file in pids.iterdir()}
-    os.kill(before[str(killed)], signal.SIGKILL)
+    os.kill(ranks_of(process)[killed], signal.SIGKILL)
     done = process.wait()
     said, errors = done.stdout, done.stderr
     assert done.returncode == 0, errors
     assert said.count("gain:") == 1, "the first rank speaks for all"
-    after = {file.name: int(file.read_text()) for file in pids.iterdir()}
-    assert before.keys() == after.keys() == {"0", "1"} and all(before[rank] != after[rank] for rank in after)
     assert numbers(tmp_path / "ranks")[:3] == numbers(alone)[:3]
     assert weights(tmp_path / "ranks", 3) == weights(alone, 3)
     assert main(["train", "--resume", str(tmp_path / "ranks"), "--iterations", "4"]) == 0
