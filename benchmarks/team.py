@@ -97,7 +97,6 @@ class Stage:
         self.policies, self.episodes = policies, episodes
         self.engine = engine or NativeEngine(policies, max_batch=episodes, decode_graph=False)
         agents = list(policies.renderer.agents)
-        self.first = agents[0]
         words_of_profile, words = self._sizes(agents[0], prompt, profile)
         specs = [AgentSpec(name, name, words_of_profile, with_answer=name == agents[-1]) for name in agents]
         chain, history = ("previous", "deps") if rounds == 1 else ("all", "public")

@@ -9,9 +9,8 @@ from typing import Any
 
 from benchmarks.speed.perf_throughput import WARM, Bench
 from benchmarks.team import Stage
-from marft_algos.batching import micro_batches, pack
 from marft_algos.engines import NativeEngine
-from marft_algos.types import Estimates, Generation, GenerationRequest, SamplingParams
+from marft_algos.types import Generation, GenerationRequest, SamplingParams
 
 Rows = dict[str, Any]
 
@@ -36,13 +35,11 @@ def decoding(bench: Bench) -> Rows:
 
 
 def many_rows(bench: Bench) -> Rows:
-    """Rollouts of few and many episodes, prompts and environment included."""
-    rows = Rows()
-    for n in (bench.args.episodes, 4 * bench.args.episodes):
-        with bench.stages(bench.cuda, n) as (_, stage):
-            stage.play(0)
-            rows[f"rollout tokens/s, {n} episodes"] = 2 * n * bench.args.new / bench.seconds(partial(stage.play, 0))
-    return rows
+    """A rollout of four times as many episodes, prompts and environment included."""
+    n = 4 * bench.args.episodes
+    with bench.stages(bench.cuda, n) as (_, stage):
+        stage.play(0)
+        return {f"rollout tokens/s, {n} episodes": 2 * n * bench.args.new / bench.seconds(partial(stage.play, 0))}
 
 
 class Forgetful(NativeEngine):
@@ -71,20 +68,17 @@ def groups(bench: Bench) -> Rows:
     args, group, seconds = bench.args, min(8, bench.args.episodes), dict[str, float]()
     engine = NativeEngine(bench.policies, args.episodes, bench.cuda)
     stage = Stage(bench.policies, args.episodes, args.prompt, max(args.new // 4, 4), engine, profile=0.1)
-    turns = [t for played in stage.play(0, group) for t in played.transitions if t.agent == stage.first]
-    estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in turns})
+    first = [played.transitions[0] for played in stage.play(0, group)]
     stage.close()
-    text = bench.policies.forward_pass(turns[0].policy)._text
+    text, kept = bench.policies.forward_pass(first[0].policy)._text, bench.turns
     assert text is not None
-
-    def update(shared: bool) -> None:
-        text._shares = shared
-        for piece in micro_batches(turns, args.micro, shared):
-            batch = pack(piece, estimates, "token", bench.policies.device)
-            bench.policies.logprobs(*batch.scored)[0].sum().backward()
-
-    for what, shared in (("once", True), ("with each", False)):
-        update(shared)
-        seconds[what] = statistics.median(bench.seconds(partial(update, shared)) for _ in range(args.repeats))
-    text._shares = True
+    bench.use(first)
+    try:
+        for what, shared in (("once", True), ("with each", False)):
+            text._shares = shared
+            bench.update(shared)
+            seconds[what] = statistics.median(bench.seconds(partial(bench.update, shared)) for _ in range(args.repeats))
+    finally:
+        text._shares = True
+        bench.use(kept)
     return {f"update of groups of {group}, s, prompts read {what}": spent for what, spent in seconds.items()}

@@ -77,8 +77,12 @@ class Bench:
 
     def rollout(self, stage: Stage | None = None) -> None:
         """Plays every episode: environment, prompts, sampling."""
-        self.turns = [turn for trajectory in (stage or self.stage).play(0) for turn in trajectory.transitions]
-        self.estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in self.turns})
+        self.use([turn for trajectory in (stage or self.stage).play(0) for turn in trajectory.transitions])
+
+    def use(self, turns: list[Transition]) -> None:
+        """Makes these the turns of updates."""
+        self.turns = turns
+        self.estimates = Estimates(advantages={turn: turn.reply.logprobs for turn in turns})
 
     @contextmanager
     def stages(self, graph: bool, episodes: int | None = None) -> Iterator[tuple[Stage, Stage]]:
@@ -100,16 +104,15 @@ class Bench:
         """One pass of the frozen trunk."""
         self.critics.featurise(self.turns, view="own", level="token")
 
-    def update(self) -> None:
-        """One forward and backward pass of every turn."""
-        for policy, batch in self.batches():
-            logprobs, _ = self.policies.logprobs(policy, batch.input_ids, batch.action_mask, batch.temperature)
-            logprobs.sum().backward()
+    def update(self, shared: bool = False) -> None:
+        """One forward and backward pass of every turn; see ``batches``."""
+        for _, batch in self.batches(shared):
+            self.policies.logprobs(*batch.scored)[0].sum().backward()
 
-    def batches(self) -> Iterator[tuple[str, Batch]]:
-        """Yields the pieces of an update, each with its policy."""
+    def batches(self, shared: bool = False) -> Iterator[tuple[str, Batch]]:
+        """Yields the pieces of an update, each with its policy; on request, turns that begin alike are together."""
         for policy in self.policies.policies:
-            for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro):
+            for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro, shared):
                 yield policy, pack(piece, self.estimates, "token", self.policies.device)
 
     def seconds(self, work: Callable[[], Any]) -> float:

@@ -20,14 +20,48 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from marft_algos.models import attention
-from marft_algos.models.forward.families import AdaptedLinear, FusedLinear
+from marft_algos.models.forward.families import FusedLinear
 from marft_algos.models.forward.nodes import Norm
 from marft_algos.models.forward.text import Adapted, Factors, Memory, TextPass
 from marft_algos.models.switches import fused_passes
 from marft_algos.models.weights import Weights
 
+side_stream = functools.cache(lambda device: torch.cuda.Stream(device))  # for what may be computed beside the rest
 ALIGNED = 16
 """Fixed capacities are multiples of it: attention's kernels copy masks whose rows do not begin at such a place."""
+
+
+@dataclass(slots=True)
+class AdaptedLinear:
+    """A linear layer, or several that read the same input laid end to end, with the adapters of some policies."""
+
+    weight: Tensor
+    bias: Tensor | None
+    down: Tensor | None = None
+    """[P * r, in], the adapters' first factors."""
+    up: Tensor | None = None
+    """[out, P * r], the second ones, scaled."""
+
+    def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
+        """[n, in] -> [n, out], added to ``residual`` if there is one."""
+        thin = None
+        if self.down is not None and x.is_cuda and torch.cuda.is_current_stream_capturing():
+            side_stream(x.device).wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side_stream(x.device)):  # it is small, and reads nothing but x
+                thin = F.linear(x, self.down)
+        if residual is None:
+            y = F.linear(x, self.weight, self.bias)
+        else:
+            y = torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
+        if self.down is None or self.up is None:
+            return y
+        if thin is None:
+            thin = F.linear(x, self.down)
+        else:
+            torch.cuda.current_stream().wait_stream(side_stream(x.device))
+        if policy_of_row is not None:  # products with other policies' adapters are dropped
+            thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
+        return y.addmm_(thin, self.up.T)
 
 
 @dataclass(slots=True)
@@ -88,17 +122,15 @@ class FusedDecoder(TextPass):
     @functools.cached_property
     def attends(self) -> bool:
         """Whether many rows attend by a kernel of our own."""
-        if self.device.type != "cuda" or "attention" not in fused_passes():
-            return False
-        return attention.rows_usable(self.heads, self.kv_heads, self.head_dim, self.dtype, self.device)
+        sizes, on_gpu = (self.heads, self.kv_heads, self.head_dim), self.device.type == "cuda"
+        return on_gpu and "attention" in fused_passes() and attention.rows_usable(*sizes, self.dtype, self.device)
 
     def probe(self, ids: Tensor) -> Tensor:
         """Reads the first token ids of [1, T], decodes the last ones; returns the states there."""
         rows = -(-attention.PROGRAMS // self.kv_heads) if self.attends else 1
         cache, length = FusedCache(self, [], rows, ids.shape[1], fixed=self.attends), ids.shape[1] * 5 // 6
-        states = [cache.prefill([[ids[0, :length].tolist()] * rows])[:1]]
-        steps = (cache.decode(ids[:, i].expand(rows))[:1] for i in range(length, ids.shape[1]))
-        return torch.cat([*states, *steps])
+        first = cache.prefill([[ids[0, :length].tolist()] * rows])[:1]
+        return torch.cat([first, *(cache.decode(ids[:, i].expand(rows))[:1] for i in range(length, ids.shape[1]))])
 
     def blocks(
         self, policies: Sequence[Sequence[Adapted]], rows: int, capacity: int, memory: list[Tensor] | None = None
@@ -164,8 +196,7 @@ class FusedCache:
     ) -> None:
         capacity += -capacity % ALIGNED if fixed else 0
         self._decoder, self._fixed, self.keeps = decoder, fixed, False
-        many = rows * decoder.kv_heads >= attention.PROGRAMS
-        self._attends = fixed and many and decoder.attends
+        self._attends = fixed and rows * decoder.kv_heads >= attention.PROGRAMS and decoder.attends
         decoder.read_norms()
         self._adapted = list(map(decoder.adapted, policies or (None,)))
         self._blocks = decoder.blocks(self._adapted, rows, capacity, memory)

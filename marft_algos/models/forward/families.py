@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 FAMILIES = frozenset({"Qwen2Model", "Qwen3Model", "LlamaModel", "MistralModel", "GemmaModel"})
 ROPES = frozenset({"default", "linear", "llama3", "yarn"})
@@ -59,45 +57,6 @@ class FusedLinear:
     """Outputs of each."""
     merged: bool = False
     """Whether adapters have been added to the weight, which is a copy then."""
-
-
-@dataclass(slots=True)
-class AdaptedLinear:
-    """A linear layer, or several that read the same input laid end to end, with the adapters of some policies."""
-
-    weight: Tensor
-    bias: Tensor | None
-    down: Tensor | None = None
-    """[P * r, in], the adapters' first factors."""
-    up: Tensor | None = None
-    """[out, P * r], the second ones, scaled."""
-
-    def __call__(self, x: Tensor, policy_of_row: Tensor | None, residual: Tensor | None = None) -> Tensor:
-        """[n, in] -> [n, out], added to ``residual`` if there is one."""
-        thin, side = None, None
-        if self.down is not None and x.is_cuda and torch.cuda.is_current_stream_capturing():
-            side = side_stream(x.device)  # the first product is small, and reads nothing but x
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                thin = F.linear(x, self.down)
-        if residual is None:
-            y = F.linear(x, self.weight, self.bias)
-        else:
-            y = torch.addmm(residual if self.bias is None else residual + self.bias, x, self.weight.T)
-        if self.down is None or self.up is None:
-            return y
-        if side is not None:
-            torch.cuda.current_stream().wait_stream(side)
-        thin = F.linear(x, self.down) if thin is None else thin
-        if policy_of_row is not None:  # products with other policies' adapters are dropped
-            thin = (thin.unflatten(-1, (policy_of_row.shape[-1], -1)) * policy_of_row[..., None]).flatten(-2)
-        return y.addmm_(thin, self.up.T)
-
-
-@functools.cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Returns the stream of a GPU for what may be computed beside the rest."""
-    return torch.cuda.Stream(device)
 
 
 def fuse(prefix: str, block: nn.Module, parts: tuple[str, ...]) -> FusedLinear:
