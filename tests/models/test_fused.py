@@ -26,6 +26,7 @@ from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
 
 PREFIX = list(range(5, 17))
+PARAMS = SamplingParams(max_new_tokens=1)
 
 
 def texts(shared: bool, chains: bool = False) -> tuple[Tensor, Tensor]:
@@ -64,6 +65,27 @@ def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> t
         patch.setenv("MARFT_KERNELS", "decode,merge")
         plain = build(folder, **settings)
     return plain, build(folder, **settings)
+
+
+def test_on_a_cpu_attention_is_float32_where_it_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 torch's gradient of it takes five times as long; prompts are read in bf16, as they are decoded."""
+    seen, plain = list[tuple[torch.dtype, bool]](), torch.nn.functional.scaled_dot_product_attention
+
+    def watched(query: Tensor, *others: Tensor, **options: object) -> Tensor:
+        seen.append((query.dtype, query.requires_grad))
+        return plain(query, *others, **options)
+
+    policies = build(save_tiny(tmp_path / "qwen"), dtype="bf16")
+    engine, request = NativeEngine(policies), GenerationRequest("actor", PREFIX, 0)
+    (ids, sampled), one = texts(shared=True), torch.ones(3)
+    policies.logprobs("actor", ids, sampled, one), engine.generate([request], PARAMS)  # passes are made, and judged
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    scored, _ = policies.logprobs("actor", ids, sampled, one)
+    assert set(seen) == {(torch.float32, True)}
+    scored.sum().backward()
+    seen.clear()
+    engine.generate([request], PARAMS)
+    assert {dtype for dtype, _ in seen} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize(
