@@ -36,6 +36,7 @@ def play(
     panel: Panel,
     renderer: Renderer,
     engine: RolloutEngine,
+    ended: Callable[[], None] = lambda: None,
 ) -> list[Trajectory]:
     """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
 
@@ -45,13 +46,17 @@ def play(
         panel: Episodes to play.
         renderer: Who plays which policy.
         engine: Writes the replies.
+        ended: Called when an episode has ended.
 
     Raises:
         OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
         TaskError: The task's code does not work.
     """
-    stream = streamed(config, make_env, panel, range(len(panel)), renderer, engine)
-    played = sorted(stream, key=lambda t: t.number)
+    played = list[Trajectory]()
+    for trajectory in streamed(config, make_env, panel, range(len(panel)), renderer, engine):
+        played.append(trajectory)
+        ended()
+    played.sort(key=lambda t: t.number)
     check_any(played)
     played = settle(played)
     check(played, config, "an evaluation")

@@ -29,6 +29,7 @@ from marft_algos.rollout import panel as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import RolloutQueue
+from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.records import trajectory
 
@@ -390,9 +391,9 @@ def test_real_problems_from_a_path(shared_data: Path, here: Path, capsys: pytest
 
 
 def test_a_run_on_two_files_is_evaluated_on_the_second(
-    model: Path, here: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The held-out problems are in the file of the split ``test`` and in no other."""
+    """The held-out problems are in the file of the split ``test`` and in no other; one by one they are the same."""
     for split, n in (("train", 40), ("test", 12)):
         rows = [{"id": f"{split}-{i}", "problem": f"What is {i} and 1?", "answer": str(i + 1)} for i in range(n)]
         (here / f"sums_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -410,9 +411,18 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
     ]
     assert main(argv) == 0
     assert main(["eval", "sums", "--out", "rows.jsonl"]) == 0
-    assert {json.loads(line)["task_id"] for line in Path("rows.jsonl").read_text().splitlines()} == {
-        f"test-{i}" for i in range(12)
-    }
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert {row["task_id"] for row in rows} == {f"test-{i}" for i in range(12)}
+
+    capsys.readouterr()
+    started, many = list[int](), VectorEnv.__init__
+    monkeypatch.setattr(VectorEnv, "__init__", lambda vec, makers: (started.append(len(makers)), many(vec, makers))[1])
+    assert main(["eval", "sums", "--one-by-one", "--episodes", "3", "--out", "waited.jsonl"]) == 0
+    assert started == [1, 1]  # the untrained team, and the trained one: an episode at a time
+    alone = [json.loads(line) for line in Path("waited.jsonl").read_text().splitlines()]
+    waited = [line for line in capsys.readouterr().out.splitlines() if line.startswith("waited ")]
+    assert len(waited) == 2 and all(0 < float(line.split()[1]) < 60 for line in waited)
+    assert f"for {sum(row['critical_path'] for row in alone) / 3:.3g} tokens one after the other" in waited[1]
 
 
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
+    from marft_algos.types import Trajectory
 
 
 def run_eval(argv: list[str]) -> int:
@@ -67,12 +68,16 @@ def _play(options: EvalArguments) -> int:
         say(words, error=True)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
+    if options.one_by_one:
+        _waited(played, evaluation.ends)
     if run is not None and trained is not None:
         evaluation.load(run, options.checkpoint)
         played = evaluation.play()
         now = evaluate.records(played)
         _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
+        if options.one_by_one:
+            _waited(played, evaluation.ends)
         say(f"difference   {difference.signed()} (paired, 95 %)")
         if changed := kinds.most(kinds.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
@@ -87,6 +92,15 @@ def _play(options: EvalArguments) -> int:
         records.write(file, [records.row(t) for t in episodes])
         say(f"episodes:    {file}")
     return 0
+
+
+def _waited(played: Sequence[Trajectory], ends: Sequence[float]) -> None:
+    """Prints how long one user waited for an episode, where they were played one by one."""
+    import numpy as np
+
+    half, most = np.percentile(np.diff(ends), (50, 95))
+    path = np.mean([t.critical_path for t in played])
+    say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
 
 
 def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> None:
@@ -191,6 +205,8 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
     if options.data:
         changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
     kwargs = arguments.over(kwargs, options.env_kwargs, preset=run is None)
+    if options.one_by_one:
+        changed["num_envs"] = 1
     changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not options.sampled}
     return dataclasses.replace(config, **changed), run
 

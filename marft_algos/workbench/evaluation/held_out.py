@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
@@ -38,6 +39,7 @@ class HeldOut:
         policies: As they are before training, until :meth:`load`.
         names: Those of them whose weights a checkpoint holds.
         answer_key: What makes two replies the same answer, if the task says so.
+        ends: When the last play began and each of its episodes ended, in seconds of a clock.
     """
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
@@ -53,6 +55,7 @@ class HeldOut:
         self.names = setup.saved_policies(config, self.policies)
         self._engine = hosting.make_engine(spec, self.policies, local=True)
         self._told: dict[str, str] = {}
+        self.ends: list[float] = []
 
     def check(self) -> None:
         """Checks that the problems fit the models' contexts, and that calls are read as models write them.
@@ -97,7 +100,11 @@ class HeldOut:
         return self._play(self.config, engine)
 
     def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
-        return evaluate.play(config, self.make_env, told(self.panel, [self._told]), self.policies.renderer, engine)
+        self.ends = [time.perf_counter()]
+        panel, renderer = told(self.panel, [self._told]), self.policies.renderer
+        return evaluate.play(
+            config, self.make_env, panel, renderer, engine, lambda: self.ends.append(time.perf_counter())
+        )
 
 
 def score(played: Sequence[Trajectory]) -> float:

@@ -41,6 +41,8 @@ class EvalArguments:
     """Other base models (only with --untrained)."""
     sampled: bool = False
     """Sample instead of decoding greedily."""
+    one_by_one: bool = False
+    """Play one episode after the other, as a single user waits for them, and print the seconds that each took."""
     swap: str = ""
     """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
     out: str = ""
