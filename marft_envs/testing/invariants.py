@@ -316,10 +316,9 @@ def hostile_actions(build: Build) -> str | None:
 
 def _control(shown: str) -> set[str]:
     """Returns the control text that stands in what an agent is shown."""
-    found = set(filter(shown.__contains__, _SIGNS))
-    try:
-        shown.encode()  # a text of millions is searched for surrogates only if it holds some
-    except UnicodeEncodeError:
+    # A text of millions is searched only for what it can hold.
+    found = {sign for sign in _SIGNS if sign[0] in shown and sign in shown}
+    if not shown.isascii():
         found.update(re.findall("[\ud800-\udfff]", shown))
     return found
 

@@ -31,7 +31,8 @@ from marft_envs.testing.played import sampled
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers import tau2_upstream as packages
 
-EPISODES = 20
+EPISODES = 10
+"""Every style once, and as many that are sampled."""
 SERVERS = (
     "no python with public MCP servers: make test-real installs them, or set MARFT_TEST_MCP_PYTHON to the python of an "
     "environment with tests/real/servers.txt"
@@ -136,6 +137,8 @@ TAU2 = (
     ("banking_knowledge", "service"),
 )  # fmt: skip
 """Their databases are large, so that not every team works on every one."""
+OVER_MCP = ("solo", "dual_control", "debate")
+"""One agent, one whose partner has tools of its own, and several that answer before one calls."""
 
 
 @pytest.fixture(scope="module", params=DOMAINS)
@@ -235,9 +238,21 @@ def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Itera
     made.close()
 
 
-@pytest.mark.parametrize("brief", TEAMS, indirect=True)
-@pytest.mark.parametrize("domain", [name for name in DOMAINS if name != "depot"], indirect=True, scope="module")
+@pytest.mark.parametrize(
+    ("domain", "brief"),
+    [
+        pytest.param(name, team, marks=[pytest.mark.slow] if name == "mcp-own" and team not in OVER_MCP else [])
+        for name in DOMAINS
+        if name != "depot"
+        for team in TEAMS
+    ],
+    indirect=True,
+)
 def test_marft_check_is_green(brief: FlexEnv) -> None:
-    """The depot's teams have ids, and ``tests/envs/test_conformance.py`` checks every id."""
+    """The depot's teams have ids, and ``tests/envs/test_conformance.py`` checks every id.
+
+    A world of MCP is a session that is opened for each of a hundred episodes: three teams show it, and the domain of the
+    same tools without a server (``functions``) is checked under every team.
+    """
     report = check_env(brief)
     assert len(report.passed) == 16, str(report)
