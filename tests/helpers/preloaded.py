@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING_S = 120
 """Seconds in which other people's packages are loaded at the latest."""
 WAITING = """
-import gc, importlib, json, os, sys, traceback
+import gc, importlib.util, json, os, sys, traceback
 gc.disable()
 for name in (
     *("numpy", "pydantic", "tyro", "rich", "pettingzoo", "gymnasium", "torch", "transformers", "peft", "typeguard"),
@@ -32,6 +32,19 @@ gc.freeze()  # no copy goes through it, or has its pages copied
 gc.enable()
 os.fsync = lambda _: None  # as in the suite's own processes
 
+class Undrawn:  # finds the module of reports, whose curves take longer than most trainings, and has it draw none
+    def find_spec(self, name, path, target=None):
+        if name != "marft_algos.runs.report":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        def plain(module):
+            load(module)
+            importlib.import_module("tests.helpers.pictures").draw(False)
+        spec.loader.exec_module = plain
+        return spec
+
 def program(asked):
     code = 1
     try:
@@ -40,6 +53,8 @@ def program(asked):
         os.chdir(asked["folder"])
         os.environ.clear()
         os.environ.update(asked["environ"])
+        if "MARFT_TEST_PICTURES" not in os.environ:
+            sys.meta_path.insert(0, Undrawn())
         sys.argv = asked["argv"]
         import runpy
         if sys.argv[0] == "-m":
@@ -91,7 +106,8 @@ def _environ(more: Mapping[str, str]) -> dict[str, str]:
 class Started:
     """A program that runs: ``python PROGRAM …`` or ``python -m MODULE …`` in a folder.
 
-    The packages of this project are imported anew. What it prints is in the files ``out`` and ``err`` until it is waited
+    The packages of this project are imported anew. Its runs end without curves, unless the environment has
+    ``MARFT_TEST_PICTURES``. What it prints is in the files ``out`` and ``err`` until it is waited
     for; ``pid`` is its process, no child of this one.
     """
 

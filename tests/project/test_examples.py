@@ -9,9 +9,9 @@ from helpers import preloaded
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(tmp_path: Path, *argv: str) -> str:
+def run(tmp_path: Path, *argv: str, **environ: str) -> str:
     """Runs python in an empty folder; returns what it printed."""
-    done = preloaded.run(tmp_path, *argv)
+    done = preloaded.run(tmp_path, *argv, **environ)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -19,16 +19,16 @@ def run(tmp_path: Path, *argv: str) -> str:
 def test_the_custom_task_is_short_registered_checked_and_trained(tmp_path: Path) -> None:
     source = ROOT / "examples" / "custom_task.py"
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 60
-    assert "success" in run(tmp_path, str(source), "2")
+    assert "success" in run(tmp_path, str(source), "1", MARFT_TEST_PICTURES="1")
     (made,) = (tmp_path / "runs").iterdir()
-    assert (made / "report.html").is_file()
-    assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    assert "<svg" in (made / "report.html").read_text(encoding="utf-8")
+    assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
 def test_the_custom_algorithm_is_short_registered_and_trained_by_name_and_by_path(tmp_path: Path) -> None:
     source = ROOT / "examples" / "custom_algorithm.py"
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 60
-    assert "success" in run(tmp_path, str(source), "2")
+    assert "success" in run(tmp_path, str(source), "1")
     path = "examples.custom_algorithm:AWR"
     small = ("--iterations", "1", "--eval-episodes", "8", "--episodes-per-iteration", "8", "--beta", "0.7")
     run(tmp_path, "-m", "marft_algos", "train", path, "--env", "relay-v0", *small, "--name", "by-path")
@@ -39,8 +39,8 @@ def test_the_custom_algorithm_is_short_registered_and_trained_by_name_and_by_pat
 
 
 def test_somebody_elses_environment_is_wrapped_checked_and_trained(tmp_path: Path) -> None:
-    said = run(tmp_path, str(ROOT / "examples" / "foreign_environment.py"), "2")
+    said = run(tmp_path, str(ROOT / "examples" / "foreign_environment.py"), "1")
     assert "NO" not in said and "meeting-v0: 16 checks passed" in said
     (made,) = (tmp_path / "runs").iterdir()
     assert (made / "report.html").is_file()
-    assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
