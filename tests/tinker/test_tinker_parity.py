@@ -42,13 +42,13 @@ BOTH = [(case, "sum") for case in CASES] + [("grpo", "mean"), ("a2po", "mean")]
 
 
 @pytest.mark.parametrize(("case", "loss"), BOTH)
-def test_three_updates_are_those_of_training_here(case: str, loss: str, server: TinkerServer, tmp_path: Path) -> None:
+def test_two_updates_are_those_of_training_here(case: str, loss: str, server: TinkerServer, tmp_path: Path) -> None:
     server.loss = loss
     settings = {name: value for name, value in CASES[case].items() if name != "critic"}
     settings = {"episodes_per_iteration": 4, **settings, "algorithm": {"lr": RATE, **settings.get("algorithm", {})}}
     both = pair(server, tmp_path, {"critic": server.base} if "critic" in CASES[case] else {}, **settings)
     start = {policy: both.weights(policy)[0] for policy in POLICIES}
-    for iteration in range(3):
+    for iteration in range(2):
         assert both.update(iteration) < APART.get(case, 1e-6)
     for policy in POLICIES:
         here = both.weights(policy)[0]
@@ -69,7 +69,7 @@ def test_preferences(server: TinkerServer, tmp_path: Path) -> None:
     trajectory.write(tmp_path / "pairs.jsonl", episodes)
     algorithm = {"demonstrations": str(tmp_path / "pairs.jsonl"), "lr": RATE, "epochs": 2, "minibatches": 1}
     both = pair(server, tmp_path, algo="dpo", env="relay-v0", max_new_tokens=8, algorithm=algorithm)
-    for iteration in range(3):
+    for iteration in range(2):
         both.update(iteration)
     assert both.apart("solver_0") < 1e-5 and both.apart("planner_0") < 1e-5
     assert server.count("optim_step") > 3

@@ -81,6 +81,7 @@ def test_what_is_served_is_what_was_evaluated(
 
 def test_nothing_of_this_is_imported_where_no_server_is_named(tmp_path: Path) -> None:
     words = [*QUICK, "--env", "relay-v0", "--device", "cpu", "--name", "plain", "--runs-dir", str(tmp_path)]
+    words += ["--max-new-tokens", "4"]
     program = tmp_path / "plain.py"
     program.write_text(
         "import sys\n"
