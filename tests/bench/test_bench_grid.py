@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ def rows(found: list[Cell]) -> set[tuple[str, str, int]]:
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
-def test_the_shipped_grids_are_valid(path: Path) -> None:
+def test_the_shipped_grids_are_valid_and_their_cells_read_back_equal(path: Path, tmp_path: Path) -> None:
     made = grid.load(path)
     rates = None
     if made.sweep is not None:
@@ -41,8 +42,13 @@ def test_the_shipped_grids_are_valid(path: Path) -> None:
         assert {c.seed for c in swept}.isdisjoint(made.seeds)
     found = cells.expand(made, "main", rates)
     assert {c.env for c in found} == set(made.envs)
-    for cell in found:
+    for cell in {(c.algorithm, c.env, c.skipped): c for c in found}.values():  # of one seed
         assert cell.skipped or configs.build(cell.config).table() == cell.config
+    for cell in found[:2]:
+        settings = configs.build(cell.config)
+        (tmp_path / "config.toml").write_text(settings.to_toml())
+        assert configs.load(tmp_path / "config.toml") == settings
+        assert configs.build(json.loads(json.dumps(settings.table()))) == settings
 
 
 def test_the_toy_grid_trains_every_algorithm_somewhere_and_the_core_grid_ten() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.runs import paths
 from marft_algos.training import resolve
-from marft_algos.workbench.bench import cells, grid
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,14 +31,6 @@ def test_toml_keeps_every_setting_of_every_preset(name: str, tmp_path: Path) -> 
     table = tomllib.loads(made.to_toml())
     assert set(table) == {f.name for f in dataclasses.fields(config.TrainConfig)}
     assert set(table["algorithm"]) == {f.name for f in dataclasses.fields(MARFTConfig)}
-
-
-@pytest.mark.parametrize("file", sorted((ROOT / "examples/configs").glob("bench_*.toml")), ids=lambda file: file.stem)
-def test_a_cell_of_every_grid_reads_back_equal(file: Path, tmp_path: Path) -> None:
-    for cell in cells.expand(grid.load(file), "main", None)[:2]:
-        made = config.build(cell.config)
-        (tmp_path / "config.toml").write_text(made.to_toml())
-        assert config.load(tmp_path / "config.toml") == made == config.build(json.loads(json.dumps(made.table())))
 
 
 def test_a_command_makes_its_settings_once_and_its_run_makes_them_settled(

@@ -49,7 +49,8 @@ def test_a_set_is_the_same_fresh_cached_damaged_and_without_a_folder(
     content = path.read_bytes()
     assert list(path.parent.iterdir()) and not [left for left in path.parent.iterdir() if left.name.startswith(".")]
     other = content.replace(b"[", b"[4294967295,", 2)
-    for damage in (b"", b"\xff\n[]", content[:-40], content.split(b"\n")[1], other, b"\n".join([b"0" * 64, b"[]"])):
+    damages = (b"", b"\xff\n[]", content[:-40], content.split(b"\n")[1], other, b"\n".join([b"0" * 64, b"[]"]))
+    for damage in damages if "search" in path.name or "depot" in path.name else damages[4:5]:  # one reader for all sets
         path.write_bytes(damage)
         assert list(made()) == fresh and path.read_bytes() == content, "written anew"
     with monkeypatch.context() as patched:
