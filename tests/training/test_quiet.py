@@ -5,11 +5,25 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
+import select
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from helpers import preloaded
+
+TYPED = """
+import os
+import sys
+
+terminal = os.open(sys.argv.pop(1), os.O_RDWR | os.O_NOCTTY)
+for stream in range(3):
+    os.dup2(terminal, stream)
+sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w", 1), open(2, "w", 1)
+
+from marft_algos.cli import main
+
+sys.exit(main(sys.argv[1:]))
+"""
+"""``marft`` at another terminal."""
 LOUD = """
 import logging
 import warnings
@@ -41,20 +55,18 @@ marft_envs.register("loud-v0", make, None, "A team whose world has loud librarie
 def at_a_terminal(folder: Path, *argv: str) -> str:
     """What a command writes to a terminal of 80 columns, which sees colours and a table that is drawn again and again."""
     ours, theirs = pty.openpty()
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "marft_algos", *argv], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
+    (folder / "typed.py").write_text(TYPED)
+    environ = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    process = preloaded.Started(folder, "typed.py", os.ttyname(theirs), *argv, **environ)
     written = b""
-    try:
-        while piece := os.read(ours, 1 << 16):
-            written += piece
-    except OSError:  # Linux: the other side has closed
-        pass
+    while process.runs() or select.select([ours], [], [], 0)[0]:  # the other side is open here, too
+        if select.select([ours], [], [], 0.05)[0]:
+            written += os.read(ours, 1 << 16)
+    done = process.wait(60)
+    os.close(theirs)
     os.close(ours)
     text = written.decode()
-    assert process.wait(60) == 0, text[-3000:]
+    assert done.returncode == 0, text[-3000:] + done.stderr
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
