@@ -74,7 +74,7 @@ def train(
 ) -> dict[str, Any]:
     """Three updates: of many rows; of two episodes, so that most ranks have none; and one that stops by its KL."""
     kind = algorithm.get(name)
-    settings = {"lr": 1e-3, "minibatches": 2, "micro_tokens": 48, "old_logprobs": "learner", "ratio_tolerance": 1e9}
+    settings = {"lr": 1e-3, "minibatches": 2, "micro_tokens": 64, "old_logprobs": "learner", "ratio_tolerance": 1e9}
     known = {**settings, **SETTINGS.get(name, {}), **more}
     config = kind.Config(**{key: value for key, value in known.items() if key in kind.Config.__dataclass_fields__})
     policies = build(model, group, shard, settings=ModelSettings(gradient_checkpointing=checkpointing))
@@ -83,7 +83,7 @@ def train(
     learner = Learner(made, policies, critics, 3, Lanes(group, lanes, policies.sharded))
     stops = not made.imitates and config.epochs * config.minibatches > 1  # before the first step nothing has moved
     before, passes, stopped = Counter(CALLS), [], False
-    for iteration, episodes in enumerate((8, 2 if made.prefers else 4, 8)):
+    for iteration, episodes in enumerate((8, 2 if made.prefers else 4, 4)):
         if iteration == 2 and stops:
             object.__setattr__(config, "kl_stop", 1e-12)
         metrics = learner.update(scored(data_for(name, iteration)[:episodes], policies), iteration)

@@ -23,7 +23,7 @@ from marft_algos.ranks.group import Alone
 from marft_envs.errors import ConfigError
 
 LAYERS = 3
-SOME = ("marft", "vapo", "dpo", "at_grpo", "grpo+checkpointing")
+SOME = ("marft", "vapo+checkpointing", "dpo", "at_grpo")
 """Value heads of actions and of tokens, a reference, candidates, and layers that are computed again."""
 PARTS = 6
 """In which all algorithms are tested."""
