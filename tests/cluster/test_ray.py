@@ -124,18 +124,23 @@ def test_episodes_and_weights_are_those_of_one_process(
 
 @pytest.mark.parametrize(
     ("sent", "settings_"),
-    [(signal.SIGKILL, {}), pytest.param(signal.SIGSTOP, {"worker_timeout": 4.0}, marks=pytest.mark.slow)],
+    [
+        (signal.SIGKILL, {"workers": 1}),
+        pytest.param(signal.SIGKILL, {}, marks=pytest.mark.slow),
+        pytest.param(signal.SIGSTOP, {"worker_timeout": 4.0}, marks=pytest.mark.slow),
+    ],
 )
 def test_a_worker_that_dies_or_freezes_costs_nothing(
     sent: signal.Signals, settings_: dict[str, Any], here: RunFolder, model: Path, tmp_path: Path
 ) -> None:
+    """Slow: what two workers do, who both import torch; the test of staleness below plays with two."""
     hit: list[int] = []
 
     def do(pid: int) -> None:
         hit.append(pid)
         os.kill(pid, sent)
 
-    run = train(made(model, tmp_path, **RAY, **settings_), lambda trainer: while_playing(trainer, do))
+    run = train(made(model, tmp_path, **{**RAY, **settings_}), lambda trainer: while_playing(trainer, do))
     assert len(hit) == 1
     same(run, here)
     assert sum(line.get("engine/restarts", 0) for line in run.metrics()) + 1 >= 1
