@@ -78,29 +78,17 @@ def wait_for(iteration: int, run: Path, process: preloaded.Started) -> None:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one process, in eight lanes."""
+    """A run of one process, in eight lanes, as long as it has to be: ``prolonged``."""
     where = ("--runs-dir", str(tmp_path_factory.mktemp("alone")), *SMALL)
-    assert main(["train", *where, "--iterations", "4", "--lanes", "8", "--name", "alone"]) == 0
+    assert main(["train", *where, "--iterations", "2", "--lanes", "8", "--name", "alone"]) == 0
     return Path(where[1]) / "alone"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undisturbed_run(
-    killed: int, alone: Path, tmp_path: Path
-) -> None:
-    where = ("--runs-dir", str(tmp_path), *SMALL)
-    process = launcher(*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
-    wait_for(1, tmp_path / "ranks", process)
-    os.kill(ranks_of(process)[killed], signal.SIGKILL)
-    done = process.wait()
-    said, errors = done.stdout, done.stderr
-    assert done.returncode == 0, errors
-    assert said.count("gain:") == 1, "the first rank speaks for all"
-    assert numbers(tmp_path / "ranks")[:3] == numbers(alone)[:3]
-    assert weights(tmp_path / "ranks", 3) == weights(alone, 3)
-    assert main(["train", "--resume", str(tmp_path / "ranks"), "--iterations", "4"]) == 0
-    assert weights(tmp_path / "ranks", 4) == weights(alone, 4)
+def prolonged(alone: Path, iterations: int) -> Path:
+    """The run, which goes on where it is shorter."""
+    if len(numbers(alone)) <= iterations:
+        assert main(["train", "--resume", str(alone), "--iterations", str(iterations)]) == 0
+    return alone
 
 
 @pytest.mark.slow
@@ -169,7 +157,7 @@ from marft_algos.cli import main
 
 class Restless(dynamic_rendezvous._PeriodicTimer):
     def __init__(self, interval, *args):
-        super().__init__(datetime.timedelta(milliseconds=5), *args)
+        super().__init__(datetime.timedelta(milliseconds=25), *args)
 
 
 dynamic_rendezvous._PeriodicTimer = Restless
@@ -179,10 +167,56 @@ sys.exit(f"Python aborts if these talk to a store when it ends: {left}" if left 
 """
 
 
-@pytest.mark.parametrize(
-    "restless", [pytest.param(False, marks=pytest.mark.slow, id="usual"), pytest.param(True, id="heart always beats")]
-)
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undisturbed_run(
+    killed: int, alone: Path, tmp_path: Path
+) -> None:
+    """Slow: the test below kills a rank, too, of a run that it then stops."""
+    where = ("--runs-dir", str(tmp_path), *SMALL)
+    process = launcher(*where, "--iterations", "3", "--nproc", "2", "--name", "ranks")
+    wait_for(1, tmp_path / "ranks", process)
+    os.kill(ranks_of(process)[killed], signal.SIGKILL)
+    done = process.wait()
+    said, errors = done.stdout, done.stderr
+    assert done.returncode == 0, errors
+    assert said.count("gain:") == 1, "the first rank speaks for all"
+    assert numbers(tmp_path / "ranks")[:3] == numbers(prolonged(alone, 4))[:3]
+    assert weights(tmp_path / "ranks", 3) == weights(alone, 3)
+    assert main(["train", "--resume", str(tmp_path / "ranks"), "--iterations", "4"]) == 0
+    assert weights(tmp_path / "ranks", 4) == weights(alone, 4)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_a_run_whose_rank_is_killed_and_that_ctrl_c_stops_goes_on_in_one_process_as_the_undisturbed_run(
+    alone: Path, tmp_path: Path
+) -> None:
+    """All ranks stop behind the same iteration, however often the launcher's heart beats."""
+    run, program = tmp_path / "ranks", tmp_path / "restless.py"
+    program.write_text(RESTLESS)
+    words = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
+    process = launcher(*words, program=(str(program),))
+    wait_for(1, run, process)
+    os.kill(ranks_of(process)[0], signal.SIGKILL)  # which is who writes
+    wait_for(len(numbers(run)), run, process)
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.wait(300)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.count("evaluation (untrained)") == 1, "the first rank speaks for all"
+    last = numbers(run)[-1]["iteration"]
+    assert int(sorted((run / "checkpoints").iterdir())[-1].name.removeprefix("step_")) == last
+    prolonged(alone, last + 1)
+    assert numbers(run) == numbers(alone)[: last + 1]
+    assert weights(run, last) == weights(alone, last)
+    assert main(["train", "--resume", str(run), "--iterations", str(last + 1)]) == 0
+    assert weights(run, last + 1) == weights(alone, last + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restless", [pytest.param(False, id="usual"), pytest.param(True, id="heart always beats")])
 def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: Path) -> None:
+    """Slow: the test above stops ranks, too, of which it has killed one."""
     words = ("--runs-dir", str(tmp_path), *SMALL, "--iterations", "500", "--nproc", "2", "--name", "ranks")
     program = tmp_path / "restless.py"
     program.write_text(RESTLESS)
