@@ -68,7 +68,7 @@ def both(monkeypatch: pytest.MonkeyPatch, folder: Path, **settings: object) -> t
 
 
 def test_on_a_cpu_attention_is_float32_where_it_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16 torch's gradient of it takes five times as long; prompts are read in bf16, as they are decoded."""
+    """In bf16 torch's gradient of it takes up to five times as long; prompts are read in bf16, as they are decoded."""
     seen, plain = list[tuple[torch.dtype, bool]](), torch.nn.functional.scaled_dot_product_attention
 
     def watched(query: Tensor, *others: Tensor, **options: object) -> Tensor:

@@ -6,7 +6,7 @@ only, keys are not repeated for the queries that share them, and the gradient of
 Adapters stay beside the weights, but for those of small models in float32, which are added to them. Of each block five
 tensors are kept for the backward pass; norms and activations, which cost little, are computed again. The residual
 stream, norms and the rotation are float32 whatever the compute dtype; so is, on a CPU, attention where it is scored and
-trained: torch's gradient of it takes five times as long there in bfloat16.
+trained: torch's gradient of it takes up to five times as long there in bfloat16.
 """
 
 from __future__ import annotations
