@@ -86,8 +86,7 @@ def test_judges_without_a_sandbox_judge_harmless_programs_rightly(folder: Path) 
 
 @pytest.mark.parametrize("which", [pytest.param("all", marks=pytest.mark.slow), "quick"])
 def test_every_program_wins_without_a_sandbox(which: str, folder: Path, programs: dict[str, Attack]) -> None:
-    """Each is a process or more of its own: every third of them shows that the victims work."""
-    numbers = quick(programs)[::3]
+    numbers = quick(programs)
     programs = {name: a for name, a in programs.items() if which == "all" or name.partition("_")[0] in numbers}
 
     def run(attack: Attack) -> Finding:

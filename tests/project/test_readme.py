@@ -11,8 +11,6 @@ from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SLOW = {"scale.md"}
-"""Starts ranks; tests/cli/test_nproc.py compares the weights of ranks with those of one process, too."""
 SKIP = "<!-- no-test -->"
 """Stands on the line before a block that needs a network or a GPU."""
 
@@ -30,11 +28,7 @@ def python_of(page: Path) -> str:
     return "\n".join(kept) + "\n"
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else []) for page in PAGES],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """The blocks of a page run in their order, in one process of their own."""
     source = python_of(page)

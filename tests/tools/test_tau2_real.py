@@ -91,7 +91,7 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
     rng, seen, problems = random.Random(0), {True: 0, False: 0}, sample(domain)
     team = Scripted(domain, "full" if domain.user_tools else "base")
     problems = [problem for problem in problems if domain.oracle(problem)[0]]
-    for _ in range(8 if domain.name == "tau2/airline" else 12):  # more: python -m benchmarks tools_real
+    for _ in range(12 if domain.name == "tau2/airline" else 24):  # more: python -m benchmarks tools_real
         problem = rng.choice(problems)
         kind, turns = spoiled(domain.oracle(problem), rng)
         team.paid(problem, turns)
