@@ -36,7 +36,7 @@ def play(
     panel: Panel,
     renderer: Renderer,
     engine: RolloutEngine,
-    ended: Callable[[], None] = lambda: None,
+    ended: Callable[[Trajectory], None] = lambda trajectory: None,
 ) -> list[Trajectory]:
     """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
 
@@ -46,7 +46,7 @@ def play(
         panel: Episodes to play.
         renderer: Who plays which policy.
         engine: Writes the replies.
-        ended: Called when an episode has ended.
+        ended: Gets each episode as soon as it has ended, lost ones, too.
 
     Raises:
         OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
@@ -55,7 +55,7 @@ def play(
     played = list[Trajectory]()
     for trajectory in streamed(config, make_env, panel, range(len(panel)), renderer, engine):
         played.append(trajectory)
-        ended()
+        ended(trajectory)
     played.sort(key=lambda t: t.number)
     check_any(played)
     played = settle(played)

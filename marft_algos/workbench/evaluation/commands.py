@@ -69,7 +69,7 @@ def _play(options: EvalArguments) -> int:
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if options.one_by_one:
-        _waited(played, evaluation.ends)
+        _waited(played, evaluation.waited)
     if run is not None and trained is not None:
         evaluation.load(run, options.checkpoint)
         played = evaluation.play()
@@ -77,7 +77,7 @@ def _play(options: EvalArguments) -> int:
         _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
         if options.one_by_one:
-            _waited(played, evaluation.ends)
+            _waited(played, evaluation.waited)
         say(f"difference   {difference.signed()} (paired, 95 %)")
         if changed := kinds.most(kinds.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
@@ -94,12 +94,12 @@ def _play(options: EvalArguments) -> int:
     return 0
 
 
-def _waited(played: Sequence[Trajectory], ends: Sequence[float]) -> None:
-    """Prints how long one user waited for an episode, where they were played one by one."""
+def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> None:
+    """Prints how long one user waited for an episode, where they were played one by one; lost ones do not count."""
     import numpy as np
 
-    half, most = np.percentile(np.diff(ends), (50, 95))
-    path = np.mean([t.critical_path for t in played])
+    half, most = np.percentile(seconds, (50, 95))
+    path = np.mean([t.critical_path for t in played if not t.infra])
     say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
 
 

@@ -39,7 +39,7 @@ class HeldOut:
         policies: As they are before training, until :meth:`load`.
         names: Those of them whose weights a checkpoint holds.
         answer_key: What makes two replies the same answer, if the task says so.
-        ends: When the last play began and each of its episodes ended, in seconds of a clock.
+        waited: Seconds from one episode's end to the next one's, in the last play; none for those that were lost.
     """
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
@@ -55,7 +55,7 @@ class HeldOut:
         self.names = setup.saved_policies(config, self.policies)
         self._engine = hosting.make_engine(spec, self.policies, local=True)
         self._told: dict[str, str] = {}
-        self.ends: list[float] = []
+        self.waited: list[float] = []
 
     def check(self) -> None:
         """Checks that the problems fit the models' contexts, and that calls are read as models write them.
@@ -100,11 +100,16 @@ class HeldOut:
         return self._play(self.config, engine)
 
     def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
-        self.ends = [time.perf_counter()]
+        self.waited, began = [], time.perf_counter()
+
+        def ended(trajectory: Trajectory) -> None:
+            nonlocal began
+            now = time.perf_counter()
+            self.waited += [] if trajectory.infra else [now - began]
+            began = now
+
         panel, renderer = told(self.panel, [self._told]), self.policies.renderer
-        return evaluate.play(
-            config, self.make_env, panel, renderer, engine, lambda: self.ends.append(time.perf_counter())
-        )
+        return evaluate.play(config, self.make_env, panel, renderer, engine, ended)
 
 
 def score(played: Sequence[Trajectory]) -> float:
