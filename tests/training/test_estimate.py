@@ -44,8 +44,8 @@ def of(made: TrainConfig, device: str = "cpu") -> Estimate:
     return estimate.estimate(resolve(made, env), env, device=torch.device(device))
 
 
-def part(found: Estimate, words: str) -> int:
-    [size] = [p.bytes for p in (*found.held, *(p for ps in found.phases.values() for p in ps)) if words in p.what]
+def part(found: Estimate, what: str) -> int:
+    [size] = [p.bytes for p in (*found.held, *(p for ps in found.phases.values() for p in ps)) if p.what == what]
     return size
 
 
@@ -73,7 +73,7 @@ def test_every_preset_of_a_card_fits_it(name: str, room: float, tmp_path: Path) 
 def test_the_weights_of_known_models(tmp_path: Path) -> None:
     """3.09 and 7.62 billion parameters, as their cards say."""
     for name, billions in (("gpu-80gb", 3.09), ("gpu-80gb-7b", 7.62)):
-        found = part(of(card(name, tmp_path), "cuda"), "weights of the base")
+        found = part(of(card(name, tmp_path), "cuda"), estimate.BASE)
         assert found == pytest.approx(2 * billions * GB, rel=0.005)
 
 
