@@ -108,7 +108,7 @@ def build(
         problems = setup.problems(config, first, held_out)
         curriculum = setup.curriculum(config, make_env, first, problems)
         followed = tuple(optional(first.unwrapped.task, "followed"))
-        spec = resolve(config, first)
+        spec = resolve(config, first, held_out)
         group = group or Alone()
         algorithm = make_algorithm(spec, setup.sampling(config))
         if spec.remote:

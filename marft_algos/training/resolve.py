@@ -103,12 +103,13 @@ class RunSpec:
         return [policy for policy in self.trained if policy in loaded]
 
 
-def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunSpec:
+def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None, *, training: bool = True) -> RunSpec:
     """Reads the settings against the team of an environment.
 
     Args:
         config: The settings.
         env: An environment of the run, reset.
+        held_out: One of its held-out problems. Further agents of its team play with policies of the run.
         training: Somebody must have weights here.
 
     Raises:
@@ -136,7 +137,12 @@ def resolve(config: TrainConfig, env: FlexEnv, *, training: bool = True) -> RunS
     models = base_specs(config.models, local) if local else {}
     start.check(config, models, agents)
     models |= {name: models[policy] for name, policy in past.items()}
-    return RunSpec(config, agents, endpoints, models, past, _facts(config, env, agents, endpoints))
+    facts = _facts(config, env, agents, endpoints)
+    if held_out is not None and not past:
+        others = [agent for agent in played(held_out) if agent.name not in agents]
+        both = assign([*team, *others], config.policies)
+        agents |= {name: policy for name, policy in both.items() if policy in known}
+    return RunSpec(config, agents, endpoints, models, past, facts)
 
 
 def _with_frozen(config: TrainConfig, team: Sequence[AgentSpec], agents: Mapping[str, str]) -> TrainConfig:

@@ -281,8 +281,13 @@ def check_spoken(
     """Checks how the policies are spoken to, before their weights are loaded: room for prompts, and form of calls.
 
     Raises:
-        ConfigError: As ``check_prompts`` and ``check_dialects``.
+        ConfigError: As ``check_prompts`` and ``check_dialects``, or held-out problems have agents that nobody plays.
     """
+    if unknown := [agent for agent in eval_env.possible_agents if not renderer.plays(agent)]:
+        raise ConfigError(
+            f"Held-out problems have agents that no policy of the run plays: {', '.join(unknown)}. Expected a policy"
+            " that agents of training share: --policies shared, or ROLE=POLICY; or change --eval-kwargs."
+        )
     check_prompts(config, env, renderer, problems.train(config.seed, 0, PROMPTS_CHECKED))
     check_dialects(env, renderer)
     check_dialects(eval_env, renderer, "--eval-kwargs")
@@ -309,7 +314,7 @@ def check_prompts(config: TrainConfig, env: FlexEnv, renderer: Renderer, panel: 
     for number, (seed, options) in enumerate(checked, 1):
         with _starting(config.env):
             env.reset(seed=seed, options=options)
-            views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents}
+            views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents if agent in env.possible_agents}
         for agent, messages in views.items():
             policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
             length = len(renderer.render(policy, messages, tools))
@@ -340,7 +345,8 @@ def check_dialects(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs
     speech = getattr(env.unwrapped.task, "speech", None)
     if speech is None:
         return
-    chats = {agent: renderer.chat(renderer.policy_of(agent)) for agent in renderer.agents}
+    agents = [agent for agent in renderer.agents if agent in env.possible_agents]
+    chats = {agent: renderer.chat(renderer.policy_of(agent)) for agent in agents}
     written = {agent: chat.dialect.name for agent, chat in chats.items() if chat.dialect is not None}
     for agent, name in written.items():
         if speech.dialects[agent] not in (name, "any"):

@@ -425,6 +425,26 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
     assert f"for {sum(row['critical_path'] for row in alone) / 3:.3g} tokens one after the other" in waited[1]
 
 
+def test_held_out_problems_may_have_another_team(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Fewer readers than in training, or more of one policy; what is typed at an evaluation counts, for both."""
+    argv = ["train", "--env", "docs-chain-v0", "--models", str(model), *QUICK, "--eval-episodes", "2"]
+
+    def trained(name: str, windows: int, held_out: int, policies: str) -> list[str]:
+        words = ["--env-kwargs", f"lengths={windows}", "--eval-kwargs", f"lengths={held_out}", "--policies", policies]
+        return [*argv, *words, "--name", name]
+
+    def readers(run: str, *words: str) -> set[int]:
+        assert main(["eval", run, *words, "--out", f"{run}.jsonl"]) == 0
+        return {len({turn.agent for turn in episode.turns}) for episode in trajectory.read(Path(f"{run}.jsonl"))}
+
+    assert main(trained("fewer", 2, 1, "own")) == 0 and readers("fewer") == {2}
+    assert readers("fewer", "--env-kwargs", "lengths=2") == {4}
+    assert main(trained("more", 1, 2, "shared")) == 0 and readers("more") == {4}
+    assert readers("more", "--env-kwargs", "lengths=3") == {6}
+    assert readers("more", "--env", "relay-v0") == {2}  # it takes no lengths
+    assert "no policy of the run plays: reader_2, reader_3" in fails(trained("none", 1, 2, "own"), capsys)
+
+
 def test_the_version_is_the_distributions(capsys: pytest.CaptureFixture[str]) -> None:
     """Without training: it is what a report of a bug asks for."""
     assert main(["--version"]) == 0

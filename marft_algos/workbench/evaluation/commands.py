@@ -193,17 +193,17 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | Non
         config = paths.of_run(run, {"models": options.models} if options.models else {})
     else:
         config = configs.build(presets.get(presets.suited(options.env)))
-    kwargs = config.env_kwargs
+    kwargs, held_out = config.env_kwargs, config.eval_kwargs
     if options.env and options.env != config.env:
-        kwargs = presets.keep_accepted(options.env, kwargs)
+        kwargs, held_out = (presets.keep_accepted(options.env, each) for each in (kwargs, held_out))
     if options.data:
         kwargs = {"data": options.data}
     named = {"env": options.env, "models": options.models, "device": options.device, "eval_episodes": options.episodes}
     changed: dict[str, Any] = {key: value for key, value in named.items() if value}
     if options.models:
         changed |= {"start": "", "adapters": {}}  # of the run's own models
-    if options.data:
-        changed["eval_kwargs"] = {k: v for k, v in config.eval_kwargs.items() if k != "data"}
+    typed = {*options.env_kwargs, *(["data"] if options.data else ())}
+    changed["eval_kwargs"] = {key: value for key, value in held_out.items() if key not in typed}
     kwargs = arguments.over(kwargs, options.env_kwargs, preset=run is None)
     if options.one_by_one:
         changed["num_envs"] = 1

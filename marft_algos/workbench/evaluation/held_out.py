@@ -48,7 +48,7 @@ class HeldOut:
         with closing(setup.make_env(config, config.env_kwargs)) as env, closing(held_out):
             problems = setup.problems(config, env, held_out)
             panel, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
-            spec = resolve(config, env)
+            spec = resolve(config, env, held_out)
             self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
         self.policies = setup.make_policies(spec)
