@@ -145,7 +145,7 @@ def _dry_run(argv: list[str]) -> int:
     env = setup.make_env(config, config.env_kwargs)
     held_out = setup.make_env(config, setup.eval_kwargs(config))
     problems = setup.problems(config, env, held_out)
-    spec = resolve(config, env)
+    spec = resolve(config, env, held_out)
     make_algorithm(spec, setup.sampling(config))
     _, memory = fitted(spec, env)
     renderer = setup.make_renderer(spec)

@@ -439,6 +439,7 @@ def test_held_out_problems_may_have_another_team(model: Path, here: Path, capsys
 
     assert main(trained("fewer", 2, 1, "own")) == 0 and readers("fewer") == {2}
     assert readers("fewer", "--env-kwargs", "lengths=2") == {4}
+    assert main([*trained("more", 1, 2, "shared"), "--dry-run"]) == 0
     assert main(trained("more", 1, 2, "shared")) == 0 and readers("more") == {4}
     assert readers("more", "--env-kwargs", "lengths=3") == {6}
     assert readers("more", "--env", "relay-v0") == {2}  # it takes no lengths
