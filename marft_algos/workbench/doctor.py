@@ -33,7 +33,7 @@ State = Literal["ok", "off", "bad", "info"]
 
 MARKS: dict[State, str] = {"ok": "+", "off": "-", "bad": "!", "info": " "}
 OTHERS = frozenset(
-    {"agent-lightning", "benchmarl", "gem", "mlflow", "openenv", "reasoning-gym", "rllib", "textarena", "torchrl"}
+    {"benchmarl", "gem", "mlflow", "openenv", "reasoning-gym", "rllib", "textarena", "torchrl"}
     | {"trackio", "trl", "verifiers", "verl", "wandb"}
 )
 """Extras of other people's libraries, which nobody misses who does not use them."""

@@ -74,8 +74,8 @@ GROUPS = {
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
-    # Neither is installed: both are played against mock servers.
-    "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py", "test_agent_lightning.py")),
+    # verl is not installed: it is played against a mock server.
+    "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py",)),
 }
 LEARNERS = {
     "rllib": ("adapters_learning", "rllib"),
