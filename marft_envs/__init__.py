@@ -115,13 +115,6 @@ for _team, _summary in {
     "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
 }.items():
     register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
-for _team, _summary in {
-    "solo": "one agent says an answer to a puzzle",
-    "trial": "one agent tries several answers in one reply, and checks each",
-    "pick": "three proposers in parallel, then a checker that picks",
-    "check": "a proposer, and a checker whose words say whether it proposes again",
-}.items():
-    register(f"search-{_team}-v0", "marft_envs.families.search:make", {"team_name": _team}, _summary)
 for _toy, _summary in {
     "relay": "toy: the solver can only know what the planner passes on",
     "xor": "toy: two agents in parallel, a third joins what they say",

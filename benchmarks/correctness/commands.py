@@ -55,7 +55,7 @@ REASONS = {
     ),
     "needs a model of the hub, or a package beside MARFT's": re.compile(r".*(Qwen/|gpu-\d+gb|smollm2|python -m venv )"),
     "needs the runs themselves, of which a pack holds the scores only": re.compile(
-        r"python -m benchmarks (docs .*--boss|checker )"
+        r"python -m benchmarks docs .*--boss"
     ),
     "waits for a person, or serves until it is stopped": re.compile(r"marft (play|view|top)\b|.* serve\b|.*\.server\b"),
     "trains, plays or measures for minutes to hours": re.compile(

@@ -31,6 +31,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 import marft_envs
 from benchmarks.embedded import recipes
 from benchmarks.embedded.recipes import Messages, Recipe, ScoreSet, play
+from marft_algos.models import EMBEDDED
 from marft_algos.terminal import say
 from marft_envs.core.types import Episode
 
@@ -53,7 +54,7 @@ def main() -> None:
     """Makes the model, scores it, saves it."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--model", choices=recipes.RECIPES, default="embedded", help="which recipe")
+    parser.add_argument("--model", choices=EMBEDDED, default="embedded", help="which recipe")
     parser.add_argument("--steps", type=int, help="updates of the warm start, instead of the recipe's")
     args = parser.parse_args()
     torch.set_num_threads(1)

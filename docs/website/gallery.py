@@ -25,7 +25,6 @@ FAMILIES = {
     "tools": ("Tools", "tools.md"),
     "docs": ("Long documents", "long-documents.md"),
     "rag": ("Retrieval", "retrieval.md"),
-    "search": ("Search", "search.md"),
     "cases": ("Recorded tasks", "traces.md"),
     "toy": ("Toys", "environments.md#the-toy-ladder"),
 }
@@ -39,7 +38,6 @@ REWARDS = {
     "and repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
     "docs": "1 where the last reply of who answers has the answer, else 0",
     "rag": "1 where the box of who answers holds the answer, else 0 ([others](../retrieval.md#settings))",
-    "search": "1 where the last answer of who answers solves the puzzle, else 0",
     "cases": "1 where the last words of who answers equal the recorded result, else 0",
     "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside "
     "it; the optimum is known",
@@ -51,7 +49,6 @@ MEASURED = {
     "tools": "results.md#tool-use",
     "docs": "long-documents.md",
     "rag": "retrieval.md",
-    "search": "search.md",
 }
 """Family -> where its numbers stand that are in no table by id."""
 

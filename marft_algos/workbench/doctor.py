@@ -34,7 +34,7 @@ State = Literal["ok", "off", "bad", "info"]
 MARKS: dict[State, str] = {"ok": "+", "off": "-", "bad": "!", "info": " "}
 OTHERS = frozenset(
     {"benchmarl", "gem", "mlflow", "openenv", "reasoning-gym", "rllib", "textarena", "torchrl"}
-    | {"trackio", "trl", "verifiers", "verl", "wandb"}
+    | {"trackio", "trl", "verifiers", "wandb"}
 )
 """Extras of other people's libraries, which nobody misses who does not use them."""
 NOT_USED = frozenset({"all", "dev"})

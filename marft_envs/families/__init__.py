@@ -1,1 +1,1 @@
-"""Families of environments: toys, mathematics, code, tools, long documents, retrieval, puzzles."""
+"""Families of environments: toys, mathematics, code, tools, long documents, retrieval."""

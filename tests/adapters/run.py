@@ -74,8 +74,6 @@ GROUPS = {
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
-    # verl is not installed: it is played against a mock server.
-    "mocks": Group("openai", ("openai", "transformers", "jinja2"), ("test_verl.py",)),
 }
 LEARNERS = {
     "rllib": ("adapters_learning", "rllib"),

@@ -329,7 +329,7 @@ def test_team_view_and_state_hold_all_that_was_said_and_nothing_forged() -> None
     assert env.team_view("b_0") == env.state() + "\n\n(b)"
 
 
-@pytest.mark.parametrize("env_id", ["xor-v0", "search-solo-v0", "docs-solo-v0", "math-solo-v0", "steps-v0"])
+@pytest.mark.parametrize("env_id", ["xor-v0", "docs-solo-v0", "math-solo-v0", "steps-v0"])
 @pytest.mark.parametrize(
     ("start", "says"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import pytest
 
 from marft_envs.families.code import procedural as code
 from marft_envs.families.math import procedural as math
-from marft_envs.families.search.puzzles import puzzles
 from marft_envs.families.tools.depot import domain, tasks
 from marft_envs.problems import stored
 
-SEARCH = sys.modules[puzzles.__module__]
 Deal = Callable[[], Sequence[Any]]
 DEALS: dict[str, tuple[Deal, str, str]] = {
     "math": (lambda: math.SET._deal("test", (0, 2)), "math.procedural.2", "bef349db458d6962"),
@@ -27,7 +24,6 @@ DEALS: dict[str, tuple[Deal, str, str]] = {
         "tools.depot.tasks.0",
         "b05d3230d5bbc810",
     ),
-    "search": (lambda: puzzles.__wrapped__("sum", "test"), "search.puzzles.sum", "8461f936ab5a0b77"),
 }
 """Name -> what deals a set anew, its file, and the hash of its ids, which never changes."""
 
@@ -50,7 +46,7 @@ def test_a_set_is_the_same_fresh_cached_damaged_and_without_a_folder(
     assert list(path.parent.iterdir()) and not [left for left in path.parent.iterdir() if left.name.startswith(".")]
     other = content.replace(b"[", b"[4294967295,", 2)
     damages = (b"", b"\xff\n[]", content[:-40], content.split(b"\n")[1], other, b"\n".join([b"0" * 64, b"[]"]))
-    for damage in damages if "search" in path.name or "depot" in path.name else damages[4:5]:  # one reader for all sets
+    for damage in damages if "depot" in path.name else damages[4:5]:  # one reader for all sets
         path.write_bytes(damage)
         assert list(made()) == fresh and path.read_bytes() == content, "written anew"
     with monkeypatch.context() as patched:
@@ -68,7 +64,7 @@ def test_what_is_known_is_not_found_out_again(deal: tuple[Deal, Path, str], monk
     def never(*_: Any) -> Any:
         raise AssertionError("found out again")
 
-    for module, name in ((math.SET, "_panel"), (code.SET, "_panel"), (tasks, "panel"), (SEARCH, "distinct")):
+    for module, name in ((math.SET, "_panel"), (code.SET, "_panel"), (tasks, "panel")):
         monkeypatch.setattr(module, name, never)
     again = made()
     assert list(again) == fresh and again[-1] is again[-1] and list(again[3:9:2]) == fresh[3:9:2]

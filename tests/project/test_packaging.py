@@ -227,7 +227,7 @@ def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
     # The rest are other people's trainers and games, a quantiser, and what drives a browser: each wants an environment of its own.
     others = {
         "benchmarl", "browser", "gem", "mlflow", "openenv", "quant", "reasoning-gym", "rllib", "textarena", "torchrl",
-        "trackio", "trl", "verifiers", "verl", "wandb",
+        "trackio", "trl", "verifiers", "wandb",
     }  # fmt: skip
     assert set(everything[1].split(",")) == set(extras) - {"all"} - others
     for spec in [*PROJECT["dependencies"], *(s for name in everything[1].split(",") for s in extras[name])]:

@@ -16,8 +16,6 @@ import marft_envs
 from marft_algos.models import EMBEDDED
 from marft_envs import FlexEnv
 
-RECIPES = {**EMBEDDED, "embedded-search": "search"}
-"""Name of a model -> its recipe; those that the package does not hold are made before they are used."""
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -104,7 +102,7 @@ class Recipe:
 
 def load(name: str) -> Recipe:
     """Returns the recipe of an embedded model (``embedded``, …)."""
-    recipe: Recipe = importlib.import_module(f"{__name__}.{RECIPES[name]}").RECIPE
+    recipe: Recipe = importlib.import_module(f"{__name__}.{EMBEDDED[name]}").RECIPE
     return recipe
 
 
