@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import tyro
@@ -20,8 +21,13 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, did_you_mean
 
-Reply = Callable[[str, Sequence[Mapping[str, str]]], str]
-"""(agent, chat messages) -> what the agent says."""
+if TYPE_CHECKING:
+    from marft_algos.types import Generation
+
+Reply = Callable[[str, Sequence[Mapping[str, str]]], "str | Generation"]
+"""(agent, chat messages) -> what the agent says; of an engine's with its tokens counted."""
+_CHARS = 16
+"""Characters that a token has at most, on average: longer prompts are refused before they are cut into tokens."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
             f" '{strangers[0]}' of {options.id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
         )
     require_training()
-    from marft_algos.engines.base import EngineError
+    from marft_algos.engines.base import EngineError, refusal
     from marft_algos.runs import checkpoint
     from marft_algos.training import hosting, setup
     from marft_algos.training.resolve import resolve
@@ -121,15 +127,18 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
     renderer = policies.renderer
     engine, params = hosting.make_engine(spec, policies, local=True), setup.sampling(settings, evaluation=True)
 
-    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str:
+    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> Generation:
         policy = renderer.policy_of(agent)
         tools = env.unwrapped.tools.get(agent, ())
-        prompt = renderer.render(policy, messages, tools) if policy in renderer.policies else []
+        local, chars = policy in renderer.policies, sum(len(message["content"]) for message in messages)
+        if local and chars > _CHARS * (context := renderer.chat(policy).context):
+            return refusal(f"a prompt of {chars} characters does not fit a context of {context} tokens", 0)
+        prompt = renderer.render(policy, messages, tools) if local else []
         request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages, tools=tools)
         answer = engine.generate([request], params)[0]
         if answer.stop_reason is StopReason.ERROR:
             raise EngineError(f"Nobody replied as {agent}: {answer.error}")
-        return answer.text
+        return dataclasses.replace(answer, usage=answer.usage or (len(prompt), len(answer.action_ids)))
 
     return reply
 
@@ -146,7 +155,8 @@ def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
                 _show(agent, messages)
                 text = _ask(agent)
             else:
-                text = others(agent, messages)
+                said = others(agent, messages)
+                text = said if isinstance(said, str) else said.text
                 say(f"[{agent}] {text}")
             base.select(agent)
             env.step(text)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import threading
+import os
+import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import unquote
 
 import tyro
 
@@ -21,34 +19,36 @@ from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_algos.workbench.evaluation.options import POSED
-from marft_algos.workbench.loopback import NAMES, LoopbackHandler, LoopbackServer
 from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
-from marft_envs.records.chats import UnreadableError, chat
 from marft_envs.registration import make
+from marft_envs.server.chat import ChatHandler, ChatRequest
+from marft_envs.server.door import HOST, FrontDoor, HungUp, Refused, Turns, gone, refusing
 
 if TYPE_CHECKING:
+    from marft_algos.types import Generation
     from marft_algos.workbench import shadow
 
-MOST = 4 << 20
-"""Bytes of a request."""
-_PIECE = 16
-"""Characters of a piece of a streamed answer."""
+WAITING = 64
+"""Requests that may wait for the team; one more is refused."""
 
 
 @dataclass(frozen=True)
 class ServeArguments:
     """Serves a trained team as one model, by POST /v1/chat/completions; Ctrl-C ends it.
 
-    The last words of a user are the team's task, and the answer is what the team says last. Earlier messages are not
-    read. Who is hosted in the run's settings is asked where they say.
+    A user's message is the team's task, and the answer is what the team says last. Who is hosted in the run's settings
+    is asked where they say.
     """
 
     run: Annotated[str, tyro.conf.Positional]
     """Folder or name of a run, folder of an export, or team on the hub (USER/NAME)."""
     port: Annotated[int, Range(0, 65535)] = 0
     """Where to listen; 0: any port that is free."""
+    key: str = ""
+    """Environment variable with a key that users have to show; ``drawn``: a new one, printed; none: everybody of this
+    machine can ask."""
     shadow: str = ""
     """Another team, named as RUN is, that plays every request after it has been answered, and is heard by nobody."""
     record: str = ""
@@ -67,7 +67,7 @@ class ServedTeam:
     """
 
     def __init__(self, env: Any, reply: Reply) -> None:
-        self.env, self._reply, self._lock = env, reply, threading.Lock()
+        self.env, self._reply, self._turns = env, reply, Turns(WAITING)
         env.reset(seed=0)
         if (pose := optional(env.unwrapped.task, "pose")) is None:
             raise ConfigError(
@@ -77,23 +77,51 @@ class ServedTeam:
         pose("")
         self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
 
-    def play(self, text: str) -> Episode:
-        """Plays the text as a task; returns the record, whose last turn is the answer, and which nobody has judged."""
-        with self._lock:
+    def play(self, text: str, wanted: Callable[[], bool] = lambda: True) -> Episode:
+        """Plays the text as a task; returns the record, whose last turn is the answer, and which nobody has judged.
+
+        Args:
+            text: The task.
+            wanted: Is asked before each turn whether anybody waits for the answer.
+
+        Raises:
+            HungUp: Nobody does.
+            MarftError: Nobody replied, or the team did not come to an answer.
+            Refused: Too many wait, or a prompt is refused: the task is too long.
+        """
+        with self._turns.turn(wanted):
             began = time.monotonic()
             self.env.reset(seed=0)
             base = self.env.unwrapped
             optional(base.task, "pose")(text)
             while not base.done:
                 for agent in base.ready_agents:
-                    words = self._reply(agent, base.messages(agent))
+                    if not wanted():
+                        raise HungUp
+                    said = self._reply(agent, base.messages(agent))
                     base.select(agent)
-                    self.env.step(words)
+                    if not isinstance(said, str):
+                        base.attach(agent, _counted(said))
+                        said = said.text
+                    self.env.step(said)
             episode: Episode = base.episode
             seconds = time.monotonic() - began
         if episode.failed or not episode.turns:
             raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
         return replace(episode, success=None, metrics={"seconds": seconds}, info={POSED: True})
+
+
+def _counted(said: Generation) -> dict[str, Any]:
+    """Returns what is kept of a reply: tokens, and why it ended.
+
+    Raises:
+        Refused: Its prompt was.
+    """
+    if said.stop_reason == "refused":
+        code = "context_length_exceeded" if "context" in said.error else "refused"
+        raise Refused(400, f"The task cannot be played: {said.error}.", code, "messages")
+    read, wrote = said.usage or (0, len(said.action_ids))
+    return {"prompt_tokens": read, "tokens": wrote, "stop_reason": str(said.stop_reason)}
 
 
 def run_serve(argv: list[str]) -> int:
@@ -111,9 +139,11 @@ def run_serve(argv: list[str]) -> int:
             assert live is not None and kept is not None
             heard = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
             said += f"; its shadow: {shown}"
-        server = open_.enter_context(TeamServer(team, options.run, options.port, heard))
+        server = open_.enter_context(TeamServer(team, options.run, options.port, heard, _key(options.key)))
         say(f"serving: {said}")
-        say(f"address: http://{NAMES[0]}:{server.server_address[1]}/v1 (any key, model '{options.run}'); Ctrl-C ends")
+        key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
+        key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
+        say(f"address: http://{HOST}:{server.server_address[1]}/v1 (model '{options.run}', {key}); Ctrl-C ends")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -137,80 +167,87 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
     return team, f"{settings.env}, {', '.join(env.possible_agents)}", kept
 
 
-class TeamServer(LoopbackServer):
+def _key(option: str) -> str | None:
+    """Returns the key that users have to show, if any."""
+    if option in ("", "drawn"):
+        return secrets.token_urlsafe(24) if option else None
+    if not os.environ.get(option):
+        raise ConfigError(
+            f"--key names the variable '{option}', which is not set. Type: export {option}=…, or --key drawn, which"
+            " draws a key and prints it."
+        )
+    return os.environ[option]
+
+
+class TeamServer(FrontDoor):
     """The server of one ``marft serve``."""
 
     def __init__(
-        self, team: ServedTeam, name: str, port: int = 0, heard: shadow.Record | shadow.Shadow | None = None
+        self,
+        team: ServedTeam,
+        name: str,
+        port: int = 0,
+        heard: shadow.Record | shadow.Shadow | None = None,
+        key: str | None = None,
     ) -> None:
-        """Listens on a port of the loopback interface; ``name``: of the model; ``heard``: is told what was answered."""
+        """Listens on a port of the loopback interface.
+
+        Args:
+            team: Answers.
+            name: Of the model.
+            port: 0: any that is free.
+            heard: Is told what was answered.
+            key: What users have to show; None: nothing.
+        """
         self.team, self.name, self.heard = team, name, heard
-        super().__init__(_Handler, port)
+        super().__init__(_Handler, port, key=key)
 
 
-class _Handler(LoopbackHandler):
+class _Handler(ChatHandler):
     server: TeamServer
-    timeout = 600
+    most = 4 << 20
+    key_expected = "Authorization: Bearer KEY, with the key of marft serve --key"
 
-    def do_GET(self) -> None:
-        """Lists the one model, which clients ask for before they talk to it."""
-        models, path = "/v1/models", unquote(self.path)
-        if self._is_right((path not in (models, f"{models}/{self.server.name}"), HTTPStatus.NOT_FOUND, models)):
-            model = {"id": self.server.name, "object": "model", "created": 0, "owned_by": "marft"}
-            self._send(HTTPStatus.OK, {"object": "list", "data": [model]} if path == models else model)
+    @property
+    def models(self) -> Sequence[str]:
+        return [self.server.name]
 
+    @refusing
     def do_POST(self) -> None:
-        """Answers a chat; a page of a stranger cannot ask from a browser, which sends no JSON to others unasked."""
-        length, kind = self.headers.get("Content-Length", ""), self.headers.get("Content-Type", "")
-        large = not length.isdecimal() or int(length) > MOST
-        if not self._is_right(
-            (self.path != "/v1/chat/completions", HTTPStatus.NOT_FOUND, "/v1/chat/completions"),
-            ("json" not in kind, HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json"),
-            (large, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{MOST} bytes at most"),
-        ):
-            return
+        """Answers a chat."""
+        asked = self.chat()
+        text = _task(asked)
         try:
-            asked = json.loads(self.rfile.read(int(length)))
-            text = [m.content for m in chat(asked["messages"]) if m.role == "user" and not m.results][-1]
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            why = f": {error}" if isinstance(error, UnreadableError) else ""
-            return self._refuse(HTTPStatus.BAD_REQUEST, f"Expected a message of a user, of text{why}.")
-        try:
-            episode = self.server.team.play(text)
+            episode = self.server.team.play(text, lambda: not gone(self.connection))
+        except Refused:
+            raise
         except MarftError as error:
-            return self._refuse(HTTPStatus.BAD_GATEWAY, str(error))
-        self._answer(episode, bool(asked.get("stream")), bool(asked.get("marft_trace")))
+            raise Refused(502, str(error)) from error
+        extras = [turn.extras or {} for turn in episode.turns]
+        read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
+        usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+        finish = "length" if extras[-1].get("stop_reason") == "length" else "stop"
+        keys = ("agent", "text", "sees", "result")
+        played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
+        more = {"marft_trace": played} if asked.traced else {}
+        self.answer(asked, self.server.name, {"content": episode.turns[-1].text}, finish, usage, **more)
         if self.server.heard is not None:
             self.server.heard.answered(text, episode)
 
-    def _is_right(self, *checks: tuple[bool, HTTPStatus, str]) -> bool:
-        """Whether nothing is wrong with a request's head; refuses it for the first thing that is."""
-        for wrong, status, expected in ((self.is_strangers, HTTPStatus.FORBIDDEN, "this machine's name"), *checks):
-            if wrong:
-                self._refuse(status, f"Expected {expected}.")
-                return False
-        return True
 
-    def _answer(self, episode: Episode, streamed: bool, traced: bool) -> None:
-        words = episode.turns[-1].text
-        common = {"id": f"marft-{time.time_ns()}", "created": int(time.time()), "model": self.server.name}
-        keys = ("agent", "text", "sees", "result")
-        more = {"marft_trace": [{k: getattr(turn, k) for k in keys} for turn in episode.turns]} if traced else {}
-        if not streamed:
-            choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
-            answer = {**common, "object": "chat.completion", "choices": [choice], **more}
-            return self._send(HTTPStatus.OK, answer)
-        pieces = [{"role": "assistant", "content": words[at : at + _PIECE]} for at in range(0, len(words), _PIECE)]
-        events = []
-        for delta in [*pieces, {}]:
-            choice = {"index": 0, "delta": delta, "finish_reason": None if delta else "stop"}
-            event = {**common, "object": "chat.completion.chunk", "choices": [choice], **({} if delta else more)}
-            events.append(f"data: {json.dumps(event)}\n\n")
-        self.send(HTTPStatus.OK, "text/event-stream", ("".join(events) + "data: [DONE]\n\n").encode())
+def _task(asked: ChatRequest) -> str:
+    """Returns the task that a request is.
 
-    def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True
-        self._send(status, {"error": {"message": why, "type": status.phrase, "code": int(status)}})
-
-    def _send(self, status: HTTPStatus, answer: object) -> None:
-        self.send(status, "application/json", json.dumps(answer).encode())
+    Raises:
+        Refused: It asks for more than an answer to one message of a user.
+    """
+    if asked.tools or asked.choice == "required":
+        raise Refused(400, "tools are not taken: the team has its own. Expected none.", field="tools")
+    roles = [message["role"] for message in asked.messages]
+    if roles != ["user"]:
+        says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}"
+        raise Refused(400, f"{says}. Expected a message of a user, alone, with all that counts.", field="messages")
+    text: str = asked.messages[0]["content"]
+    if not text.strip():
+        raise Refused(400, "Expected a message of a user, of text: this one is empty.", field="messages")
+    return text

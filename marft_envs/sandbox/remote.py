@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hmac
 import http.client
-import http.server
 import json
 import secrets
-import socket
 import sys
-import threading
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +25,7 @@ from marft_envs.sandbox.types import (
     SandboxUnavailable,
     StdioResult,
 )
+from marft_envs.server.door import LINES, DoorHandler, FrontDoor, Refused, refusing
 
 if TYPE_CHECKING:
     from marft_envs.sandbox.pool import Sandbox
@@ -38,15 +35,10 @@ PROTOCOL = 3
 REQUEST_BYTES = 64 << 20
 """Most bytes of one request; more is refused unread."""
 _ANSWER_BYTES = 256 << 20
-_LENGTH_DIGITS = 18
 _AGES = 1e9
 """Seconds that no run takes."""
 MOST = Limits(cpu_s=60.0, wall_s=180.0, total_s=600.0, memory_mb=4096, output_bytes=16 << 20, source_bytes=1 << 20)
 """Largest limits that a service grants unless it is told others: a client's word alone would take the machine."""
-CONNECTIONS = 256
-"""Most connections at a time, a thread each."""
-_TURN = 0.02
-"""Seconds that a connection waits for a place before a stranger loses his."""
 _GRACE = 120.0
 """Seconds beyond the run's own limit that the client waits: for a free worker of a busy service."""
 
@@ -209,41 +201,25 @@ def _calls(rows: Any) -> list[Call]:
     return [Call(kind, text, tuple(map(values.decode, encoded))) for kind, text, encoded in rows]
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class _Handler(DoorHandler):
     """Answers one request; the server holds the sandbox and the token."""
 
     server: SandboxServer
-    timeout = 60
+    protocol_version = "HTTP/1.0"
+    for_browsers = False
+    key_expected = "the token of the url, which has the form http://TOKEN@HOST:PORT"
 
+    @refusing
     def do_POST(self) -> None:
-        status, body = self._answer()
-        data = json.dumps(body).encode()
         try:
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-        except OSError:
-            self.close_connection = True  # the client has gone, and nobody waits for the answer
-
-    def _answer(self) -> tuple[int, dict[str, Any]]:
-        authorization = self.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(authorization, f"Bearer {self.server.token}".encode()):
-            return 401, {"error": "wrong or missing token; the url has the form http://TOKEN@HOST:PORT"}
-        self.server.known(self.connection)
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > _LENGTH_DIGITS or int(length) > REQUEST_BYTES:
-            return 413, {"error": f"a request has a Content-Length of at most {REQUEST_BYTES} bytes"}
-        try:
-            request = json.loads(self.rfile.read(int(length)))
+            request = json.loads(self.body(REQUEST_BYTES))
             if not isinstance(request, dict):
                 raise ValueError(f"the body is JSON of type {type(request).__name__}; expected an object")
-            return 200, self._do(request)
+            self.send_json(200, self._do(request))
         except (ValueError, KeyError, TypeError, RecursionError, values.BadValue) as error:
-            return 400, {"error": f"bad request: {type(error).__name__}: {error}"}
+            raise Refused(400, f"bad request: {type(error).__name__}: {error}") from error
         except SandboxError as error:
-            return 500, {"error": str(error)}
+            raise Refused(500, str(error)) from error
 
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         sandbox = self.server.sandbox
@@ -269,11 +245,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return {"results": rows}
         raise ValueError(f"no path {self.path[:100]}")
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what a request holds is nobody's business."""
 
-
-class SandboxServer(http.server.ThreadingHTTPServer):
+class SandboxServer(FrontDoor):
     """The service. ``url`` is what a client takes, token included.
 
     Args:
@@ -286,8 +259,6 @@ class SandboxServer(http.server.ThreadingHTTPServer):
             strangers keep nobody out; where all have, it waits.
     """
 
-    daemon_threads = True
-
     def __init__(
         self,
         sandbox: Sandbox,
@@ -296,57 +267,12 @@ class SandboxServer(http.server.ThreadingHTTPServer):
         token: str | None = None,
         *,
         most: Limits = MOST,
-        connections: int = CONNECTIONS,
+        connections: int = LINES,
     ) -> None:
         self.sandbox, self.most = sandbox, most
         self.token = token or secrets.token_urlsafe(24)
-        self._free = threading.Semaphore(connections)
-        self._strangers: dict[Any, None] = {}  # in the order of their coming
-        self._lock = threading.Lock()
-        super().__init__((host, port), _Handler)
+        super().__init__(_Handler, port, host, self.token, connections)
         self.url = f"http://{urllib.parse.quote(self.token, safe='')}@{host}:{self.server_address[1]}"
-
-    def known(self, connection: Any) -> None:
-        """Notes that a connection has shown the token."""
-        with self._lock:
-            self._strangers.pop(connection, None)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Starts a thread for a connection, as soon as there may be one more."""
-        while not self._free.acquire(timeout=_TURN):
-            with self._lock:
-                oldest = next(iter(self._strangers), None)
-                self._strangers.pop(oldest, None)
-            if oldest is not None:
-                self._hang_up(oldest)
-        with self._lock:
-            self._strangers[request] = None
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers a connection, and gives its place free."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.known(request)
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of connections that broke, which is no fault of the service."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-    def _hang_up(self, connection: Any) -> None:
-        try:
-            connection.shutdown(socket.SHUT_RDWR)  # its thread reads the end and goes
-        except OSError:
-            return  # it has gone by itself
-
-    def start(self) -> threading.Thread:
-        """Serves in a thread of its own."""
-        thread = threading.Thread(target=self.serve_forever, daemon=True)
-        thread.start()
-        return thread
 
 
 def serve(sandbox: Sandbox, host: str, port: int, token_file: Path | None) -> None:

@@ -41,7 +41,7 @@ def ask(server: TeamServer, body: Any, path: str = "/v1/chat/completions", **hea
 
 
 def user(text: str, **more: Any) -> dict[str, Any]:
-    return {"model": "any", "messages": [{"role": "system", "content": "x"}, {"role": "user", "content": text}], **more}
+    return {"model": "any", "messages": [{"role": "user", "content": text}], **more}
 
 
 @pytest.fixture
@@ -98,6 +98,8 @@ def test_the_client_of_openai_talks_to_a_team(served: TeamServer) -> None:
         assert "".join(pieces) == whole.choices[0].message.content and len(pieces) > 2
         with client.chat.completions.stream(**chat) as events:
             assert events.get_final_completion().choices[0].message.content == whole.choices[0].message.content
+        with client.chat.completions.stream(**chat, stream_options={"include_usage": True}) as events:
+            assert events.get_final_completion().usage is not None
         with pytest.raises(openai.BadRequestError, match="Expected a message of a user"):
             client.chat.completions.create(model="x", messages=[{"role": "system", "content": "x"}])
         with pytest.raises(openai.InternalServerError, match="the endpoint did not answer"):
@@ -108,8 +110,8 @@ def test_the_client_of_openai_talks_to_a_team(served: TeamServer) -> None:
 
 def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
     for body, status, expected in (
-        ("{", 400, "Expected a message of a user"),
-        ([], 400, "Expected a message of a user"),
+        ("{", 400, "The body is no JSON"),
+        ([], 400, "Expected a JSON object with 'messages'"),
         ({"messages": [{"role": "system", "content": "x"}]}, 400, "Expected a message of a user"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "a part of type 'image_url'"),
         (user("outage"), 502, "the endpoint did not answer"),

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
-from http import HTTPStatus
 from importlib import resources
 from urllib.parse import parse_qsl
 
-from marft_algos.workbench.loopback import HOST, LoopbackHandler, LoopbackServer
 from marft_algos.workbench.view.api import Api
 from marft_algos.workbench.view.sources import ViewSource
 from marft_envs.errors import MarftError
+from marft_envs.server.door import HOST, DoorHandler, FrontDoor, Refused, refusing
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 POLICY = "; ".join(
@@ -31,7 +29,7 @@ HEADERS = {
 }
 
 
-class ViewServer(LoopbackServer):
+class ViewServer(FrontDoor):
     """The server of one ``marft view``; ``serve_forever`` until ``shutdown``."""
 
     def __init__(self, sources: Sequence[ViewSource], port: int = 0) -> None:
@@ -60,36 +58,30 @@ class ViewServer(LoopbackServer):
         return f"http://{HOST}:{self.server_address[1]}/{self.token}/"
 
 
-class _Handler(LoopbackHandler):
+class _Handler(DoorHandler):
     server: ViewServer
-    timeout = 60
-    """Seconds; a connection that says nothing ends."""
     more_headers = HEADERS
 
+    @refusing
     def do_GET(self) -> None:
-        if self.is_strangers:
-            return self._say(HTTPStatus.FORBIDDEN, "This page belongs to the machine that it is on.")
         path, _, query = self.path.partition("?")
         first, _, inside = path.removeprefix("/").partition("/")
         known = secrets.compare_digest(first.encode(), self.server.token.encode())
         if not known or not path.startswith(f"/{first}/"):
-            return self._say(HTTPStatus.NOT_FOUND, "Open the address that marft view has printed, all of it.")
+            raise Refused(404, "Open the address that marft view has printed, all of it.")
+        self.server.known(self.connection)
         if inside.startswith("api/"):
             return self._answer(inside.removeprefix("api/"), dict(parse_qsl(query, keep_blank_values=True)))
         page = self.server.pages.get(inside or "index.html")
         if page is None:
-            return self._say(HTTPStatus.NOT_FOUND, "There is no such page.")
-        return self.send(HTTPStatus.OK, f"{page[0]}; charset=utf-8", page[1])
+            raise Refused(404, "There is no such page.")
+        return self.send(200, f"{page[0]}; charset=utf-8", page[1])
 
     do_HEAD = do_GET
 
     def _answer(self, name: str, query: dict[str, str]) -> None:
         try:
-            status, answer = HTTPStatus.OK, self.server.api.answer(name, query)
+            answer = self.server.api.answer(name, query)
         except (MarftError, OSError) as error:
-            status, answer = HTTPStatus.BAD_REQUEST, {"error": str(error)}
-        # As ASCII: lone surrogates may occur in what models say, and UTF-8 has no place for them.
-        self.send(status, "application/json; charset=utf-8", json.dumps(answer, allow_nan=False).encode())
-
-    def _say(self, status: HTTPStatus, text: str) -> None:
-        self.send(status, "text/plain; charset=utf-8", text.encode())
+            raise Refused(400, str(error)) from error
+        self.send_json(200, answer)

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import hmac
-import json
 import secrets
-import select
 import socket
-import sys
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from marft_envs.core.types import Written
 from marft_envs.errors import did_you_mean
+from marft_envs.server.chat import ChatHandler, ChatRequest
+from marft_envs.server.door import FrontDoor, Refused, gone, refusing
 
-LONGEST = 64 << 20
-"""Bytes of a request; a longer one is refused."""
-
-
-class NoTurn(Exception):
-    """A request that is no turn: the status and the words that its program gets."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+STRANGERS = 64
+"""Most lines of those who have not shown the program's key."""
 
 
 @dataclass(eq=False)
@@ -46,6 +34,10 @@ class TurnRequest:
     """The message, ``finish_reason`` and ``usage``."""
     written: Sequence[Written] = ()
     """The messages as its agent reads them."""
+    choice: str = "auto"
+    """``none``: its reply is words."""
+    parallel: bool = True
+    """Whether its reply may have several calls."""
 
     @property
     def sees(self) -> tuple[int, ...]:
@@ -53,166 +45,112 @@ class TurnRequest:
         return tuple(sorted({i for message in self.written for i in message.quotes}))
 
 
-class Loopback(ThreadingHTTPServer):
+class Loopback(FrontDoor):
     """Listens on a free port of 127.0.0.1, to one program at a time.
 
     Args:
         agents: The team; a request names one of them as its ``model``, or as its ``user``.
     """
 
-    daemon_threads = True
-    request_queue_size = 128
+    counts_known = False
 
     def __init__(self, agents: Sequence[str]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler, key="", lines=STRANGERS)
         self.agents = tuple(agents)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-        self._key = ""
-        self._tell: Callable[[TurnRequest | NoTurn], None] = lambda event: None
-        self._open: list[TurnRequest] = []
+        self._tell: Callable[[TurnRequest | Refused], None] = lambda event: None
+        self._asked: list[TurnRequest] = []
         self._lock = threading.Lock()
-        threading.Thread(target=self.serve_forever, args=(0.05,), name="marft-program-endpoint", daemon=True).start()
+        self.start()
 
-    def begin(self, tell: Callable[[TurnRequest | NoTurn], None]) -> str:
+    def begin(self, tell: Callable[[TurnRequest | Refused], None]) -> str:
         """Takes requests of a new program; returns its key. Those of the last one are refused from now on.
 
         Args:
-            tell: Is told of each turn that is asked for, and of each request for an agent that there is not.
+            tell: Is told of each turn that is asked for, and of each request that its code, or a model's choice of an
+                agent, is to blame for.
         """
         self.end()
-        self._key, self._tell = secrets.token_urlsafe(24), tell
-        return self._key
+        self.key, self._tell = secrets.token_urlsafe(24), tell
+        return self.key
 
     def end(self) -> None:
         """Refuses all requests, also those that wait."""
         with self._lock:
-            self._key, waiting, self._open = "", self._open, []
+            self.key, waiting, self._asked = "", self._asked, []
         for asked in waiting:
             if not asked.reply.done():
-                asked.reply.set_exception(NoTurn(410, "The episode is over, so nobody answers any more."))
+                asked.reply.set_exception(Refused(410, "The episode is over, so nobody answers any more."))
 
-    def ask(self, header: str, body: Any, line: socket.socket) -> dict[str, Any]:
-        """Waits for the reply to a request, and returns it.
+    def ask(self, header: str, asked: ChatRequest, line: socket.socket) -> tuple[str, dict[str, Any]]:
+        """Waits for the reply to a request, and returns its agent and the reply.
 
         The same request on a new line, where the line of the first is gone, is a retry and no turn of its own.
 
         Args:
             header: With the program's key.
-            body: Of the request, as JSON is read.
+            asked: What is asked.
             line: On which it came.
 
         Raises:
-            NoTurn: It is no turn, or the episode is over.
+            Refused: It is no turn, the episode is over, or the reply is not what was asked for.
         """
-        asked = _read(body, line, self.agents)
+        agent = asked.user if asked.user in self.agents else asked.model
+        body = asked.raw.decode(errors="replace")
+        turn = TurnRequest(agent, asked.messages, asked.tools, body, line)
+        turn.choice, turn.parallel = asked.choice, asked.parallel
         with self._lock:
-            if not self._key or not hmac.compare_digest(header.encode(), f"Bearer {self._key}".encode()):
-                raise NoTurn(401, "The key is not this episode's. Expected the OPENAI_API_KEY that it was given.")
-            if asked.agent not in self.agents:
-                says = f"There is no agent '{asked.agent}' in the team; expected as model one of them."
-                unknown = NoTurn(404, f"{says} {did_you_mean(asked.agent, self.agents)}")
+            if not self.has_key(header):
+                raise Refused(401, f"The episode is over. Expected {_Handler.key_expected}.")
+            if agent not in self.agents:
+                says = f"There is no agent '{agent}' in the team; expected as model one of them."
+                unknown = Refused(404, f"{says} {did_you_mean(agent, self.agents)}")
                 self._tell(unknown)
                 raise unknown
-            again = next((old for old in self._open if old.body == asked.body and _gone(old.line)), None)
+            again = next((old for old in self._asked if old.body == body and gone(old.line)), None)
             if again is not None:
-                asked, again.line = again, line
+                turn, again.line = again, line
             else:
-                self._open.append(asked)
-                self._tell(asked)
-        reply = asked.reply.result()
+                self._asked.append(turn)
+                self._tell(turn)
+        reply = turn.reply.result()
         with self._lock:
-            if asked.line is line and asked in self._open and not _gone(line):  # else its retry comes
-                self._open.remove(asked)
-        return reply
+            if turn.line is line and turn in self._asked and not gone(line):  # else its retry comes
+                self._asked.remove(turn)
+        called = [call["function"]["name"] for call in reply["message"].get("tool_calls", ())]
+        if asked.choice == "required" and (not called or any(asked.function not in ("", name) for name in called)):
+            says = f"tool_choice asks for a call of {asked.function or 'a tool'}; {agent} has called"
+            raise Refused(400, f"{says} {', '.join(called) or 'none'}.", field="tool_choice")
+        return agent, reply
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a line that breaks: its program asks again, or has ended."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-
-def _read(body: Any, line: socket.socket, agents: Sequence[str]) -> TurnRequest:
-    if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
-        raise NoTurn(400, "Expected a JSON object with 'model' and 'messages', a list with a message at least.")
-    if body.get("n") not in (None, 1):
-        raise NoTurn(400, f"n is {body['n']!r}; expected 1: a request is one turn. Ask several times.")
-    tools = body.get("tools") or []
-    messages = [_message(message) for message in body["messages"]]
-    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise NoTurn(400, "tools is no list of objects.")
-    agent = str(body.get("model") if body.get("user") not in agents else body["user"])
-    return TurnRequest(agent, messages, tools, json.dumps([agent, messages, tools], sort_keys=True), line)
+    def refused(self, header: str, why: Refused) -> None:
+        """Tells of a request with a field that cannot be heeded: no model has chosen that, the program's code has."""
+        with self._lock:
+            if why.field not in ("", "messages") and self.has_key(header):
+                self._tell(why)
 
 
-def _message(message: Any) -> dict[str, Any]:
-    """Returns a message with its content as one text."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise NoTurn(400, "A message is no object with a role.")
-    content = message.get("content")
-    parts = content if isinstance(content, list) else [{"text": content or ""}]
-    texts = [part.get("text") if isinstance(part, Mapping) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise NoTurn(400, f"The content of a message of '{message['role']}' is no text; agents read text alone.")
-    return {**message, "content": "".join(map(str, texts))}
-
-
-def _gone(line: socket.socket) -> bool:
-    """Returns whether the other side has closed a connection."""
-    poll = select.poll()
-    try:
-        poll.register(line, select.POLLIN)
-        return bool(poll.poll(0)) and not line.recv(1, socket.MSG_PEEK)
-    except (OSError, ValueError):
-        return True
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(ChatHandler):
     server: Loopback
+    for_browsers = False
+    key_expected = "this episode's: the OPENAI_API_KEY that the program was given"
 
+    @property
+    def models(self) -> Sequence[str]:
+        return self.server.agents
+
+    def check_head(self) -> None:
+        super().check_head()
+        self.connection.settimeout(None)  # a program takes as long as its tools do
+
+    @refusing
     def do_POST(self) -> None:
         """Answers a turn."""
+        key = self.headers.get("Authorization", "")
         try:
-            body, reply = self._turn()
-        except NoTurn as refused:
-            error = {"message": str(refused), "type": "invalid_request_error", "code": refused.status}
-            return self._send(refused.status, {"error": error})
-        message = {"role": "assistant", **reply["message"]}
-        about = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": body["model"]}
-        choice = {"index": 0, "finish_reason": reply["finish_reason"], "logprobs": None}
-        if not body.get("stream"):
-            done = {**about, "object": "chat.completion", "choices": [{**choice, "message": message}]}
-            return self._send(200, {**done, "usage": reply["usage"]})
-        calls = [{"index": i, **call} for i, call in enumerate(message.get("tool_calls", ()))]
-        delta = {**message, **({"tool_calls": calls} if calls else {})}
-        part = {**about, "object": "chat.completion.chunk"}
-        parts = [{**part, "choices": [{**choice, "finish_reason": None, "delta": delta}]}]
-        parts += [{**part, "choices": [{**choice, "delta": {}}]}, {**part, "choices": [], "usage": reply["usage"]}]
-        lines = "".join(f"data: {json.dumps(one)}\n\n" for one in parts) + "data: [DONE]\n\n"
-        self._send(200, lines.encode(), "text/event-stream")
-
-    def _turn(self) -> tuple[Any, dict[str, Any]]:
-        length = self.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > LONGEST:
-            self.close_connection = True  # its body stays unread
-            raise NoTurn(413, f"Expected a body of at most {LONGEST >> 20} MiB, and its content-length.")
-        data = self.rfile.read(int(length))
-        if not self.path.partition("?")[0].endswith("/chat/completions"):
-            raise NoTurn(404, f"There is no {self.path}; expected /v1/chat/completions.")
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            raise NoTurn(400, "The body is no JSON.") from None
-        return body, self.server.ask(self.headers.get("authorization", ""), body, self.connection)
-
-    def _send(self, status: int, body: Mapping[str, Any] | bytes, kind: str = "application/json") -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+            asked = self.chat()
+        except Refused as why:
+            self.server.refused(key, why)
+            raise
+        agent, reply = self.server.ask(key, asked, self.connection)
+        self.answer(asked, asked.model or agent, reply["message"], reply["finish_reason"], reply["usage"])

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.adapters.inward.endpoint import Loopback, NoTurn, TurnRequest
+from marft_envs.adapters.inward.endpoint import Loopback, TurnRequest
 from marft_envs.adapters.inward.launch import Ended, function_of, launcher
 from marft_envs.adapters.inward.quotes import Quotes
 from marft_envs.core.dependency import View
@@ -31,6 +31,7 @@ from marft_envs.errors import ConfigError, MarftError
 from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
 from marft_envs.registration import PROGRAM
+from marft_envs.server.door import Refused
 from marft_envs.workers.untrusted import WorkerPool
 
 Target = str | Callable[..., Any]
@@ -116,7 +117,7 @@ class ProgramTask(Drawn[Problem]):
         self._given = {"seed": seed} | {key: value for key, value in row.items() if key != GOLD}
         if self._endpoint is None:
             self._endpoint = Loopback([agent.name for agent in self.team])
-        self._events: SimpleQueue[TurnRequest | NoTurn | Ended] = SimpleQueue()
+        self._events: SimpleQueue[TurnRequest | Refused | Ended] = SimpleQueue()
         self.end, self.waiting, self.unknown = None, [], 0
         self.quotes = Quotes(self.team, _texts(self._given))
         key = self._endpoint.begin(self._events.put)
@@ -142,7 +143,7 @@ class ProgramTask(Drawn[Problem]):
             elif isinstance(event, Ended):
                 # Who asks for an agent that a model has named is refused, which clients may say as a broken line.
                 self.end = replace(event, fault="text") if event.fault and self.unknown else event
-            elif not self.quotes.said:
+            elif event.field or not self.quotes.said:
                 self.close(endpoint=False)
                 raise ConfigError(f"{self.name}: {event}")
             else:

@@ -40,8 +40,9 @@ class Quotes:
         """Enters a turn, and returns it as its program gets it: calls, where it offered tools, as ``tool_calls``."""
         heard = turn.text if share_thoughts else spoken(turn.text)
         content, calls = _SURROGATE.sub("\ufffd", heard), list[dict[str, Any]]()
-        if asked.tools:
+        if asked.tools and asked.choice != "none":
             content, calls = _called(content, asked.tools, turn.index)
+            calls = calls if asked.parallel else calls[:1]
         self.said.append((turn.agent, content, content.strip()))
         extras: Mapping[str, Any] = turn.extras or {}
         message = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
