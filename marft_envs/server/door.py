@@ -250,7 +250,8 @@ class DoorHandler(BaseHTTPRequestHandler):
                 return False
         finally:
             self.rfile = whole
-        self._unread = "Content-Length" in self.headers or "Transfer-Encoding" in self.headers
+        announced = any(name in self.headers for name in ("Content-Length", "Transfer-Encoding"))
+        self._unread = announced or self.command not in ("GET", "HEAD") or bool(self.headers.defects)
         try:
             self.check_head()
         except Refused as refused:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import marft_envs
@@ -18,12 +20,14 @@ from examples import engineer
 from marft_algos.cli import main
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
+from marft_algos.types import Generation, StopReason
 from marft_algos.workbench import shadow
 from marft_algos.workbench.play import PlayArguments, team_of
-from marft_algos.workbench.serve import ServedTeam, TeamServer, _team
+from marft_algos.workbench.serve import WAITING, ServedTeam, TeamServer, _key, _team
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read
+from marft_envs.server.door import Refused
 
 
 @pytest.fixture
@@ -118,10 +122,130 @@ def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
     ):
         got, text = ask(served, body)
         assert got == status and expected in json.loads(text)["error"]["message"]
-    assert ask(served, user("x"), "/v1/responses")[0] == 404
-    assert ask(served, user("x"), Host="evil.example:80")[0] == 403
-    assert ask(served, user("x"), Content_Type="text/plain")[0] == 415
-    assert ask(served, user("still there"))[0] == 200
+    status, text = ask(served, user("x"), "/v1/responses")
+    assert status == 404 and "OpenAIChatCompletionsModel" in text
+    assert ask(served, user("still there"), "/v1/chat/completions/?api-version=2024-10-21")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example:80"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "text/plain; x=json"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=json"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded;json"}, 415),
+        ({"Content-Type": "application/json-patch+json"}, 415),
+        ({"Content-Type": "Application/JSON; charset=utf-8"}, 200),
+    ],
+)
+def test_a_page_of_a_stranger_does_not_make_a_team_act(
+    served: TeamServer, headers: dict[str, str], status: int
+) -> None:
+    assert ask(served, user("x"), **headers)[0] == status
+
+
+SAID = {"role": "assistant", "content": "10"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"messages": [*user("a")["messages"], SAID, *user("b")["messages"]]}, "one task per request"),
+        ({"messages": [*user("a")["messages"], *user("b")["messages"]]}, "one task per request"),
+        ({"messages": [{"role": "system", "content": "x"}, *user("b")["messages"]]}, "system, user"),
+        ({"messages": [{"role": "developer", "content": "x"}, *user("b")["messages"]]}, "developer, user"),
+        ({"messages": [{"role": "tool", "content": "4", "tool_call_id": "c"}]}, "one task per request"),
+        ({"messages": [SAID]}, "message of a user"),
+        ({"messages": [{"role": "user", "content": " "}]}, "this one is empty"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tools"),
+        ({"n": 2}, "n is 2"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True}, "logprobs"),
+    ],
+)
+def test_another_question_than_a_task_is_refused_in_words(served: TeamServer, more: dict[str, Any], says: str) -> None:
+    status, text = ask(served, user("x") | more)
+    assert status == 400 and says in json.loads(text)["error"]["message"]
+
+
+def test_a_key_is_asked_for_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_KEY", "right")
+    assert _key("TEAM_KEY") == "right" and _key("") is None and _key("drawn") != _key("drawn")
+    with pytest.raises(ConfigError, match=r"'NO_KEY', which is not set.*--key drawn"):
+        _key("NO_KEY")
+    team = ServedTeam(marft_envs.make("math-solo-v0"), lambda agent, messages: "5")
+    with TeamServer(team, "team", key="right") as server:
+        server.start()
+        for shown in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "right"}):
+            status, text = ask(server, "{", **shown)
+            assert status == 401 and "marft serve --key" in json.loads(text)["error"]["message"]
+        assert ask(server, user("x"), Authorization="Bearer right")[0] == 200
+        assert get(server, "/v1/models")[0] == 401 and get(server, "/health") == (200, {"status": "ok"})
+        server.shutdown()
+
+
+def get(server: TeamServer, path: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+@pytest.mark.parametrize(("ended", "finish"), [(StopReason.EOS, "stop"), (StopReason.LENGTH, "length")])
+def test_tokens_are_counted_over_the_team_and_a_cut_answer_is_said(ended: StopReason, finish: str) -> None:
+    said = Generation([1, 2], np.zeros(2, np.float32), ended, 0, "Five.", usage=(30, 2))
+    team = ServedTeam(marft_envs.make("math-dual-v0"), lambda agent, messages: said)
+    with TeamServer(team, "team") as server:
+        server.start()
+        whole = json.loads(ask(server, user("x"))[1])
+        streams = [
+            [json.loads(line[6:]) for line in ask(server, user("x", stream=True, **more))[1].split("\n\n")[:-2]]
+            for more in ({}, {"stream_options": {"include_usage": True}})
+        ]
+        server.shutdown()
+    usage = {"prompt_tokens": 60, "completion_tokens": 4, "total_tokens": 64}
+    assert whole["usage"] == usage and whole["choices"][0]["finish_reason"] == finish
+    assert all(event["choices"] and "usage" not in event for event in streams[0])
+    assert [event["usage"] for event in streams[1]] == [None, None, usage] and not streams[1][-1]["choices"]
+    assert streams[0][-1]["choices"][0]["finish_reason"] == finish
+
+
+def test_nobody_plays_for_those_who_have_gone_and_a_full_queue_says_so() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    tasks: list[str] = []
+
+    def reply(agent: str, messages: Any) -> str:
+        tasks.append(messages[-1]["content"])
+        begun.set()
+        go_on.wait(20)
+        return "5"
+
+    with TeamServer(ServedTeam(marft_envs.make("math-dual-v0"), reply), "team") as server:
+        server.start()
+        lines = []
+        for i in range(WAITING + 1):
+            lines.append(http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60))
+            body = json.dumps(user(f"Task {i}."))
+            lines[-1].request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+            begun.wait(20)
+        until = time.monotonic() + 20
+        while (full := ask(server, user("late")))[0] != 429 and time.monotonic() < until:
+            pass
+        assert full[0] == 429 and "wait already" in full[1]
+        last = lines.pop()
+        for line in lines:
+            line.close()
+        time.sleep(0.2)
+        go_on.set()
+        assert last.getresponse().status == 200
+        last.close()
+        server.shutdown()
+    assert len(tasks) == 3 and "Task 0." in tasks[0] and "Task 64." in tasks[2], "of two turns the second is not played"
 
 
 def test_tasks_that_are_no_text_are_refused() -> None:
@@ -159,6 +283,10 @@ def test_a_served_export_gives_the_evaluated_answers(here: Path, capsys: pytest.
     for episode in read("played.jsonl"):
         problem = (episode.turns[0].extras or {})["observation"]
         assert [turn.text for turn in team.play(problem).turns] == [turn.text for turn in episode.turns]
+    for words in (3_000, 1_000_000):
+        with pytest.raises(Refused, match=r"does not fit|has a context") as refused:
+            team.play("one " * words)
+        assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     _shadowed(capsys)
 
 

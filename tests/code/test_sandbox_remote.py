@@ -73,6 +73,17 @@ def test_strangers_are_turned_away(service: remote.SandboxServer) -> None:
     assert ask(port, b"{}", {})[0] == 401
 
 
+def test_what_is_no_question_is_refused_in_json(service: remote.SandboxServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", service.server_address[1], timeout=30)
+    connection.request("OPTIONS", "/about", headers={"Authorization": "Bearer a b/c"})
+    answer = connection.getresponse()
+    assert answer.status == 501 and "OPTIONS" in json.loads(answer.read())["error"]
+    connection.close()
+    headers = {"Authorization": "Bearer a b/c", "Transfer-Encoding": "chunked"}
+    status, said = ask(service.server_address[1], b"0\r\n\r\n", headers)
+    assert status in (400, 411) and "Expected" in said
+
+
 @pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 2}, "protocol 2")])
 def test_a_service_of_another_protocol_is_refused_by_name(
     service: remote.SandboxServer, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch

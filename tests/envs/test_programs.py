@@ -7,6 +7,7 @@ import json
 import shlex
 import socket
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -22,7 +23,7 @@ from helpers.program_team import ask
 from helpers.programs import PROBLEMS, SUM, TEAM, twin, twin_of_sum
 from marft_envs import FlexEnv
 from marft_envs.adapters.inward import program
-from marft_envs.adapters.inward.endpoint import Loopback
+from marft_envs.adapters.inward.endpoint import STRANGERS, Loopback
 from marft_envs.adapters.inward.program import ProgramError
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
@@ -262,10 +263,134 @@ def test_a_request_that_is_no_turn_gets_an_answer_that_says_why() -> None:
         assert status(key, b"{")[0] == 400
         assert status(key, {"model": "writer_0", "messages": []})[0] == 400
         assert status(key, {"model": "writer_0", "messages": hello, "n": 2})[0] == 400
-        assert status(key, {"model": "writer_0", "messages": hello}, "/embeddings")[0] == 404
+        assert "server of your own" in status(key, {"model": "writer_0", "messages": hello}, "/embeddings")[1]
+        assert "OpenAIChatCompletionsModel" in status(key, {"model": "writer_0", "input": "x"}, "/responses")[1]
         image = [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
         assert "read text alone" in status(key, {"model": "writer_0", "messages": image})[1]
         assert status(key, {"model": "reader_0", "messages": hello})[0] == 404
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+
+
+def talk(bodies: list[dict[str, Any]], said: list[str]) -> tuple[list[tuple[int, Any]], Any]:
+    """Has a program ask with each body in turn, and the team reply; returns statuses and answers, and the episode."""
+    got: list[tuple[int, Any]] = []
+
+    def asks(problem: dict[str, Any], api: dict[str, str]) -> str:
+        for body in bodies:
+            data = json.dumps({"messages": [{"role": "user", "content": "Now."}], **body}).encode()
+            head = {"Authorization": f"Bearer {api['api_key']}"}
+            try:
+                with urllib.request.urlopen(
+                    urllib.request.Request(f"{api['base_url']}/chat/completions/?api-version=1", data, head)
+                ) as answer:
+                    got.append((answer.status, json.load(answer)))
+            except urllib.error.HTTPError as error:
+                got.append((error.code, json.load(error)["error"]["message"]))
+        return "done"
+
+    with closing(program.make(asks, agents=["cook_0"], data=PROBLEMS, grader=lambda row, words: 1.0)) as env:
+        env.reset(seed=0)
+        for words in said:
+            env.step(words)
+        return got, env.episode
+
+
+CALL = '<tool_call>\n{"name": "weigh", "arguments": {}}\n</tool_call>'
+WEIGH = {
+    "model": "cook_0",
+    "tools": [
+        {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+        for name in ("weigh", "wash")
+    ],
+}
+NAMED = {"type": "function", "function": {"name": "wash"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "said", "calls"),
+    [
+        ({}, CALL + CALL, 2),
+        ({"tool_choice": "auto"}, CALL, 1),
+        ({"tool_choice": "none"}, CALL, 0),
+        ({"parallel_tool_calls": False}, CALL + CALL, 1),
+        ({"tool_choice": "required"}, CALL, 1),
+        ({"tool_choice": "required"}, "Words.", "asks for a call of a tool; cook_0 has called none"),
+        ({"tool_choice": NAMED}, CALL.replace("weigh", "wash"), 1),
+        ({"tool_choice": NAMED}, CALL, "asks for a call of wash; cook_0 has called weigh"),
+    ],
+)
+def test_the_calls_that_a_program_wants_are_those_that_it_gets(
+    more: dict[str, Any], said: str, calls: int | str
+) -> None:
+    (((status, answer),), episode) = talk([{**WEIGH, **more}], [said])
+    if isinstance(calls, str):
+        assert status == 400 and calls in answer
+    else:
+        message = answer["choices"][0]["message"]
+        assert len(message.get("tool_calls", ())) == calls and bool(message["content"]) == (calls == 0)
+    assert episode.turns[0].text == said and episode.terminated
+
+
+def test_a_user_names_an_agent_without_a_model() -> None:
+    ((status, answer),), _ = talk([{"user": "cook_0"}], ["Soup."])
+    assert (status, answer["model"], answer["choices"][0]["message"]["content"]) == (200, "cook_0", "Soup.")
+
+
+@pytest.mark.parametrize("field", ["logprobs", "response_format", "functions"])
+def test_a_field_that_cannot_be_heeded_stops_the_run_and_is_no_agents_fault(field: str) -> None:
+    with pytest.raises(ConfigError, match=f"{field} is .*; expected"):
+        talk([{"model": "cook_0"}, {"model": "cook_0", field: {"logprobs": True}.get(field, [{"name": "f"}])}], ["A."])
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_stream_ends_with_tokens_only_if_that_is_asked_for(asked: bool) -> None:
+    lines: list[Any] = []
+
+    def streams(problem: dict[str, Any], api: dict[str, str]) -> str:
+        body = {"model": "cook_0", "stream": True, "messages": [{"role": "user", "content": "Now."}]}
+        data = json.dumps({**body, "stream_options": {"include_usage": asked}}).encode()
+        head = {"Authorization": f"Bearer {api['api_key']}"}
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{api['base_url']}/chat/completions", data, head)
+        ) as answer:
+            lines.extend(line.decode().strip().removeprefix("data: ") for line in answer if line.strip())
+        return "done"
+
+    with closing(program.make(streams, agents=["cook_0"], data=PROBLEMS, grader=lambda row, words: 1.0)) as env:
+        env.reset(seed=0)
+        env.step("Two words, or more.")
+    events = [json.loads(line) for line in lines[:-1]]
+    assert lines[-1] == "[DONE]" and [bool(event["choices"]) for event in events] == [True] * 3 + [False] * asked
+    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:3]) == "Two words, or more."
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant" and "role" not in events[1]["choices"][0]["delta"]
+
+
+def test_agents_are_listed_and_strangers_cost_little() -> None:
+    endpoint = Loopback(["cook_0", "waiter_0"])
+    key = endpoint.begin(lambda event: None)
+
+    def get(path: str, shown: str) -> tuple[int, Any]:
+        request = urllib.request.Request(endpoint.url + path, headers={"Authorization": f"Bearer {shown}"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    try:
+        before = threading.active_count()
+        silent = [socket.create_connection(endpoint.server_address) for _ in range(100)]
+        assert [model["id"] for model in get("/models", key)[1]["data"]] == ["cook_0", "waiter_0"]
+        assert threading.active_count() - before <= STRANGERS + 2
+        assert get("/models/waiter_0", key)[1]["id"] == "waiter_0" and get("/models/none_0", key)[0] == 404
+        assert get("/models", "guessed")[0] == 401
+        for line in silent:
+            line.close()
+        with socket.create_connection(endpoint.server_address) as line:
+            line.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 60000000\r\n\r\n")
+            assert line.recv(100).startswith(b"HTTP/1.1 401"), "the body is not waited for"
     finally:
         endpoint.shutdown()
         endpoint.server_close()

@@ -214,6 +214,12 @@ def test_another_name_of_this_machine_is_refused(server: ViewServer, host: str) 
     assert ask(server, f"/{server.token}/", Host=host)[0] == 403
 
 
+@pytest.mark.parametrize("head", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
+def test_a_page_of_another_origin_reads_nothing(server: ViewServer, head: dict[str, str]) -> None:
+    status, headers, body = ask(server, f"/{server.token}/api/sources", **head)
+    assert status == 403 and set(json.loads(body)) == {"error"} and headers["X-Content-Type-Options"] == "nosniff"
+
+
 @pytest.mark.parametrize("host", ["localhost:1", "127.0.0.1:9999", "[::1]:80"])
 def test_a_tunnel_to_another_port_is_this_machine_too(server: ViewServer, host: str) -> None:
     assert ask(server, f"/{server.token}/", Host=host)[0] == 200
@@ -221,8 +227,8 @@ def test_a_tunnel_to_another_port_is_this_machine_too(server: ViewServer, host: 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_there_is_nothing_but_reading(server: ViewServer, method: str) -> None:
-    status, headers, _ = ask(server, f"/{server.token}/api/sources", method)
-    assert status == 501 and "Access-Control-Allow-Origin" not in headers
+    status, headers, body = ask(server, f"/{server.token}/api/sources", method)
+    assert status == 501 and method in json.loads(body)["error"] and "Access-Control-Allow-Origin" not in headers
 
 
 def test_it_listens_on_the_loopback_interface_alone_and_every_token_is_another(runs: Path, server: ViewServer) -> None:
