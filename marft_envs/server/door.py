@@ -238,11 +238,15 @@ class DoorHandler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         """Answers a request; whoever needs no key is a stranger again until he asks for more."""
         super().handle_one_request()
+        self._strange()
+
+    def _strange(self) -> None:
         if self.server.key is None:
             self.server.stranger(self.connection)
 
     def parse_request(self) -> bool:
         """Reads and checks a head; returns whether it was right."""
+        self._strange()
         self._unread, whole = True, self.rfile
         self.rfile = _Head(whole)  # type: ignore[assignment]
         try:

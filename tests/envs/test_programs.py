@@ -338,10 +338,24 @@ def test_a_user_names_an_agent_without_a_model() -> None:
     assert (status, answer["model"], answer["choices"][0]["message"]["content"]) == (200, "cook_0", "Soup.")
 
 
-@pytest.mark.parametrize("field", ["logprobs", "response_format", "functions"])
-def test_a_field_that_cannot_be_heeded_stops_the_run_and_is_no_agents_fault(field: str) -> None:
-    with pytest.raises(ConfigError, match=f"{field} is .*; expected"):
-        talk([{"model": "cook_0"}, {"model": "cook_0", field: {"logprobs": True}.get(field, [{"name": "f"}])}], ["A."])
+@pytest.mark.parametrize(
+    ("field", "value"), [("logprobs", True), ("response_format", {"type": "json_object"}), ("functions", [{}])]
+)
+def test_code_that_asks_for_what_there_is_not_is_told_and_is_no_agents_fault(field: str, value: Any) -> None:
+    got, episode = talk([{"model": "cook_0"}, {"model": "cook_0", field: value}, {"model": "cook_0"}], ["A.", "B."])
+    assert [status for status, _ in got] == [200, 400, 200] and f"{field} is" in got[1][1] and not episode.fault
+
+    def ends(problem: dict[str, Any], api: dict[str, str]) -> str:
+        ask(api, "cook_0", "", "x")
+        data = json.dumps({"model": "cook_0", "messages": [{"role": "user", "content": "x"}], field: value}).encode()
+        head = {"Authorization": f"Bearer {api['api_key']}"}
+        with urllib.request.urlopen(urllib.request.Request(f"{api['base_url']}/chat/completions", data, head)):
+            return "done"
+
+    with closing(program.make(ends, agents=["cook_0"], data=PROBLEMS, grader="helpers.programs:exact")) as env:
+        env.reset(seed=0)
+        with pytest.raises(ConfigError, match=f"ends has ended by a request that is refused: {field} is .*; expected"):
+            env.step("A.")
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -119,6 +119,7 @@ class ProgramTask(Drawn[Problem]):
             self._endpoint = Loopback([agent.name for agent in self.team])
         self._events: SimpleQueue[TurnRequest | Refused | Ended] = SimpleQueue()
         self.end, self.waiting, self.unknown = None, [], 0
+        self.unheeded: Refused | None = None
         self.quotes = Quotes(self.team, _texts(self._given))
         key = self._endpoint.begin(self._events.put)
         self._stop = self._launch(self._given, self._endpoint.url, key, self._events.put)
@@ -141,9 +142,14 @@ class ProgramTask(Drawn[Problem]):
                 self.quotes.read(event)
                 self.waiting.append(event)
             elif isinstance(event, Ended):
+                if event.fault and self.unheeded is not None:
+                    self.close(endpoint=False)
+                    raise ConfigError(f"{self.name} has ended by a request that is refused: {self.unheeded}")
                 # Who asks for an agent that a model has named is refused, which clients may say as a broken line.
                 self.end = replace(event, fault="text") if event.fault and self.unknown else event
-            elif event.field or not self.quotes.said:
+            elif event.field:
+                self.unheeded = event
+            elif not self.quotes.said:
                 self.close(endpoint=False)
                 raise ConfigError(f"{self.name}: {event}")
             else:
