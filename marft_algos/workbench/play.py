@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -19,12 +19,10 @@ from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
+from marft_algos.types import Generation, GenerationRequest, StopReason
 from marft_envs.errors import ConfigError, did_you_mean
 
-if TYPE_CHECKING:
-    from marft_algos.types import Generation
-
-Reply = Callable[[str, Sequence[Mapping[str, str]]], "str | Generation"]
+Reply = Callable[[str, Sequence[Mapping[str, str]]], str | Generation]
 """(agent, chat messages) -> what the agent says; of an engine's with its tokens counted."""
 _CHARS = 16
 """Characters that a token has at most, on average: longer prompts are refused before they are cut into tokens."""
@@ -118,7 +116,6 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
     from marft_algos.runs import checkpoint
     from marft_algos.training import hosting, setup
     from marft_algos.training.resolve import resolve
-    from marft_algos.types import GenerationRequest, StopReason
 
     spec = resolve(settings, env)
     policies = setup.make_policies(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -18,20 +19,25 @@ from marft_algos.ranges import Range
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
+from marft_algos.types import Generation, StopReason
 from marft_algos.workbench.evaluation.options import POSED
 from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.registration import make
 from marft_envs.server.chat import ChatHandler, ChatRequest
-from marft_envs.server.door import HOST, FrontDoor, HungUp, Refused, Turns, gone, refusing
+from marft_envs.server.door import HOST, FrontDoor, RefusedRequest, gone
+from marft_envs.workers.pool import Ticket, Turns
 
 if TYPE_CHECKING:
-    from marft_algos.types import Generation
     from marft_algos.workbench import shadow
+
+    Heard = shadow.Record | shadow.Shadow | None
 
 WAITING = 64
 """Requests that may wait for the team; one more is refused."""
+_LOOK_S = 0.05
+"""Seconds between looks at who has gone."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,8 @@ class ServedTeam:
     """
 
     def __init__(self, env: Any, reply: Reply) -> None:
-        self.env, self._reply, self._turns = env, reply, Turns(WAITING)
+        self.env, self._reply = env, reply
+        self._turns, self._places = Turns([self]), threading.Semaphore(WAITING + 1)
         env.reset(seed=0)
         if (pose := optional(env.unwrapped.task, "pose")) is None:
             raise ConfigError(
@@ -85,41 +92,55 @@ class ServedTeam:
             wanted: Is asked before each turn whether anybody waits for the answer.
 
         Raises:
-            HungUp: Nobody does.
+            ConnectionAbortedError: Nobody does.
             MarftError: Nobody replied, or the team did not come to an answer.
-            Refused: Too many wait, or a prompt is refused: the task is too long.
+            RefusedRequest: Too many wait, or a prompt is refused: the task is too long.
         """
-        with self._turns.turn(wanted):
+        if not self._places.acquire(blocking=False):
+            says = f"{WAITING} requests wait already. Ask again later."
+            raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
+        self._turns.arrive(ticket := Ticket["ServedTeam"]())
+        try:
+            while not ticket.called.wait(_LOOK_S):
+                if not wanted():
+                    raise ConnectionAbortedError
             began = time.monotonic()
-            self.env.reset(seed=0)
-            base = self.env.unwrapped
-            optional(base.task, "pose")(text)
-            while not base.done:
-                for agent in base.ready_agents:
-                    if not wanted():
-                        raise HungUp
-                    said = self._reply(agent, base.messages(agent))
-                    base.select(agent)
-                    if not isinstance(said, str):
-                        base.attach(agent, _counted(said))
-                        said = said.text
-                    self.env.step(said)
-            episode: Episode = base.episode
+            episode = self._episode(text, wanted)
             seconds = time.monotonic() - began
+        finally:
+            self._turns.leave(ticket)
+            self._places.release()
         if episode.failed or not episode.turns:
             raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
         return replace(episode, success=None, metrics={"seconds": seconds}, info={POSED: True})
+
+    def _episode(self, text: str, wanted: Callable[[], bool]) -> Episode:
+        self.env.reset(seed=0)
+        base = self.env.unwrapped
+        optional(base.task, "pose")(text)
+        while not base.done:
+            for agent in base.ready_agents:
+                if not wanted():
+                    raise ConnectionAbortedError
+                said = self._reply(agent, base.messages(agent))
+                base.select(agent)
+                if not isinstance(said, str):
+                    base.attach(agent, _counted(said))
+                    said = said.text
+                self.env.step(said)
+        episode: Episode = base.episode
+        return episode
 
 
 def _counted(said: Generation) -> dict[str, Any]:
     """Returns what is kept of a reply: tokens, and why it ended.
 
     Raises:
-        Refused: Its prompt was.
+        RefusedRequest: Its prompt was.
     """
-    if said.stop_reason == "refused":
+    if said.stop_reason is StopReason.REFUSED:
         code = "context_length_exceeded" if "context" in said.error else "refused"
-        raise Refused(400, f"The task cannot be played: {said.error}.", code, "messages")
+        raise RefusedRequest(400, f"The task cannot be played: {said.error}.", code, "messages")
     read, wrote = said.usage or (0, len(said.action_ids))
     return {"prompt_tokens": read, "tokens": wrote, "stop_reason": str(said.stop_reason)}
 
@@ -131,7 +152,7 @@ def run_serve(argv: list[str]) -> int:
         raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
     team, said, live = _team(options.run, options.record, "live")
     with ExitStack() as open_:
-        heard: shadow.Record | shadow.Shadow | None = live
+        heard: Heard = live
         if options.shadow:
             from marft_algos.workbench import shadow
 
@@ -169,27 +190,17 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
 
 def _key(option: str) -> str | None:
     """Returns the key that users have to show, if any."""
-    if option in ("", "drawn"):
-        return secrets.token_urlsafe(24) if option else None
-    if not os.environ.get(option):
-        raise ConfigError(
-            f"--key names the variable '{option}', which is not set. Type: export {option}=…, or --key drawn, which"
-            " draws a key and prints it."
-        )
-    return os.environ[option]
+    key = secrets.token_urlsafe(24) if option == "drawn" else os.environ.get(option)
+    if option and not key:
+        says = f"--key names the variable '{option}', which is not set. Type: export {option}=…"
+        raise ConfigError(f"{says}, or --key drawn, which draws a key and prints it.")
+    return key
 
 
 class TeamServer(FrontDoor):
     """The server of one ``marft serve``."""
 
-    def __init__(
-        self,
-        team: ServedTeam,
-        name: str,
-        port: int = 0,
-        heard: shadow.Record | shadow.Shadow | None = None,
-        key: str | None = None,
-    ) -> None:
+    def __init__(self, team: ServedTeam, name: str, port: int = 0, heard: Heard = None, key: str | None = None) -> None:
         """Listens on a port of the loopback interface.
 
         Args:
@@ -212,24 +223,18 @@ class _Handler(ChatHandler):
     def models(self) -> Sequence[str]:
         return [self.server.name]
 
-    @refusing
     def do_POST(self) -> None:
         """Answers a chat."""
         asked = self.chat()
         text = _task(asked)
-        try:
-            episode = self.server.team.play(text, lambda: not gone(self.connection))
-        except Refused:
-            raise
-        except MarftError as error:
-            raise Refused(502, str(error)) from error
+        episode = self.server.team.play(text, lambda: not gone(self.connection))
         extras = [turn.extras or {} for turn in episode.turns]
         read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
         finish = "length" if extras[-1].get("stop_reason") == "length" else "stop"
         keys = ("agent", "text", "sees", "result")
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
-        more = {"marft_trace": played} if asked.traced else {}
+        more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
         self.answer(asked, self.server.name, {"content": episode.turns[-1].text}, finish, usage, **more)
         if self.server.heard is not None:
             self.server.heard.answered(text, episode)
@@ -239,15 +244,17 @@ def _task(asked: ChatRequest) -> str:
     """Returns the task that a request is.
 
     Raises:
-        Refused: It asks for more than an answer to one message of a user.
+        RefusedRequest: It asks for more than an answer to one message of a user.
     """
     if asked.tools or asked.choice == "required":
-        raise Refused(400, "tools are not taken: the team has its own. Expected none.", field="tools")
+        raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
     roles = [message["role"] for message in asked.messages]
     if roles != ["user"]:
         says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}"
-        raise Refused(400, f"{says}. Expected a message of a user, alone, with all that counts.", field="messages")
+        raise RefusedRequest(
+            400, f"{says}. Expected a message of a user, alone, with all that counts.", field="messages"
+        )
     text: str = asked.messages[0]["content"]
     if not text.strip():
-        raise Refused(400, "Expected a message of a user, of text: this one is empty.", field="messages")
+        raise RefusedRequest(400, "Expected a message of a user, of text: this one is empty.", field="messages")
     return text

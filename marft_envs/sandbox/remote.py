@@ -25,7 +25,7 @@ from marft_envs.sandbox.types import (
     SandboxUnavailable,
     StdioResult,
 )
-from marft_envs.server.door import LINES, DoorHandler, FrontDoor, Refused, refusing
+from marft_envs.server.door import LINES, DoorHandler, FrontDoor, RefusedRequest
 
 if TYPE_CHECKING:
     from marft_envs.sandbox.pool import Sandbox
@@ -209,7 +209,6 @@ class _Handler(DoorHandler):
     for_browsers = False
     key_expected = "the token of the url, which has the form http://TOKEN@HOST:PORT"
 
-    @refusing
     def do_POST(self) -> None:
         try:
             request = json.loads(self.body(REQUEST_BYTES))
@@ -217,9 +216,7 @@ class _Handler(DoorHandler):
                 raise ValueError(f"the body is JSON of type {type(request).__name__}; expected an object")
             self.send_json(200, self._do(request))
         except (ValueError, KeyError, TypeError, RecursionError, values.BadValue) as error:
-            raise Refused(400, f"bad request: {type(error).__name__}: {error}") from error
-        except SandboxError as error:
-            raise Refused(500, str(error)) from error
+            raise RefusedRequest(400, f"bad request: {type(error).__name__}: {error}") from error
 
     def _do(self, request: dict[str, Any]) -> dict[str, Any]:
         sandbox = self.server.sandbox

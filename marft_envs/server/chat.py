@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from marft_envs.server.door import DoorHandler, Refused, refusing
+from marft_envs.server.door import DoorHandler, RefusedRequest
 
 PATH = "/v1/chat/completions"
 _PIECE = 16
@@ -24,17 +24,11 @@ _ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "functions": (([],), "'tools', which have come in their place"),
     "function_call": (("none", "auto"), "'tool_choice', which has come in its place"),
     "modalities": ((["text"],), "text"),
-    "audio": ((), "none: an answer is text"),
     "web_search_options": ((), "none: an agent searches by a tool of its own"),
 }
 """Fields that change what is answered -> the values that are heeded, and what to send."""
-_TYPES: Mapping[str, tuple[type, str]] = {
-    "stream": (bool, "true or false"),
-    "parallel_tool_calls": (bool, "true or false"),
-    "stream_options": (dict, "an object"),
-    "model": (str, "text"),
-    "user": (str, "text"),
-}
+_TYPES = {"stream": bool, "parallel_tool_calls": bool, "stream_options": dict, "model": str, "user": str}
+_SPELT: Mapping[type, str] = {bool: "true or false", dict: "an object", str: "text"}
 _INSTEAD = {
     "/responses": " With OpenAI's Agents SDK: OpenAIChatCompletionsModel.",
     "/embeddings": " Agents chat; embed with a server of your own.",
@@ -53,15 +47,8 @@ class ChatRequest:
     """``auto``, ``none`` or ``required``: whether the answer is to be a call."""
     function: str
     """The one to be called; "": any."""
-    parallel: bool
-    """Whether an answer may have several calls."""
-    stream: bool
-    usage: bool
-    """Whether a stream ends with the numbers of tokens."""
-    model: str
-    user: str
-    traced: bool
-    """Whether the client asks for ``marft_trace``."""
+    body: dict[str, Any]
+    """All fields."""
     raw: bytes
     """As it came."""
 
@@ -70,31 +57,27 @@ def read(data: bytes) -> ChatRequest:
     """Reads a request's body.
 
     Raises:
-        Refused: It is none, or asks for what cannot be given; the words name the field.
+        RefusedRequest: It is none, or asks for what cannot be given; the words name the field.
     """
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
-        raise Refused(400, "The body is no JSON.") from None
+        raise RefusedRequest(400, "The body is no JSON.") from None
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
-        raise Refused(400, "Expected a JSON object with 'messages', a list with a message at least.", field="messages")
+        says = "Expected a JSON object with 'messages', a list with a message at least."
+        raise RefusedRequest(400, says, field="messages")
     for name, (heeded, expected) in _ONLY.items():
         if body.get(name) is not None and body[name] not in heeded:
             raise _wrong(body, name, expected)
-    for name, (kind, expected) in _TYPES.items():
+    for name, kind in _TYPES.items():
         if body.get(name) is not None and not isinstance(body[name], kind):
-            raise _wrong(body, name, expected)
+            raise _wrong(body, name, _SPELT[kind])
     tools = body.get("tools") or []
     names = [_name(tool) for tool in tools] if isinstance(tools, list) else [""]
     if "" in names:
         raise _wrong(body, "tools", "a list of functions with names")
     choice, function = _choice(body, names)
-    options = body.get("stream_options") or {}
-    return ChatRequest(
-        [_message(message) for message in body["messages"]], tools, choice, function,
-        body.get("parallel_tool_calls") is not False, bool(body.get("stream")), bool(options.get("include_usage")),
-        body.get("model") or "", body.get("user") or "", bool(body.get("marft_trace")), data,
-    )  # fmt: skip
+    return ChatRequest([_message(message) for message in body["messages"]], tools, choice, function, body, data)
 
 
 def _name(tool: Any) -> str:
@@ -114,8 +97,8 @@ def _choice(body: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str]:
     return "required", name
 
 
-def _wrong(body: Mapping[str, Any], name: str, expected: str) -> Refused:
-    return Refused(400, f"{name} is {_shown(body[name])}; expected {expected}.", field=name)
+def _wrong(body: Mapping[str, Any], name: str, expected: str) -> RefusedRequest:
+    return RefusedRequest(400, f"{name} is {_shown(body[name])}; expected {expected}.", field=name)
 
 
 def _shown(value: Any) -> str:
@@ -125,7 +108,7 @@ def _shown(value: Any) -> str:
 def _message(message: Any) -> dict[str, Any]:
     """Returns a message with its content as one text."""
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise Refused(400, f"A message is no object with a role: {', '.join(_ROLES)}.", field="messages")
+        raise RefusedRequest(400, f"A message is no object with a role: {', '.join(_ROLES)}.", field="messages")
     content = message.get("content")
     texts = []
     for part in content if isinstance(content, list) else [{"text": content or ""}]:
@@ -133,7 +116,7 @@ def _message(message: Any) -> dict[str, Any]:
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             says = f"A message of '{message['role']}' has a part of type '{str(kind)[:40]}' that is no text"
-            raise Refused(400, f"{says}; agents read text alone.", field="messages")
+            raise RefusedRequest(400, f"{says}; agents read text alone.", field="messages")
         texts.append(text)
     return {**message, "content": "".join(texts)}
 
@@ -149,27 +132,26 @@ class ChatHandler(DoorHandler):
         """Names that are listed."""
         raise NotImplementedError
 
-    @refusing
     def do_GET(self) -> None:
         """Lists the models, which clients ask for before they talk to one; ``/health`` says that somebody is here."""
-        made = [{"id": name, "object": "model", "created": 0, "owned_by": "marft"} for name in self.models]
-        one = next((model for model in made if unquote(self.route) == f"/v1/models/{model['id']}"), None)
-        if one is None and self.route not in ("/v1/models", "/health"):
-            raise Refused(404, f"There is no {self.route[:100]}. Expected /v1/models, or {PATH} by POST.")
-        listed = {"object": "list", "data": made}
-        self.send_json(200, {"status": "ok"} if self.route == "/health" else one or listed)
+        about = {"object": "model", "created": 0, "owned_by": "marft"}
+        made = {f"/v1/models/{name}": {"id": name, **about} for name in self.models}
+        known = {"/health": {"status": "ok"}, "/v1/models": {"object": "list", "data": [*made.values()]}, **made}
+        if (asked := unquote(self.route)) not in known:
+            raise RefusedRequest(404, f"There is no {asked[:100]}. Expected /v1/models, or {PATH} by POST.")
+        self.send_json(200, known[asked])
 
     def chat(self) -> ChatRequest:
         """Reads a request.
 
         Raises:
-            Refused: It is none; its body stays unread where the head shows that.
+            RefusedRequest: It is none; its body stays unread where the head shows that.
         """
         if not self.route.endswith("/chat/completions"):
             instead = next((words for path, words in _INSTEAD.items() if self.route.endswith(path)), "")
-            raise Refused(404, f"There is no {self.route[:100]}. Expected {PATH}.{instead}")
+            raise RefusedRequest(404, f"There is no {self.route[:100]}. Expected {PATH}.{instead}")
         if self.for_browsers and self.headers.get_content_type() != "application/json":
-            raise Refused(415, "Expected Content-Type: application/json.")
+            raise RefusedRequest(415, "Expected Content-Type: application/json.")
         return read(self.body(self.most))
 
     def answer(
@@ -187,12 +169,13 @@ class ChatHandler(DoorHandler):
         """
         about = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": model}
         choice = {"index": 0, "logprobs": None, "finish_reason": finish}
-        if not asked.stream:
+        if not asked.body.get("stream"):
             choices = [{**choice, "message": {"role": "assistant", **message}}]
             return self.send_json(
                 200, {**about, "object": "chat.completion", "choices": choices, "usage": usage, **more}
             )
-        about |= {"object": "chat.completion.chunk", **({"usage": None} if asked.usage else {})}
+        counted = (asked.body.get("stream_options") or {}).get("include_usage")
+        about |= {"object": "chat.completion.chunk", **({"usage": None} if counted else {})}
         words = message["content"] or ""
         deltas: list[dict[str, Any]] = [{"content": words[at : at + _PIECE]} for at in range(0, len(words), _PIECE)]
         if calls := message.get("tool_calls"):
@@ -200,12 +183,12 @@ class ChatHandler(DoorHandler):
         deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
         events = [{**about, "choices": [{**choice, "finish_reason": None, "delta": delta}]} for delta in deltas]
         events.append({**about, "choices": [{**choice, "delta": {}}], **more})
-        if asked.usage:
+        if counted:
             events.append({**about, "choices": [], "usage": usage})
         lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         self.send(200, "text/event-stream", lines.encode())
 
-    def failure(self, refused: Refused) -> Any:
+    def failure(self, refused: RefusedRequest) -> Any:
         """Returns a refusal in OpenAI's form."""
         kind = "invalid_request_error" if refused.status < 500 else "server_error"
         about = {"type": kind, "param": refused.field or None, "code": refused.code or refused.status}

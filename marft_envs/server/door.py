@@ -9,19 +9,18 @@ import errno
 import hmac
 import http.client
 import json
+import re
 import select
 import socket
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from email.errors import MissingHeaderBodySeparatorDefect
-from functools import wraps
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeVar
+from typing import Any
 
 from marft_envs.errors import ConfigError, MarftError
 
@@ -39,11 +38,9 @@ _LOOK_S = 0.05
 """Seconds between looks at who has gone."""
 _LINGER_S, _LINGER_BYTES = 1.0, 8 << 20
 """What is thrown away unread, so that who still sends gets to read why he is refused."""
-_DIGITS = 10
-_H = TypeVar("_H", bound="DoorHandler")
 
 
-class Refused(MarftError):
+class RefusedRequest(MarftError):
     """A request that is not answered: its status, and the words that its client gets.
 
     Args:
@@ -61,10 +58,6 @@ class Refused(MarftError):
         self.status, self.code, self.field, self.headers = status, code, field, headers or {}
 
 
-class HungUp(ConnectionError):
-    """Nobody waits for the answer any more."""
-
-
 def gone(line: socket.socket) -> bool:
     """Returns whether the other side has closed a line."""
     poll = select.poll()
@@ -73,60 +66,6 @@ def gone(line: socket.socket) -> bool:
         return bool(poll.poll(0)) and not line.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError):
         return True
-
-
-def refusing(answer: Callable[[_H], None]) -> Callable[[_H], None]:
-    """Has a method ``do_…`` answer ``Refused`` by its status and its words."""
-
-    @wraps(answer)
-    def answered(handler: _H) -> None:
-        try:
-            answer(handler)
-        except Refused as refused:
-            handler.refuse(refused)
-
-    return answered
-
-
-class Turns:
-    """Lets one at a time in, in the order of their coming.
-
-    Args:
-        most: How many may wait.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._moved = most, threading.Condition()
-        self._waiting: deque[object] = deque()
-
-    @contextmanager
-    def turn(self, wanted: Callable[[], bool]) -> Iterator[None]:
-        """Waits for a turn, and has it.
-
-        Args:
-            wanted: Is asked now and then whether anybody still waits.
-
-        Raises:
-            HungUp: Nobody does.
-            Refused: Too many wait.
-        """
-        ticket = object()
-        with self._moved:
-            if len(self._waiting) > self._most:
-                says = f"{self._most} requests wait already. Ask again later."
-                raise Refused(429, says, "queue_full", headers={"Retry-After": "5"})
-            self._waiting.append(ticket)
-        try:
-            with self._moved:
-                while self._waiting[0] is not ticket:
-                    self._moved.wait(_LOOK_S)
-                    if not wanted():
-                        raise HungUp
-            yield
-        finally:
-            with self._moved:
-                self._waiting.remove(ticket)
-                self._moved.notify_all()
 
 
 class _Head:
@@ -165,24 +104,24 @@ class DoorHandler(BaseHTTPRequestHandler):
         return self.path.partition("?")[0].rstrip("/")
 
     def check_head(self) -> None:
-        """Raises ``Refused`` for a head that is wrong, a stranger's page, or a key that is not the server's."""
+        """Raises ``RefusedRequest`` for a head that is wrong, a stranger's page, or a key that is not the server's."""
         if any(isinstance(defect, MissingHeaderBodySeparatorDefect) for defect in self.headers.defects):
-            raise Refused(400, "A line of the head is no 'Name: value'.")
+            raise RefusedRequest(400, "A line of the head is no 'Name: value'.")
         if "Transfer-Encoding" in self.headers:
             if "Content-Length" in self.headers:
-                raise Refused(400, "Content-Length and Transfer-Encoding exclude each other. Expected Content-Length.")
-            raise Refused(411, "A body in chunks (Transfer-Encoding) is not read. Expected one with Content-Length.")
+                raise RefusedRequest(400, "Content-Length excludes Transfer-Encoding. Expected the first alone.")
+            raise RefusedRequest(411, "A body in chunks (Transfer-Encoding) is not read. Expected Content-Length.")
         if self.for_browsers:
             name, _, port = self.headers.get("Host", "").rpartition(":")
             if name not in NAMES:
-                raise Refused(403, "Expected this machine's name as Host: what is here belongs to the machine.")
+                raise RefusedRequest(403, "Expected this machine's name as Host: what is here belongs to the machine.")
             origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site", "")
             if origin not in (None, *(f"http://{name}:{port}" for name in NAMES)) or site.lower() == "cross-site":
-                raise Refused(403, "Another origin's page may not ask. Expected a page of this server, or a program.")
+                raise RefusedRequest(403, "Another origin's page may not ask. Expected this server's, or a program.")
         if self.server.key is not None and (self.command, self.route) != ("GET", "/health"):
             if not self.server.has_key(self.headers.get("Authorization", "")):
                 says = f"The key is wrong or missing. Expected {self.key_expected}."
-                raise Refused(401, says, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+                raise RefusedRequest(401, says, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
             self.server.known(self.connection)
 
     def body(self, most: int) -> bytes:
@@ -192,20 +131,18 @@ class DoorHandler(BaseHTTPRequestHandler):
             most: Bytes.
 
         Raises:
-            Refused: It is longer, or nobody says how long it is.
-            HungUp: It ends early.
+            RefusedRequest: It is longer, or nobody says how long it is.
+            ConnectionAbortedError: It ends early.
         """
-        lengths = self.headers.get_all("Content-Length", [])
-        plain = [n for n in lengths if n.isascii() and n.isdigit() and len(n) <= _DIGITS and int(n) <= most]
-        if not lengths or len(lengths) > 1 or not plain:
-            status = 411 if not lengths else 400 if len(lengths) > 1 else 413
-            raise Refused(status, f"Expected one Content-Length, of at most {most} bytes.")
+        length = ",".join(self.headers.get_all("Content-Length", []))
+        if not re.fullmatch("[0-9]{1,10}", length) or int(length) > most:
+            raise RefusedRequest(413 if length else 411, f"Expected one Content-Length, of at most {most} bytes.")
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.send_response_only(HTTPStatus.CONTINUE)
             self.end_headers()
-        data = self.rfile.read(int(plain[0]))
-        if len(data) < int(plain[0]):
-            raise HungUp
+        data = self.rfile.read(int(length))
+        if len(data) < int(length):
+            raise ConnectionAbortedError
         self._unread = False
         self.server.known(self.connection)
         return data
@@ -213,9 +150,8 @@ class DoorHandler(BaseHTTPRequestHandler):
     def send(self, status: int, kind: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         """Sends an answer of this content type; a line of which something stays unread is closed."""
         self.send_response(status)
-        closed = {"Connection": "close"} if self._unread or self.close_connection else {}
         about = {"Content-Type": kind, "Content-Length": str(len(body)), **self.more_headers, **(headers or {})}
-        for name, value in {**about, **closed}.items():
+        for name, value in (about | ({"Connection": "close"} if self._unread or self.close_connection else {})).items():
             self.send_header(name, value)
         self.end_headers()
         if self.command != "HEAD":
@@ -225,28 +161,27 @@ class DoorHandler(BaseHTTPRequestHandler):
         """Sends JSON, as ASCII: models say lone surrogates, and UTF-8 has no place for them."""
         self.send(status, "application/json; charset=utf-8", json.dumps(answer, allow_nan=False).encode(), headers)
 
-    def failure(self, refused: Refused) -> Any:
+    def failure(self, refused: RefusedRequest) -> Any:
         """Returns a refusal as JSON."""
         return {"error": str(refused)}
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: RefusedRequest) -> None:
         """Sends a refusal."""
         self.send_json(refused.status, self.failure(refused), refused.headers)
 
     # Python's own way -----------------------------------------------------------------------------------
 
     def handle_one_request(self) -> None:
-        """Answers a request; whoever needs no key is a stranger again until he asks for more."""
-        super().handle_one_request()
-        self._strange()
-
-    def _strange(self) -> None:
-        if self.server.key is None:
-            self.server.stranger(self.connection)
+        """Answers a request; with status 502 where an error of the project keeps from it."""
+        try:
+            super().handle_one_request()
+        except MarftError as error:
+            self.refuse(error if isinstance(error, RefusedRequest) else RefusedRequest(502, str(error)))
+        self.server.answered(self.connection)
 
     def parse_request(self) -> bool:
-        """Reads and checks a head; returns whether it was right."""
-        self._strange()
+        """Reads and checks a head; returns whether it can be read."""
+        self.server.answered(self.connection)
         self._unread, whole = True, self.rfile
         self.rfile = _Head(whole)  # type: ignore[assignment]
         try:
@@ -256,11 +191,7 @@ class DoorHandler(BaseHTTPRequestHandler):
             self.rfile = whole
         announced = any(name in self.headers for name in ("Content-Length", "Transfer-Encoding"))
         self._unread = announced or self.command not in ("GET", "HEAD") or bool(self.headers.defects)
-        try:
-            self.check_head()
-        except Refused as refused:
-            self.refuse(refused)
-            return False
+        self.check_head()
         return True
 
     def handle_expect_100(self) -> bool:
@@ -270,7 +201,7 @@ class DoorHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answers what Python refuses by itself."""
         self.close_connection = True
-        self.refuse(Refused(code, f"{message or HTTPStatus(code).phrase}."))
+        self.refuse(RefusedRequest(code, f"{message or HTTPStatus(code).phrase}."))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: what is asked is its user's, and an address may hold a token."""
@@ -296,12 +227,7 @@ class FrontDoor(ThreadingHTTPServer):
     """Whether lines that are no strangers' count, too."""
 
     def __init__(
-        self,
-        handler: type[DoorHandler],
-        port: int = 0,
-        host: str = HOST,
-        key: str | None = None,
-        lines: int = LINES,
+        self, handler: type[DoorHandler], port: int = 0, host: str = HOST, key: str | None = None, lines: int = LINES
     ) -> None:
         self.key, self._lines = key, lines
         self._open: set[socket.socket] = set()
@@ -314,9 +240,8 @@ class FrontDoor(ThreadingHTTPServer):
                 with socket.create_server((host, 0)) as free:
                     other = free.getsockname()[1]
                 raise ConfigError(f"Port {port} is taken. Free is, for one: --port {other}") from error
-            raise ConfigError(
-                f"Port {port} of {host} cannot be used: {error.strerror}. Leave --port out: any that is free."
-            ) from error
+            says = f"Port {port} of {host} cannot be used: {error.strerror}"
+            raise ConfigError(f"{says}. Leave --port out: any that is free.") from error
 
     def start(self) -> threading.Thread:
         """Serves in a thread of its own."""
@@ -334,18 +259,19 @@ class FrontDoor(ThreadingHTTPServer):
             self._strangers.pop(line, None)
             self._moved.notify_all()
 
-    def stranger(self, line: socket.socket) -> None:
-        """Notes that a line is a stranger's from now on."""
+    def answered(self, line: socket.socket) -> None:
+        """Notes that a line has nothing to wait for; who needs no key is a stranger again until he asks for more."""
         with self._moved:
-            self._strangers.pop(line, None)
-            self._strangers[line] = time.monotonic()
+            if self.key is None:
+                self._strangers.pop(line, None)
+                self._strangers[line] = time.monotonic()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Starts a thread for a line, as soon as there may be one more."""
         with self._moved:
             while len(self._open if self.counts_known else self._strangers) >= self._lines:
-                if not self._moved.wait(_LOOK_S):
-                    self._drop(_GRACE_S, 1)
+                self._drop(_GRACE_S, 1)
+                self._moved.wait(_LOOK_S)
             self._open.add(request)
             self._strangers[request] = time.monotonic()
         super().process_request(request, client_address)

@@ -27,7 +27,7 @@ from marft_algos.workbench.serve import WAITING, ServedTeam, TeamServer, _key, _
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read
-from marft_envs.server.door import Refused
+from marft_envs.server.door import RefusedRequest
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_a_served_export_gives_the_evaluated_answers(here: Path, capsys: pytest.
         problem = (episode.turns[0].extras or {})["observation"]
         assert [turn.text for turn in team.play(problem).turns] == [turn.text for turn in episode.turns]
     for words in (3_000, 1_000_000):
-        with pytest.raises(Refused, match=r"does not fit|has a context") as refused:
+        with pytest.raises(RefusedRequest, match=r"does not fit|has a context") as refused:
             team.play("one " * words)
         assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     _shadowed(capsys)

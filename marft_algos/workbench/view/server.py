@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from marft_algos.workbench.view.api import Api
 from marft_algos.workbench.view.sources import ViewSource
 from marft_envs.errors import MarftError
-from marft_envs.server.door import HOST, DoorHandler, FrontDoor, Refused, refusing
+from marft_envs.server.door import HOST, DoorHandler, FrontDoor, RefusedRequest
 
 KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 POLICY = "; ".join(
@@ -62,19 +62,18 @@ class _Handler(DoorHandler):
     server: ViewServer
     more_headers = HEADERS
 
-    @refusing
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         first, _, inside = path.removeprefix("/").partition("/")
         known = secrets.compare_digest(first.encode(), self.server.token.encode())
         if not known or not path.startswith(f"/{first}/"):
-            raise Refused(404, "Open the address that marft view has printed, all of it.")
+            raise RefusedRequest(404, "Open the address that marft view has printed, all of it.")
         self.server.known(self.connection)
         if inside.startswith("api/"):
             return self._answer(inside.removeprefix("api/"), dict(parse_qsl(query, keep_blank_values=True)))
         page = self.server.pages.get(inside or "index.html")
         if page is None:
-            raise Refused(404, "There is no such page.")
+            raise RefusedRequest(404, "There is no such page.")
         return self.send(200, f"{page[0]}; charset=utf-8", page[1])
 
     do_HEAD = do_GET
@@ -83,5 +82,5 @@ class _Handler(DoorHandler):
         try:
             answer = self.server.api.answer(name, query)
         except (MarftError, OSError) as error:
-            raise Refused(400, str(error)) from error
+            raise RefusedRequest(400, str(error)) from error
         self.send_json(200, answer)

@@ -13,7 +13,7 @@ from typing import Any
 from marft_envs.core.types import Written
 from marft_envs.errors import did_you_mean
 from marft_envs.server.chat import ChatHandler, ChatRequest
-from marft_envs.server.door import FrontDoor, Refused, gone, refusing
+from marft_envs.server.door import FrontDoor, RefusedRequest, gone
 
 STRANGERS = 64
 """Most lines of those who have not shown the program's key."""
@@ -58,12 +58,12 @@ class Loopback(FrontDoor):
         super().__init__(_Handler, key="", lines=STRANGERS)
         self.agents = tuple(agents)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
-        self._tell: Callable[[TurnRequest | Refused], None] = lambda event: None
+        self._tell: Callable[[TurnRequest | RefusedRequest], None] = lambda event: None
         self._asked: list[TurnRequest] = []
         self._lock = threading.Lock()
         self.start()
 
-    def begin(self, tell: Callable[[TurnRequest | Refused], None]) -> str:
+    def begin(self, tell: Callable[[TurnRequest | RefusedRequest], None]) -> str:
         """Takes requests of a new program; returns its key. Those of the last one are refused from now on.
 
         Args:
@@ -80,7 +80,7 @@ class Loopback(FrontDoor):
             self.key, waiting, self._asked = "", self._asked, []
         for asked in waiting:
             if not asked.reply.done():
-                asked.reply.set_exception(Refused(410, "The episode is over, so nobody answers any more."))
+                asked.reply.set_exception(RefusedRequest(410, "The episode is over, so nobody answers any more."))
 
     def ask(self, header: str, asked: ChatRequest, line: socket.socket) -> tuple[str, dict[str, Any]]:
         """Waits for the reply to a request, and returns its agent and the reply.
@@ -93,18 +93,19 @@ class Loopback(FrontDoor):
             line: On which it came.
 
         Raises:
-            Refused: It is no turn, the episode is over, or the reply is not what was asked for.
+            RefusedRequest: It is no turn, the episode is over, or the reply is not what was asked for.
         """
-        agent = asked.user if asked.user in self.agents else asked.model
+        user, model = (asked.body.get(name) or "" for name in ("user", "model"))
+        agent = user if user in self.agents else model
         body = asked.raw.decode(errors="replace")
         turn = TurnRequest(agent, asked.messages, asked.tools, body, line)
-        turn.choice, turn.parallel = asked.choice, asked.parallel
+        turn.choice, turn.parallel = asked.choice, asked.body.get("parallel_tool_calls") is not False
         with self._lock:
             if not self.has_key(header):
-                raise Refused(401, f"The episode is over. Expected {_Handler.key_expected}.")
+                raise RefusedRequest(401, f"The episode is over. Expected {_Handler.key_expected}.")
             if agent not in self.agents:
                 says = f"There is no agent '{agent}' in the team; expected as model one of them."
-                unknown = Refused(404, f"{says} {did_you_mean(agent, self.agents)}")
+                unknown = RefusedRequest(404, f"{says} {did_you_mean(agent, self.agents)}")
                 self._tell(unknown)
                 raise unknown
             again = next((old for old in self._asked if old.body == body and gone(old.line)), None)
@@ -120,10 +121,10 @@ class Loopback(FrontDoor):
         called = [call["function"]["name"] for call in reply["message"].get("tool_calls", ())]
         if asked.choice == "required" and (not called or any(asked.function not in ("", name) for name in called)):
             says = f"tool_choice asks for a call of {asked.function or 'a tool'}; {agent} has called"
-            raise Refused(400, f"{says} {', '.join(called) or 'none'}.", field="tool_choice")
+            raise RefusedRequest(400, f"{says} {', '.join(called) or 'none'}.", field="tool_choice")
         return agent, reply
 
-    def refused(self, header: str, why: Refused) -> None:
+    def refused(self, header: str, why: RefusedRequest) -> None:
         """Tells of a request with a field that cannot be heeded: no model has chosen that, the program's code has."""
         with self._lock:
             if why.field not in ("", "messages") and self.has_key(header):
@@ -143,14 +144,13 @@ class _Handler(ChatHandler):
         super().check_head()
         self.connection.settimeout(None)  # a program takes as long as its tools do
 
-    @refusing
     def do_POST(self) -> None:
         """Answers a turn."""
         key = self.headers.get("Authorization", "")
         try:
             asked = self.chat()
-        except Refused as why:
+        except RefusedRequest as why:
             self.server.refused(key, why)
             raise
         agent, reply = self.server.ask(key, asked, self.connection)
-        self.answer(asked, asked.model or agent, reply["message"], reply["finish_reason"], reply["usage"])
+        self.answer(asked, asked.body.get("model") or agent, reply["message"], reply["finish_reason"], reply["usage"])

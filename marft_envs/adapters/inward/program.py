@@ -31,7 +31,7 @@ from marft_envs.errors import ConfigError, MarftError
 from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
 from marft_envs.registration import PROGRAM
-from marft_envs.server.door import Refused
+from marft_envs.server.door import RefusedRequest
 from marft_envs.workers.untrusted import WorkerPool
 
 Target = str | Callable[..., Any]
@@ -117,9 +117,9 @@ class ProgramTask(Drawn[Problem]):
         self._given = {"seed": seed} | {key: value for key, value in row.items() if key != GOLD}
         if self._endpoint is None:
             self._endpoint = Loopback([agent.name for agent in self.team])
-        self._events: SimpleQueue[TurnRequest | Refused | Ended] = SimpleQueue()
+        self._events: SimpleQueue[TurnRequest | RefusedRequest | Ended] = SimpleQueue()
         self.end, self.waiting, self.unknown = None, [], 0
-        self.unheeded: Refused | None = None
+        self.unheeded: RefusedRequest | None = None
         self.quotes = Quotes(self.team, _texts(self._given))
         key = self._endpoint.begin(self._events.put)
         self._stop = self._launch(self._given, self._endpoint.url, key, self._events.put)
