@@ -256,6 +256,8 @@ class SandboxServer(FrontDoor):
             strangers keep nobody out; where all have, it waits.
     """
 
+    grace_s = 1.0
+
     def __init__(
         self,
         sandbox: Sandbox,

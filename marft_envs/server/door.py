@@ -32,8 +32,6 @@ LINES = 256
 HEAD_BYTES = 64 << 10
 PATIENCE_S = 60.0
 """Seconds that a stranger may take to ask, and anybody to go on with what he has begun."""
-_GRACE_S = 1.0
-"""Seconds after which a stranger's line goes if another wants its place."""
 _LOOK_S = 0.05
 """Seconds between looks at who has gone."""
 _LINGER_S, _LINGER_BYTES = 1.0, 8 << 20
@@ -225,6 +223,8 @@ class FrontDoor(ThreadingHTTPServer):
     request_queue_size = 128
     counts_known = True
     """Whether lines that are no strangers' count, too."""
+    grace_s = 5.0
+    """Seconds after which a stranger's line goes if another wants its place: who asks honestly may be slow to begin."""
 
     def __init__(
         self, handler: type[DoorHandler], port: int = 0, host: str = HOST, key: str | None = None, lines: int = LINES
@@ -270,7 +270,7 @@ class FrontDoor(ThreadingHTTPServer):
         """Starts a thread for a line, as soon as there may be one more."""
         with self._moved:
             while len(self._open if self.counts_known else self._strangers) >= self._lines:
-                self._drop(_GRACE_S, 1)
+                self._drop(self.grace_s, 1)
                 self._moved.wait(_LOOK_S)
             self._open.add(request)
             self._strangers[request] = time.monotonic()

@@ -23,11 +23,12 @@ from helpers.program_team import ask
 from helpers.programs import PROBLEMS, SUM, TEAM, twin, twin_of_sum
 from marft_envs import FlexEnv
 from marft_envs.adapters.inward import program
-from marft_envs.adapters.inward.endpoint import STRANGERS, Loopback
+from marft_envs.adapters.inward.endpoint import Loopback
 from marft_envs.adapters.inward.program import ProgramError
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.powers import powers
+from marft_envs.server.door import LINES
 from marft_envs.testing.played import fingerprint, go_on
 
 SCRIPT = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(programs.__file__).with_name('program_team.py')))}"
@@ -381,7 +382,8 @@ def test_a_stream_ends_with_tokens_only_if_that_is_asked_for(asked: bool) -> Non
     assert events[0]["choices"][0]["delta"]["role"] == "assistant" and "role" not in events[1]["choices"][0]["delta"]
 
 
-def test_agents_are_listed_and_strangers_cost_little() -> None:
+def test_agents_are_listed_and_strangers_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loopback, "grace_s", 0.2)
     endpoint = Loopback(["cook_0", "waiter_0"])
     key = endpoint.begin(lambda event: None)
 
@@ -395,9 +397,9 @@ def test_agents_are_listed_and_strangers_cost_little() -> None:
 
     try:
         before = threading.active_count()
-        silent = [socket.create_connection(endpoint.server_address) for _ in range(100)]
+        silent = [socket.create_connection(endpoint.server_address) for _ in range(400)]
         assert [model["id"] for model in get("/models", key)[1]["data"]] == ["cook_0", "waiter_0"]
-        assert threading.active_count() - before <= STRANGERS + 2
+        assert threading.active_count() - before <= LINES + 2
         assert get("/models/waiter_0", key)[1]["id"] == "waiter_0" and get("/models/none_0", key)[0] == 404
         assert get("/models", "guessed")[0] == 401
         for line in silent:

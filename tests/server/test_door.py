@@ -143,7 +143,7 @@ def test_who_still_sends_reads_why_he_is_refused(keyed: FrontDoor) -> None:
 
 
 def test_strangers_keep_nobody_out_and_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "_GRACE_S", 0.1)
+    monkeypatch.setattr(FrontDoor, "grace_s", 0.1)
     hello = b"POST / HTTP/1.1\r\nHost: localhost:1\r\nContent-Length: 2\r\n\r\nhi"
     with serving(FrontDoor(Echo, lines=4)) as server:
         before = threading.active_count()

@@ -15,9 +15,6 @@ from marft_envs.errors import did_you_mean
 from marft_envs.server.chat import ChatHandler, ChatRequest
 from marft_envs.server.door import FrontDoor, RefusedRequest, gone
 
-STRANGERS = 64
-"""Most lines of those who have not shown the program's key."""
-
 
 @dataclass(eq=False)
 class TurnRequest:
@@ -55,7 +52,7 @@ class Loopback(FrontDoor):
     counts_known = False
 
     def __init__(self, agents: Sequence[str]) -> None:
-        super().__init__(_Handler, key="", lines=STRANGERS)
+        super().__init__(_Handler, key="")
         self.agents = tuple(agents)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         self._tell: Callable[[TurnRequest | RefusedRequest], None] = lambda event: None
