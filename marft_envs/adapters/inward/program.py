@@ -96,7 +96,7 @@ class ProgramTask(Drawn[Problem]):
         """Requests without a reply, in the order in which they came."""
         self.end: Ended | None = None
         """What the program came to; None: it runs."""
-        self.quotes = Quotes(self.team)
+        self.quotes, self.unseeing = Quotes(self.team), 0
 
     # The program -----------------------------------------------------------------------------------
 
@@ -118,7 +118,7 @@ class ProgramTask(Drawn[Problem]):
         if self._endpoint is None:
             self._endpoint = Loopback([agent.name for agent in self.team])
         self._events: SimpleQueue[TurnRequest | RefusedRequest | Ended] = SimpleQueue()
-        self.end, self.waiting, self.unknown = None, [], 0
+        self.end, self.waiting, self.unknown, self.unseeing = None, [], 0, 0
         self.unheeded: RefusedRequest | None = None
         self.quotes = Quotes(self.team, _texts(self._given))
         key = self._endpoint.begin(self._events.put)
@@ -204,6 +204,8 @@ class ProgramTask(Drawn[Problem]):
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Gives the program its replies, and waits for what it asks then."""
         first = self._first()
+        if self.quotes.said:
+            self.unseeing += sum(not first[turn.agent].sees for turn in turns)
         for turn in turns:
             asked = first[turn.agent]
             self.waiting.remove(asked)
@@ -218,8 +220,8 @@ class ProgramTask(Drawn[Problem]):
         cut, answer = self.end is None, self.end.answer if self.end else ""
         row = {**self._given, **(self.problem.row if self.rows is not None else {})}
         pay = self._graded(row, answer) if self.grader or not cut else 0.0
-        facts: dict[str, Any] = {"metrics": {"unknown_agents": float(self.unknown)}, "info": {"answer": answer[:2000]}}
-        return Outcome(pay, terminated=not cut, success=pay >= 1.0, **facts)
+        counts = {"unknown_agents": float(self.unknown), "saw_nobody": float(self.unseeing)}
+        return Outcome(pay, terminated=not cut, success=pay >= 1.0, metrics=counts, info={"answer": answer[:2000]})
 
     def _graded(self, problem: Mapping[str, Any], answer: str) -> float:
         pay: Any = answer
