@@ -103,7 +103,8 @@ class Endpoint(Settings):
         if taken := [name for name in extra if name in _SET]:
             raise ConfigError(
                 f"extra_body cannot set '{taken[0]}', which the run sets itself. Expected fields such as top_k or"
-                " chat_template_kwargs. The number of tokens is --max-new-tokens, and there is --temperature."
+                " chat_template_kwargs. The number of tokens is --max-new-tokens; where an endpoint refuses max_tokens,"
+                " it is sent as max_completion_tokens. And there is --temperature."
             )
         try:
             sent = {"extra_body": json.loads(json.dumps(extra, allow_nan=False))}

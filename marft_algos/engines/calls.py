@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace as Part
 from typing import Any
 
@@ -16,9 +17,12 @@ Message = dict[str, Any]
 _RESULTS = re.compile(r"\[feedback(?:, round \d+)?\]\n")
 _NEXT = re.compile(r"\n\n(?=\[\w[^\]\n]*\]\n)")
 """Before a contribution of somebody else, in what an agent is told."""
-_FALLBACK = '<tool_call>\n{{"name": {}, "arguments": {}}}\n</tool_call>'
-"""A call that no dialect can write, as its environment reads it: malformed, whatever is between the braces."""
+_WRITTEN = '<tool_call>\n{{"name": {}, "arguments": {}}}\n</tool_call>'
+"""A call as the endpoint has written it, its arguments a text of JSON: where they are wrong, the call is malformed."""
+_BROKEN = re.compile(r'<tool_call>\n\{"name": ".*", "arguments": .*\}\n</tool_call>')
 
+_FUNCTION = ("function", "function_call", None, "")
+"""Types of calls of functions; some endpoints leave them out."""
 _PROBED = {"name": "add", "description": "Adds two numbers.", "parameters": {
     "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"],
 }}  # fmt: skip
@@ -37,7 +41,7 @@ def spoken_in(request: GenerationRequest) -> Dialect:
 
 def messages(request: GenerationRequest) -> list[Message]:
     """Returns a request's messages in the form of chat completions, with earlier calls and their results as such."""
-    form, schemas, out = spoken_in(request), _schemas(request.tools), list[Message]()
+    form, schemas, names, out = spoken_in(request), _schemas(request.tools), wire_names(request.tools), list[Message]()
     waiting: list[str] = []
     for message in request.messages:
         role, content = message["role"], message["content"]
@@ -45,10 +49,11 @@ def messages(request: GenerationRequest) -> list[Message]:
             content = re.sub(r"\s*" + re.escape(form.use), "", content)
         elif role == "assistant":
             reply = parse(content, "any", schemas)
-            waiting = [f"call_{len(out)}_{k}" for k in range(len(reply.calls))]
-            if reply.calls:
-                calls = [_call(name, call) for name, call in zip(waiting, reply.calls, strict=True)]
-                out.append({"role": "assistant", "content": reply.words or None, "tool_calls": calls})
+            calls, words = _broken(content) if reply.error else (reply.calls, reply.words)
+            waiting = [f"call_{len(out)}_{k}" for k in range(len(calls))]
+            if calls:
+                sent = [_call(name, call, names) for name, call in zip(waiting, calls, strict=True)]
+                out.append({"role": "assistant", "content": words or None, "tool_calls": sent})
                 continue
         elif waiting:
             results, content = _results(content, len(waiting))
@@ -59,6 +64,38 @@ def messages(request: GenerationRequest) -> list[Message]:
                 continue
         out.append({**message, "content": content})
     return out
+
+
+def heard(chat: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """Returns messages without empty replies, which strict endpoints refuse; what stood around one is one message."""
+    out: list[Message] = []
+    for message in chat:
+        if out and message["role"] == out[-1]["role"] == "user":
+            told = "\n\n".join(filter(None, (out[-1]["content"], message["content"])))
+            out[-1] = {**message, **out[-1], "content": told}
+        elif message["role"] != "assistant" or "tool_calls" in message or message["content"].strip():
+            out.append(dict(message))
+    return out
+
+
+def wire_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns of each tool the name that endpoints take: 64 letters, digits, _ and - at most, each another."""
+    out: dict[str, str] = {}
+    for name in sorted(_schemas(tools), key=lambda name: _legal(name) != name):  # who has such a name keeps it
+        wire, n = _legal(name), 2
+        while wire in out.values():
+            wire, n = f"{_legal(name)[:58]}_{n}", n + 1
+        out[name] = wire
+    return out
+
+
+def offered(request: GenerationRequest, responses: bool) -> list[Message]:
+    """Returns a request's tools as one of the two APIs takes them."""
+    names = wire_names(request.tools)
+    functions = [{**tool["function"], "name": names[tool["function"]["name"]]} for tool in request.tools]
+    if responses:
+        return [{"type": "function", "strict": False, **function} for function in functions]
+    return [{**tool, "function": function} for tool, function in zip(request.tools, functions, strict=True)]
 
 
 def shown(message: Mapping[str, Any], responses: bool) -> Message:
@@ -85,31 +122,42 @@ def items(chat: Sequence[Message]) -> Iterator[Message]:
             yield {"type": "function_call", "call_id": call["id"], **call["function"]}
 
 
-def text_of(request: GenerationRequest, words: str, calls: Sequence[tuple[str, str]]) -> str:
-    """Returns a reply with native calls, each a name and arguments in JSON, as its environment reads it.
+def named(message: Any) -> list[tuple[str, Any]]:
+    """Returns the calls of a message, in either of its forms: name, and arguments as the endpoint has written them."""
+    calls = [call for call in message.tool_calls or () if call.type in _FUNCTION]
+    functions = [getattr(call, "function", None) or call for call in calls or filter(None, [message.function_call])]
+    return [(str(each.name), getattr(each, "arguments", None)) for each in functions if getattr(each, "name", None)]
 
-    What a model has written wrong stays wrong: arguments that are no JSON object make it malformed.
+
+def text_of(request: GenerationRequest, words: str, calls: Sequence[tuple[str, Any]]) -> str:
+    """Returns a reply with native calls, each a name and arguments, as its environment reads it.
+
+    What a model has written wrong stays wrong: arguments that are no JSON object make it malformed. A call that its
+    words hold, too, is one.
     """
-    form = spoken_in(request)
-    try:
-        read = [ToolCall(name, json.loads(arguments or "{}")) for name, arguments in calls]
-        if not all(isinstance(call.arguments, Mapping) for call in read):
-            raise ValueError("no object")
-        written = form.write(read, _schemas(request.tools))
-    except (ValueError, RecursionError):
-        written = "\n".join(_FALLBACK.format(json.dumps(name), arguments) for name, arguments in calls)
+    form, schemas = spoken_in(request), _schemas(request.tools)
+    names = {wire: name for name, wire in wire_names(request.tools).items()}
+    pairs = [(json.dumps(names.get(name, name)), json.dumps(arguments)) for name, arguments in calls]
+    written = "\n".join(_WRITTEN.format(*pair) for pair in pairs)
+    reply, beside = parse(written), parse(words, "any", schemas)
+    if not reply.error:
+        more = [ToolCall(names.get(name, name), arguments) for name, arguments in beside.calls]
+        more = [call for call in more if call not in reply.calls]
+        words = beside.words if beside.calls else words
+        with suppress(ValueError):  # a name that the dialect cannot write: it is malformed
+            written = form.write([*more, *reply.calls], schemas)
     return written if form.alone or not words else f"{words}\n{written}"
 
 
 def completion(answer: Any) -> Any:
     """Returns an answer of the Responses API as the completion that it would be."""
     parts = [part for item in answer.output if item.type == "message" for part in item.content]
-    named = [Part(type="function", function=item) for item in answer.output if item.type == "function_call"]
+    calls = [item for item in answer.output if item.type in _FUNCTION]
     cut = answer.incomplete_details.reason if answer.incomplete_details else ""
     finish = {"max_output_tokens": "length", "content_filter": "content_filter"}.get(cut, "stop")
     finish = finish if answer.status in ("completed", "incomplete") else "error"
     text, refusal = ("".join(getattr(part, kind, "") for part in parts) for kind in ("text", "refusal"))
-    message = Part(content=text, refusal=refusal, tool_calls=named, function_call=None)
+    message = Part(content=text, refusal=refusal, tool_calls=calls, function_call=None)
     used = answer.usage
     usage = used and Part(prompt_tokens=used.input_tokens, completion_tokens=used.output_tokens)
     return Part(choices=[Part(finish_reason=finish, message=message)], usage=usage)
@@ -119,19 +167,41 @@ def _schemas(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]
     return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
 
 
-def _call(name: str, call: ToolCall) -> Message:
+def _legal(name: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "_"
+
+
+def _call(name: str, call: ToolCall, names: Mapping[str, str]) -> Message:
     arguments = json.dumps(dict(call.arguments), ensure_ascii=False)
-    return {"id": name, "type": "function", "function": {"name": call.name, "arguments": arguments}}
+    function = {"name": names.get(call.name, _legal(call.name)), "arguments": arguments}
+    return {"id": name, "type": "function", "function": function}
+
+
+def _broken(content: str) -> tuple[list[ToolCall], str]:
+    """Returns the calls of a malformed reply as their endpoint wrote them, if it did, and its words.
+
+    Arguments that are no JSON object stand in one, as endpoints refuse all else.
+    """
+    out: list[ToolCall] = []
+    try:
+        for text in _BROKEN.findall(content):
+            call = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call>"))
+            out += parse(text).calls or [ToolCall(call["name"], {"INVALID_JSON": call.get("arguments")})]
+    except (ValueError, RecursionError):
+        return [], content
+    return out, _BROKEN.sub("", content).strip()
 
 
 def _results(content: str, n: int) -> tuple[list[str], str]:
     """Returns the results of n calls, and what else an agent was told; nothing of it is lost.
 
-    They are its first contribution, a line each. Where lines are fewer or more, the last call gets all of them.
+    They are its first contribution, a line each; one line is the result of all. Where lines are fewer or more, the last
+    call gets all of them.
     """
     begins = _RESULTS.match(content)
     if begins is None:
         return [""] * n, content
     shown, *rest = _NEXT.split(content[begins.end() :], maxsplit=1)
     lines = shown.split("\n")
+    lines = lines * n if len(lines) == 1 else lines
     return lines if len(lines) == n else [*[""] * (n - 1), shown], "".join(rest)

@@ -7,9 +7,10 @@ import json
 import re
 import select
 import socket
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -255,3 +256,51 @@ class EngineServer:
             said = self.masked(there)[:MESSAGE]
             message = f"{self.url} redirects to {said}, and redirects are not followed. Name that address itself."
         return ServerRefused(answer.status, message, there)
+
+
+def careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:
+    """Makes a package's HTTP client that keeps a key with its host, and whose requests end: in time, and at a length.
+
+    Args:
+        api: The package ``openai``.
+        timeout: Seconds that an attempt may take, from the connection to the end of the answer.
+        answers: Says whether the endpoint has answered something.
+    """
+
+    class Careful(api.DefaultHttpxClient):
+        def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
+            with closing(Deadline(timeout)) as deadline:
+
+                def watch(event: str, about: dict[str, Any]) -> None:
+                    if event.endswith("connect_tcp.complete"):
+                        deadline.watch(about["return_value"].get_extra_info("socket"))
+
+                request.extensions = {**request.extensions, "trace": watch}
+                try:
+                    answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
+                    data = self._whole(request, answer)
+                finally:
+                    if deadline.passed:  # whatever it looks like: a connection that was shut looks like an end
+                        library = sys.modules[type(request).__module__.partition(".")[0]]
+                        raise library.ReadTimeout("no whole answer in time", request=request)
+            dropped = ("content-encoding", "content-length")  # of what came over the wire
+            headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
+            if answer.status_code == 404 and answers():  # one replica of several that does not serve the model yet
+                headers.append(("x-should-retry", "true"))
+            extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
+            response = type(answer)(answer.status_code, headers=headers, content=data, extensions=extensions)
+            response.request = request
+            return response
+
+        def _whole(self, request: Any, answer: Any) -> bytes:
+            data = bytearray()
+            with closing(answer):
+                for piece in answer.iter_bytes():
+                    data += piece
+                    if len(data) > ANSWER_BYTES:
+                        problem = f"more than {ANSWER_BYTES >> 20} MiB came"
+                        raise api.APIConnectionError(message=problem, request=request)
+            return bytes(data)
+
+    # Each request has a connection of its own: of one that was open before, nobody tells the deadline.
+    return Careful(timeout=timeout, headers={"Connection": "close"})

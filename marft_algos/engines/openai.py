@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +21,7 @@ from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines import calls
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, wrong_tokens
-from marft_algos.engines.http import ANSWER_BYTES, MESSAGE, NONSENSE, Deadline, refuses_prompt
+from marft_algos.engines.http import MESSAGE, NONSENSE, careful, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.models.chat import Renderer
 from marft_algos.types import FOREIGN, STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
@@ -40,6 +40,11 @@ _CALLS = (
     "native tool calls, which are not read. No tools are sent to it; calls are read from the text, in the form"
     ' that the environment\'s prompt shows. To have them read, add tools = "native" to its table'
 )
+_NO_CALLS = "native tool calls, which are none of a function that was sent to it"
+_REFUSED = {
+    "max_tokens": "is sent max_completion_tokens, as it takes no max_tokens.",
+    "temperature": "takes no temperature of 0, so none is sent: it samples at its server's default, and is not greedy.",
+}
 _CHARACTERS = 256
 """Of a token at most; the longest in common vocabularies are 128 blanks."""
 
@@ -73,7 +78,8 @@ class OpenAIEngine(EngineBase):
         url = endpoint.urls[0] if endpoint.urls else None
         if url and url.count("/") == 2:
             url += "/v1"
-        self._is_openai = url is None or "api.openai.com" in url
+        self._refused = {"max_tokens"} if url is None or "api.openai.com" in url else set[str]()
+        """Settings that the endpoint takes in another form, or not."""
         key = endpoint.key()
         self._key = key if endpoint.key_use()[0] else None
         self._answered: set[tuple[SamplingParams, bool]] = set()
@@ -83,7 +89,7 @@ class OpenAIEngine(EngineBase):
             base_url=url,
             timeout=endpoint.timeout,
             max_retries=endpoint.retries,
-            http_client=_careful(openai, endpoint.timeout, lambda: bool(self._answered)),
+            http_client=careful(openai, endpoint.timeout, lambda: bool(self._answered)),
         )
         self._meter, self._notes, self._asking = Meter(endpoint.price_in, endpoint.price_out), Notes(), threading.Lock()
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="openai")
@@ -172,7 +178,7 @@ class OpenAIEngine(EngineBase):
         Raises:
             OpenAIError: It does not.
         """
-        answer = self._tokens(request, params) if self._endpoint.train else self._chat(request, params)
+        answer = self._tokens(request, params) if self._endpoint.train else self._learning(request, params)
         self._answered.add((params, self._native(request)))
         reply, usage = self._read(request, params, answer)
         self._meter.count(reply, retries=answer.retries_taken, **usage)
@@ -193,10 +199,11 @@ class OpenAIEngine(EngineBase):
         return None
 
     def _misconfigured(self, error: Exception) -> ConfigError:
+        out = " Its own temperature is --temperature 1, which is not sent." if "temperature" in str(error) else ""
         return ConfigError(
             f"The endpoint refuses model '{self._endpoint.model}': {self._said(error)}. Check the model's name, the"
             " address, what it is sent (tools, extra_body, --temperature, --max-new-tokens), and that the key's"
-            ' variable is named: key_env = "NAME"'
+            f' variable is named: key_env = "NAME".{out}'
         )
 
     def _said(self, error: object) -> str:
@@ -222,19 +229,43 @@ class OpenAIEngine(EngineBase):
             said = f"{type(error).__name__}: {self._said(error)}"
             return failure(f"the endpoint's answer is no completion: {said}", FOREIGN), {}
 
-    def _chat(self, request: GenerationRequest, params: SamplingParams) -> Any:
+    def _learning(self, request: GenerationRequest, params: SamplingParams) -> Any:
+        """Asks again without a setting that a refusal names; what is answered then is remembered, and said.
+
+        Raises:
+            OpenAIError: It is refused as well.
+        """
+        refused = set(self._refused)
+        while True:
+            try:
+                answer = self._chat(request, params, refused)
+                break
+            except self._errors.APIStatusError as error:
+                said = str(error)
+                names = {"max_tokens"} if "max_completion_tokens" in said else set[str]()
+                names |= {"temperature"} if params.greedy and "temperature" in said else set()
+                if _status(error) not in (400, 422) or names <= refused:
+                    raise
+                refused |= names
+        for name in sorted(refused - self._refused):
+            self._notes.tell(name, f"'{self._endpoint.model}' {_REFUSED[name]}")
+        self._refused |= refused
+        return answer
+
+    def _chat(self, request: GenerationRequest, params: SamplingParams, refused: Set[str]) -> Any:
         """Asks for chat completions, or the Responses API, which takes no seed and is told to keep nothing."""
         responses, native = self._endpoint.api == "responses", self._native(request)
-        limit = "max_output_tokens" if responses else "max_completion_tokens" if self._is_openai else "max_tokens"
+        limit = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         settings: dict[str, Any] = {"store": False} if responses else {"seed": request.seed & _SEED}
-        settings |= {"model": self._endpoint.model, limit: params.max_new_tokens}
+        settings |= {"model": self._endpoint.model, "max_output_tokens" if responses else limit: params.max_new_tokens}
         settings["extra_body"] = self._endpoint.extra_body
-        if params.greedy or params.temperature != 1.0:  # some models know no other than 1, and refuse the setting
-            settings["temperature"] = 0.0 if params.greedy else params.temperature
+        if params.temperature != 1.0 and not params.greedy:  # some models know no other than 1, and refuse the setting
+            settings["temperature"] = params.temperature
+        elif params.greedy and "temperature" not in refused:
+            settings["temperature"] = 0.0
         if native:
-            flat = ({"type": "function", "strict": False, **tool["function"]} for tool in request.tools)
-            settings["tools"] = list(flat if responses else request.tools)
-        chat: list[Any] = calls.messages(request) if native else [dict(message) for message in request.messages]
+            settings["tools"] = calls.offered(request, responses)
+        chat: list[Any] = calls.heard(calls.messages(request) if native else request.messages)
         if responses:
             chat = [*calls.items(chat)]
             return self._client.responses.with_raw_response.create(input=chat, **settings)
@@ -263,11 +294,10 @@ class OpenAIEngine(EngineBase):
         choice = answer.choices[0]
         message, finish = choice.message, choice.finish_reason
         text, most = _text(message.content), _CHARACTERS * params.max_new_tokens
-        named = [call.function for call in message.tool_calls or () if call.type == "function"]
-        called = bool(message.tool_calls or message.function_call)
-        if named and self._native(request):
-            written = [(str(call.name), str(call.arguments)) for call in named]
-            text, called = calls.text_of(request, text, written), False
+        named, native = calls.named(message), self._native(request)
+        called = (_NO_CALLS if self._endpoint.tools == "native" else _CALLS) if message.tool_calls or named else ""
+        if named and native:
+            text, called = calls.text_of(request, text, named), ""
         text = keys.masked(text, self._key)  # which goes into records
         reason = StopReason.LENGTH if finish == "length" or len(text) > most else StopReason.EOS
         if finish == "content_filter":
@@ -277,9 +307,9 @@ class OpenAIEngine(EngineBase):
         if not text and finish in _BROKEN:
             return failure(f"the endpoint gave up on its reply ({finish})", FOREIGN)
         if not text:
-            return self._nothing(reason, _CALLS if called else _SPENT if finish == "length" else _SILENT)
+            return self._nothing(reason, called or (_SPENT if finish == "length" else _SILENT))
         if called:
-            self._notes.tell(_CALLS, f"a reply of '{self._endpoint.model}' has more than text: {_CALLS}")
+            self._notes.tell(called, f"a reply of '{self._endpoint.model}' has more than text: {called}")
         if len(text) > most:
             words = f"has {len(text)} characters where {params.max_new_tokens} tokens were asked for"
             cut = f"It is cut to {most}, {_CHARACTERS} for a token."
@@ -339,51 +369,3 @@ def _text(content: Any) -> str:
         raise TypeError(f"the content is a {type(content).__name__}")
     parts = [part if isinstance(part, dict) else {"type": "text", "text": part} for part in content]
     return "".join(str(part["text"]) for part in parts if part.get("type", "text") in ("text", "output_text"))
-
-
-def _careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:
-    """Makes an HTTP client that keeps a key with its host, and whose requests end: in time, and at a length.
-
-    Args:
-        api: The package ``openai``.
-        timeout: Seconds that an attempt may take, from the connection to the end of the answer.
-        answers: Says whether the endpoint has answered something.
-    """
-
-    class Careful(api.DefaultHttpxClient):
-        def send(self, request: Any, *, stream: bool = False, **options: Any) -> Any:
-            with closing(Deadline(timeout)) as deadline:
-
-                def watch(event: str, about: dict[str, Any]) -> None:
-                    if event.endswith("connect_tcp.complete"):
-                        deadline.watch(about["return_value"].get_extra_info("socket"))
-
-                request.extensions = {**request.extensions, "trace": watch}
-                try:
-                    answer = super().send(request, stream=True, **{**options, "follow_redirects": False})
-                    data = self._whole(request, answer)
-                finally:
-                    if deadline.passed:  # whatever it looks like: a connection that was shut looks like an end
-                        library = sys.modules[type(request).__module__.partition(".")[0]]
-                        raise library.ReadTimeout("no whole answer in time", request=request)
-            dropped = ("content-encoding", "content-length")  # of what came over the wire
-            headers = [(key, value) for key, value in answer.headers.multi_items() if key not in dropped]
-            if answer.status_code == 404 and answers():  # one replica of several that does not serve the model yet
-                headers.append(("x-should-retry", "true"))
-            extensions = {k: v for k, v in answer.extensions.items() if k != "network_stream"}
-            response = type(answer)(answer.status_code, headers=headers, content=data, extensions=extensions)
-            response.request = request
-            return response
-
-        def _whole(self, request: Any, answer: Any) -> bytes:
-            data = bytearray()
-            with closing(answer):
-                for piece in answer.iter_bytes():
-                    data += piece
-                    if len(data) > ANSWER_BYTES:
-                        problem = f"more than {ANSWER_BYTES >> 20} MiB came"
-                        raise api.APIConnectionError(message=problem, request=request)
-            return bytes(data)
-
-    # Each request has a connection of its own: of one that was open before, nobody tells the deadline.
-    return Careful(timeout=timeout, headers={"Connection": "close"})

@@ -59,6 +59,14 @@ def refused(status: int, words: str = "no", **fields: Any) -> Answer:
     return status, {"error": {"message": words, **fields}}
 
 
+def responded(text: str) -> dict[str, Any]:
+    """A text of the Responses API."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    item = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": content}
+    answer = {"id": "r", "object": "response", "created_at": 0, "model": "m", "output": [item], "status": "completed"}
+    return {**answer, "incomplete_details": None, "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+
+
 def only(*texts: str, answer: Answer) -> Callable[[str, dict[str, Any]], Answer]:
     """Answers prompts with these texts so, and others well."""
     return lambda path, body: answer if body["messages"][-1]["content"] in texts else (200, chat("fine"))
@@ -150,8 +158,62 @@ def test_a_setting_that_is_refused_is_no_fault_of_the_prompt(fake: Served) -> No
 
     with closing(engine_of(fake.answering(answer))) as engine:
         assert engine.generate([request()], PARAMS)[0].text == "fine"
-        with pytest.raises(ConfigError, match="temperature does not support 0"):
-            engine.generate([request()], SamplingParams(4, greedy=True))
+        with pytest.raises(ConfigError, match=r"temperature does not support 0.*--temperature 1, which is not sent"):
+            engine.generate([request()], SamplingParams(4, temperature=0.5))
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_reasoning_model_is_asked_in_the_form_that_it_takes(
+    fake: Served, api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    only_one = (
+        "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
+    )
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        if "max_tokens" in body:
+            return refused(400, use, param="max_tokens", code="unsupported_parameter")
+        if "temperature" in body:
+            return refused(400, only_one, param="temperature", code="unsupported_value")
+        return 200, chat("fine") if path.endswith("chat/completions") else responded("fine")
+
+    with closing(engine_of(fake.answering(answer), api=api)) as engine:
+        for _ in range(3):
+            (reply,) = engine.generate([request()], SamplingParams(7, greedy=True))
+            assert reply.text == "fine"
+        bodies = [body for _, body in fake.asked]
+        assert len(bodies) == (5 if api == "chat" else 4)  # learnt by the first
+        assert bodies[-1]["max_completion_tokens" if api == "chat" else "max_output_tokens"] == 7
+        assert engine.generate([request()], PARAMS)[0].text == "fine" and len(fake.asked) == len(bodies) + 1
+        with pytest.raises(ConfigError, match=r"--temperature 1, which is not sent"):
+            engine.generate([request()], SamplingParams(7, temperature=0.7))
+    notes = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert [("max_completion_tokens" in note, "is not greedy" in note) for note in notes] == (
+        [(True, False)] * (api == "chat") + [(False, True)]
+    )
+
+
+def test_what_a_refusal_only_repeats_is_not_learnt(fake: Served) -> None:
+    """The words of a prompt, which an endpoint may repeat, take no setting away."""
+    bad = refused(400, "no answer to: max_completion_tokens and temperature")
+    with closing(engine_of(fake.answering(only("bad", answer=bad)))) as engine:
+        for text, reason in (("bad", StopReason.REFUSED), ("good", StopReason.EOS)):
+            (reply,) = engine.generate([request(text)], SamplingParams(7, greedy=True))
+            assert reply.stop_reason is reason
+        assert fake.asked[-1][1]["temperature"] == 0.0 and "max_tokens" in fake.asked[-1][1]
+
+
+def test_no_empty_reply_is_sent_back(fake: Served) -> None:
+    told = ["Go.", "", "[feedback]\nNothing was said.", " \n", "[feedback]\nAgain.", "Well."]
+    roles = ["user", "assistant"] * 3
+    chat_ = [{"role": role, "content": text} for role, text in zip(roles, told, strict=True)]
+    asked = GenerationRequest("gpt", [], 1, "planner_0", [*chat_, {"role": "user", "content": "So?"}])
+    with closing(engine_of(fake.answering(lambda path, body: (200, chat("fine"))))) as engine:
+        engine.generate([asked], PARAMS)
+    sent = fake.asked[-1][1]["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "user"]
+    assert sent[0]["content"] == "Go.\n\n[feedback]\nNothing was said.\n\n[feedback]\nAgain."
 
 
 def test_a_key_that_is_revoked_ends_the_run_whatever_was_answered(fake: Served) -> None:

@@ -43,6 +43,10 @@ def test_they_are_part_of_what_an_engine_is_and_are_written_as_toml() -> None:
     ("extra", "says"),
     [
         ({"max_tokens": 9}, r"cannot set 'max_tokens'.*--max-new-tokens"),
+        (
+            {"max_completion_tokens": 9},
+            r"--max-new-tokens; where an endpoint refuses max_tokens, it is sent as max_compl",
+        ),
         ({"messages": []}, r"cannot set 'messages'"),
         ({"day": tomllib.loads("d = 2020-01-01")["d"]}, r"cannot be sent as JSON"),
         ({"top_p": float("nan")}, r"cannot be sent as JSON"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +16,7 @@ from marft_algos import check_engine
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.rollout.collector import Collector
-from marft_algos.types import SamplingParams, StopReason
+from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import ToolCall
@@ -50,18 +51,19 @@ def responded(calls: Calls, text: str = "", cut: str = "") -> dict[str, Any]:
     return answer | {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": used}
 
 
-def play(answer: Callable[[str, dict[str, Any]], Answer], env: str = "tools-solo-v0", **settings: Any) -> Any:
+def play(answer: Callable[[str, dict[str, Any]], Answer], seeds: Sequence[int] = (3,), **settings: Any) -> Any:
+    """The episode, or where there are several seeds all of them; and the server."""
     kwargs = settings.pop("env_kwargs", {})
-    with serving(answer) as fake, closing(VectorEnv([lambda: marft_envs.make(env, **kwargs)])) as vec:
+    with serving(answer) as fake, closing(VectorEnv([lambda: marft_envs.make("tools-solo-v0", **kwargs)])) as vec:
         table = {"kind": "openai", "model": "m", "url": fake.url, "retries": 0, "tools": "native", **settings}
         with closing(OpenAIEngine(parse(table))) as engine:
-            (trajectory,) = Collector(vec, None, engine, PARAMS).collect([3])
-        return trajectory.episode, fake
+            episodes = [one.episode for one in Collector(vec, None, engine, PARAMS).collect(list(seeds))]
+        return episodes[0] if len(episodes) == 1 else episodes, fake
 
 
-def expert(env: Any) -> list[list[ToolCall]]:
-    """What solves the problem of seed 3, reply by reply."""
-    env.reset(seed=3)
+def expert(env: Any, seed: int = 3) -> list[list[ToolCall]]:
+    """What solves the problem of a seed, reply by reply."""
+    env.reset(seed=seed)
     replies = []
     while not env.done:
         replies.append(env.task.expert(env.agent_selection))
@@ -113,6 +115,171 @@ def test_malformed_native_calls_are_what_the_model_caused(calls: Calls) -> None:
     assert all("error" in turn.result for turn in episode.turns if turn.result) and episode.turns[0].result
 
 
+def objects(calls: list[ToolCall]) -> list[dict[str, Any]]:
+    return [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
+
+
+def texts(calls: list[ToolCall]) -> list[dict[str, Any]]:
+    return [{"name": call.name, "arguments": json.dumps(dict(call.arguments))} for call in calls]
+
+
+def completed(functions: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
+    """A chat completion whose calls have no type."""
+    answer = chat("", finish="tool_calls")
+    named = [{"id": f"x{i}", "function": function} for i, function in enumerate(functions)]
+    answer["choices"][0]["message"] = {"role": "assistant", "content": None, "tool_calls": named, **fields}
+    return answer
+
+
+def item(function: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": "c", **function, **fields}
+
+
+def output(*items: dict[str, Any]) -> dict[str, Any]:
+    return {**responded([]), "output": list(items)}
+
+
+def spoken(calls: list[ToolCall]) -> str:
+    return "I call. " + "\n".join(f"<tool_call>\n{json.dumps(each)}\n</tool_call>" for each in objects(calls))
+
+
+def blank(calls: list[ToolCall], nothing: Any) -> list[dict[str, Any]]:
+    """Objects, but for calls without arguments."""
+    return [{**each, "arguments": each["arguments"] or nothing} for each in objects(calls)]
+
+
+FORMS: dict[str, tuple[Callable[[list[ToolCall]], Any], Callable[[list[ToolCall]], Any]]] = {
+    "objects": (
+        lambda calls: completed(objects(calls)),
+        lambda calls: output(*map(item, objects(calls))),
+    ),
+    "texts without a type": (
+        lambda calls: completed(texts(calls)),
+        lambda calls: output(*(item(each, type="") for each in texts(calls))),
+    ),
+    "null": (lambda calls: completed(blank(calls, None)), lambda calls: output(*map(item, blank(calls, None)))),
+    "blank": (lambda calls: completed(blank(calls, " \n")), lambda calls: output(*map(item, blank(calls, " \n")))),
+    "in the content, too": (
+        lambda calls: completed(objects(calls), content=spoken(calls)),
+        lambda calls: {**responded([], spoken(calls)), "output": [*responded([], spoken(calls))["output"], *map(item, texts(calls))]},
+    ),
+    "the old form": (
+        lambda calls: completed([], function_call=texts(calls)[0]) if len(calls) == 1 else completed(texts(calls)),
+        lambda calls: output(*({k: v for k, v in item(each).items() if k != "type"} for each in texts(calls))),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", [0, 1], ids=["chat", "responses"])
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_in_every_form_that_servers_write_solve_the_problem(form: str, api: int) -> None:
+    env, plans = marft_envs.make("tools-solo-v0"), dict[str, Iterator[list[ToolCall]]]()
+    for seed in range(8):
+        plan = expert(env, seed)
+        env.reset(seed=seed)
+        plans[env.messages(env.agent_selection)[1]["content"]] = iter(plan)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        return 200, FORMS[form][api](next(plans[(body.get("messages") or body["input"])[1]["content"]]))
+
+    episodes, _ = play(answer, range(8), api=("chat", "responses")[api])
+    assert [episode.success for episode in episodes] == [True] * 8
+    assert not any(episode.metrics.get("malformed") for episode in episodes)
+
+
+@pytest.mark.parametrize(
+    "nothing", [{}, {"arguments": None}, {"arguments": ""}, {"arguments": " \n"}, {"arguments": {}}]
+)
+def test_arguments_that_are_nothing_are_none(nothing: dict[str, Any]) -> None:
+    function = {"name": "list_orders", **nothing}
+    for api, answer in (("chat", completed([function])), ("responses", output(item(function)))):
+        episode, _ = play(lambda path, body, answer=answer: (200, answer), api=api, env_kwargs={"max_turns": 1})
+        assert read(episode.turns[0].text).calls == (ToolCall("list_orders", {}),)
+
+
+def test_a_call_in_content_and_beside_it_runs_once() -> None:
+    calls = [ToolCall("list_orders", {}), ToolCall("get_order", {"order_id": "1"})]
+    episode, _ = play(
+        lambda path, body: (200, completed(objects(calls[:1]), content=spoken(calls))), env_kwargs={"max_turns": 1}
+    )
+    said = read(episode.turns[0].text)
+    assert said.calls == (calls[1], calls[0]) and said.words == "I call."
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"order_id": "1", "order_id": "2"}', {"INVALID_JSON": '{"order_id": "1", "order_id": "2"}'}),
+        ("{", {"INVALID_JSON": "{"}),
+        ("[1]", {"INVALID_JSON": "[1]"}),
+        ('{}}</tool_call><tool_call>{"name": "x"', {"INVALID_JSON": '{}}</tool_call><tool_call>{"name": "x"'}),
+    ],
+)
+def test_a_malformed_call_is_told_of_where_it_was_made(api: str, arguments: str, shown: dict[str, Any]) -> None:
+    """None of the reply is carried out, and each of its calls gets the error."""
+    calls = [("list_orders", "{}"), ("get_order", arguments)]
+    made = said(calls, "Let me see.") if api == "chat" else responded(calls, "Let me see.")
+    episode, fake = play(lambda path, body: (200, made), api=api, env_kwargs={"max_turns": 2})
+    assert "malformed" in episode.turns[0].result and not episode.metrics.get("calls")
+    body = fake.asked[-1][1]
+    if api == "chat":
+        reply, *results = body["messages"][2:]
+        assert reply["content"] == "Let me see." and [call["id"] for call in reply["tool_calls"]] == [
+            result["tool_call_id"] for result in results
+        ]
+        sent = [call["function"] for call in reply["tool_calls"]]
+        told = [result["content"] for result in results]
+    else:
+        sent = [each for each in body["input"] if each.get("type") == "function_call"]
+        told = [each["output"] for each in body["input"] if each.get("type") == "function_call_output"]
+    assert [(each["name"], json.loads(each["arguments"])) for each in sent] == [
+        ("list_orders", {}),
+        ("get_order", shown),
+    ]
+    assert len(told) == 2 and all("malformed" in one for one in told)
+
+
+def test_native_is_not_advised_where_it_is_set(capsys: pytest.CaptureFixture[str]) -> None:
+    custom = completed([])
+    custom["choices"][0]["message"]["tool_calls"] = [
+        {"id": "1", "type": "custom", "custom": {"name": "f", "input": "x"}}
+    ]
+    episode, _ = play(lambda path, body: (200, custom), env_kwargs={"max_turns": 1})
+    why = (episode.turns[0].extras or {})["empty"]
+    assert "none of a function that was sent" in why and "tools =" not in why
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_names_of_tools_are_such_as_endpoints_take(api: str) -> None:
+    names = ["crm.update_contact", "crm_update_contact", "crm/update_contact", "\u00e9" * 70, "\u00e8" * 70, "a b"]
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in names]
+    own = "".join(
+        f'<tool_call>\n{{"name": "{name}", "arguments": {{}}}}\n</tool_call>\n' for name in (*names, "no.such")
+    )
+    told = [("user", "Go."), ("assistant", own), ("user", "[feedback]\n" + "\n".join("1234567"))]
+    asked = GenerationRequest("m", [], 0, "a", [{"role": role, "content": text} for role, text in told], tools)
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        sent = [(tool["function"] if api == "chat" else tool)["name"] for tool in body["tools"]]
+        made = [(name, "{}") for name in sent]
+        return 200, said(made) if api == "chat" else responded(made)
+
+    with serving(answer) as fake:
+        table = {"kind": "openai", "model": "m", "url": fake.url, "tools": "native", "api": api}
+        with closing(OpenAIEngine(parse(table))) as engine:
+            (reply,) = engine.generate([asked], SamplingParams(512))
+    body = fake.asked[-1][1]
+    sent = [(tool["function"] if api == "chat" else tool)["name"] for tool in body["tools"]]
+    assert all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in sent) and len(set(sent)) == len(names)
+    assert sent[1] == names[1] and [call.name for call in read(reply.text).calls] == names
+    if api == "chat":
+        earlier = [call["function"]["name"] for call in body["messages"][1]["tool_calls"]]
+    else:
+        earlier = [each["name"] for each in body["input"] if each.get("type") == "function_call"]
+    assert earlier == [*sent, "no_such"]
+
+
 def test_a_call_that_the_limit_cut_is_malformed_and_cut() -> None:
     episode, _ = play(lambda path, body: (200, said([("get_order", '{"order_')], finish="length")))
     assert "malformed" in episode.turns[0].result
@@ -127,7 +294,6 @@ def test_without_the_switch_nothing_is_sent_and_native_calls_are_empty_replies()
 
 def test_a_conversation_loses_nothing_on_its_way_to_an_endpoint() -> None:
     from marft_algos.engines import calls
-    from marft_algos.types import GenerationRequest
 
     text = 'Two. <tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "b", "arguments": {}}\n</tool_call>'
     tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in "ab"]
