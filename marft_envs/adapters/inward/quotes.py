@@ -15,10 +15,9 @@ from marft_envs.core.types import AgentSpec, TurnRecord, Written
 SHORT = 16
 """Characters; shorter words are no evidence in a system message, and a shorter line, or value, is none of its reply."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OURS = re.compile(r"call_(\d+)_\d+")
 _OPENS = re.compile(r"[\[{]")
 _TRIES, _DEEPEST = 256, 32
-"""Brackets of a text that may turn out to open no JSON, and levels of what they open, before it is read as words."""
+"""Brackets of a text that may open no JSON before it is all words, and most levels of what is JSON."""
 _ESCAPE = re.compile(r"\\(?:[bfnrt]|u[0-9a-fA-F]{4})\Z")
 _DECODE = json.JSONDecoder().raw_decode
 _PLAIN = re.compile("[A-Za-z0-9 ]+")
@@ -36,8 +35,6 @@ class Said(NamedTuple):
     words: str
     values: tuple[str, ...] = ()
     """Texts in what it says in JSON, as arguments of calls or in its words, and the parts of that JSON themselves."""
-    calls: Mapping[str, Any] = {}
-    """Id -> name and arguments."""
 
 
 class Forms(NamedTuple):
@@ -64,6 +61,8 @@ class Quotes:
         self._tags = role_tags(team)
         self._given = frozenset(text.strip() for text in given if text.strip())
         self._forms: dict[str, Forms] = {}
+        self._calls: list[tuple[int, Any]] = []
+        """Of each call its turn, and the call as :func:`_named` has it."""
 
     def read(self, asked: TurnRequest) -> None:
         """Reads a request, against what has been said by then; tags that words forge are harmless in it."""
@@ -76,9 +75,9 @@ class Quotes:
         if asked.tools and asked.choice != "none":
             content, calls = _called(content, asked.tools, turn.index)
             calls = calls if asked.parallel else calls[:1]
-        ids = {call["id"]: _named(call) for call in calls}
+        self._calls += [(turn.index, _named(call)) for call in calls]
         texts = [content, *(call["function"]["arguments"] for call in calls)]
-        self.said.append(Said(turn.agent, content, content.strip(), self._values(texts, asked), ids))
+        self.said.append(Said(turn.agent, content, content.strip(), self._values(texts, asked)))
         extras: Mapping[str, Any] = turn.extras or {}
         message = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         finish = "tool_calls" if calls else "length" if extras.get("stop_reason") == "length" else "stop"
@@ -108,15 +107,9 @@ class Quotes:
 
     def _whole(self, agent: str, message: Mapping[str, Any]) -> int | None:
         """Returns the turn that an assistant's message is: of its call and the call's id, or the agent's own words."""
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            name = str(call.get("id", "")) if isinstance(call, Mapping) else ""
-            ours = _OURS.fullmatch(name)
-            turn = int(ours[1]) if ours is not None else len(self.said)
-            if turn < len(self.said) and name in self.said[turn].calls and self.said[turn].calls[name] == _named(call):
-                return turn
-        if calls or message.get("function_call"):
-            return None
+        if calls := message.get("tool_calls") or message.get("function_call"):
+            sent = [_named(call) for call in calls] if isinstance(calls, list) else []
+            return next((turn for turn, call in self._calls if call in sent), None)
         own = (i for i, said in enumerate(self.said) if said.agent == agent and said.sent == message["content"])
         return max(own, default=None)
 
@@ -241,9 +234,9 @@ def _escaped(text: str, to_ascii: bool) -> str:
 
 
 def _named(call: Mapping[str, Any]) -> Any:
-    """Returns the name of a call and its arguments, however they are written; None: it has none."""
+    """Returns the id of a call, its name and its arguments, however they are written; None: it is no such call."""
     try:
-        return call["function"]["name"], json.loads(call["function"]["arguments"])
+        return call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])
     except (LookupError, TypeError, ValueError, RecursionError):
         return None
 
