@@ -105,8 +105,8 @@ def _message(message: Any) -> ChatMessage:
     words = [_text(part) for part in parts if _kind(part) not in ("tool_call", _RESULT, "reasoning")]
     results = tuple((str(part.get("id")), _result(part)) for part in parts if _kind(part) == _RESULT)
     calls = [part for part in parts if _kind(part) == "tool_call"]
-    given = message.get("tool_calls") or ([message["function_call"]] if message.get("function_call") else ())
-    calls += [{**call, **call.get("function", {})} for call in given]
+    functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
+    calls += [{**call, **call.get("function", {})} for call in functions]
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
         lines.append(written([ToolCall(str(call["name"]), _arguments(call)) for call in calls]))
