@@ -18,7 +18,6 @@ import json
 import pickle
 import random
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +30,7 @@ from safetensors import SafetensorError
 from marft_algos.models import finite
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checksums
-from marft_algos.runs.disk import reading, remove, replacing, writing
+from marft_algos.runs.disk import clear, reading, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
@@ -90,7 +89,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
         for bad in damaged:
             aside = bad.with_name(f"damaged-{bad.name}")
             with writing(aside):
-                shutil.rmtree(aside, ignore_errors=True)
+                remove(aside)
                 bad.rename(aside)
         return path, [f"{what}; it is called damaged-{bad.name} now" for bad, what in damaged.items()]
     checksums.check(next(iter(damaged)))
@@ -153,7 +152,7 @@ def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) 
             if iteration not in kept:
                 remove(step_dir(folder, iteration))
         for leftover in folder.glob(".tmp-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+            clear(leftover)
 
 
 def read_progress(path: Path) -> RunProgress:

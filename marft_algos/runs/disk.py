@@ -16,7 +16,7 @@ import socket
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -91,25 +91,38 @@ def writer(folder: Path) -> tuple[int, str] | None:
 
 def _taken(folder: Path, command: str) -> IO[str]:
     file = (folder / FILE).open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            file.seek(0)
-            message = _refusal(folder, file.read())
-            file.close()
-            raise InUse(message) from None
-        # A file system without locks. To refuse would keep runs off it; to say nothing would hide what may happen.
-        warnings.warn(
-            f"{folder} lies on a file system that cannot lock files ({error.strerror}): see to it that only one process"
-            " writes into the run.",
-            stacklevel=4,
-        )
+    if not lock(file, folder, fcntl.LOCK_NB):
+        file.seek(0)
+        message = _refusal(folder, file.read())
+        file.close()
+        raise InUse(message)
     who = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "command": command}
     file.truncate(0)
     file.write(json.dumps(who))
     file.flush()
     return file
+
+
+def lock(file: IO[str], folder: Path, how: int = 0) -> bool:
+    """Locks an open file; returns whether no other process holds it. Where nothing can be locked, it warns.
+
+    Args:
+        file: The file.
+        folder: What it stands for.
+        how: ``fcntl.LOCK_NB``; else it waits.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | how)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            return False
+        # A file system without locks. To refuse would keep runs off it; to say nothing would hide what may happen.
+        warnings.warn(
+            f"{folder} lies on a file system that cannot lock files ({error.strerror}): see to it that only one process"
+            " writes there.",
+            stacklevel=5,
+        )
+    return True
 
 
 def _refusal(folder: Path, text: str) -> str:
@@ -182,6 +195,14 @@ def mend(path: Path) -> None:
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+_UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
+"""What CIFS, FUSE and the like say where nothing can be synced."""
+_UNSYNCED_FOLDER = (errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM)
+_IN_USE = (
+    *(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ETXTBSY, errno.EACCES, errno.EPERM),
+    *(errno.ESTALE, errno.EXDEV),
+)
+"""What network disks say of what another process has open; the last: of folders of a lower layer of OverlayFS."""
 
 
 @contextmanager
@@ -239,45 +260,96 @@ def write_whole(path: Path, text: str, errors: str = "strict") -> None:
 def replacing(folder: Path) -> Iterator[Path]:
     """Yields an empty folder that takes the place of another one when it is written, and is cleared away if it is not.
 
+    Of a link in that place the link goes, and nothing behind it.
+
     Raises:
         RunError: It cannot be written.
     """
     aside = folder.with_name(f".tmp-{folder.name}")
     with writing(folder):
-        shutil.rmtree(aside, ignore_errors=True)
+        remove(aside)
         aside.mkdir(parents=True)
         try:
             yield aside
             for path in [*aside.rglob("*"), aside]:
                 _fsync(path)
-            if folder.exists():
-                remove(folder)
+            before = _moved(folder)
             aside.rename(folder)
             _fsync(folder.parent)
         finally:
-            shutil.rmtree(aside, ignore_errors=True)  # a half-written one would take what little room is left
+            clear(aside)  # a half-written one would take what little room is left
+    _cleared(before)
 
 
 def remove(folder: Path) -> None:
-    """Deletes a folder so that no half of one is ever taken for a whole."""
-    aside = folder.with_name(f".tmp-old-{folder.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    folder.rename(aside)
-    shutil.rmtree(aside)
+    """Deletes a folder, or a link to one, so that no half of it is ever taken for a whole.
+
+    What is in use elsewhere may have to stay, with a warning: as it is, or as ``.tmp-old-…``, for ``clear``.
+
+    Raises:
+        OSError: It cannot be deleted for another reason.
+    """
+    try:
+        _cleared(_moved(folder))
+    except OSError as error:
+        if error.errno not in _IN_USE:
+            raise
+        warnings.warn(f"{folder} is in use ({error.strerror}), so it stays. It may be deleted by hand.", stacklevel=2)
+
+
+def clear(path: Path) -> bool:
+    """Deletes a folder, or a link to one, as far as it can be; returns whether all of it is gone."""
+    with suppress(OSError):
+        if path.is_symlink():
+            path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+    return not os.path.lexists(path)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copies the files below a folder, and not their rights and times, which not every file system can keep."""
+    for file in (path for path in source.rglob("*") if path.is_file()):
+        (place := target / file.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, place)
+
+
+def _moved(folder: Path) -> Path | None:
+    """Makes room for another folder, and returns where this one is now, if there is something to delete."""
+    if folder.is_symlink():
+        folder.unlink()
+    if not os.path.lexists(folder):
+        return None
+    old = folder.with_name(f".tmp-old-{folder.name}")
+    while not clear(old):  # it could not be deleted the last time, and cannot be now
+        old = old.with_name(f"{old.name}-")
+    return folder.rename(old)
+
+
+def _cleared(old: Path | None) -> None:
+    if old is not None and not clear(old):
+        warnings.warn(f"{old} could not be deleted wholly: a file of it is in use. Delete it later.", stacklevel=3)
 
 
 def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Has the disk write what it was given; where folders, or anything, cannot be synced, nothing was lost by that."""
+    refusals = (*_UNSYNCED, *(_UNSYNCED_FOLDER if path.is_dir() else ()))
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in refusals:
+            raise
 
 
 def _remedy(path: Path, number: int | None) -> str:
     """Says what to do when a path cannot be written."""
     if number in _FORBIDDEN:
         return "Expected a folder that you may write to: choose one with --runs-dir, or change its permissions."
+    if number in _IN_USE and number not in _MISPLACED:
+        return "Another process may have it, or a file in it, open: end that one, and go on: marft train --resume RUN"
     if number in _MISPLACED:
         return "Expected a folder, or room for one, there: choose another --runs-dir or --name."
     there = next(parent for parent in (path, *path.absolute().parents) if parent.exists())

@@ -186,7 +186,7 @@ class RunFolder:
             cls(root)._check_new()
 
     def _check_new(self) -> None:
-        if any(path.name != disk.FILE for path in self.root.iterdir()):
+        if any(not path.name.startswith(".") for path in self.root.iterdir()):
             resume = shlex.join(["marft", "train", "--resume", str(self.root)])
             raise ConfigError(f"'{self.root}' exists already. Go on with it: {resume}. Or choose another --name.")
 

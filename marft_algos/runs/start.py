@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checksums, paths
-from marft_algos.runs.disk import reading, replacing
+from marft_algos.runs.disk import copy, reading, replacing
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -205,7 +204,7 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
     origin = locate(config.start)
     with run.locked(), replacing(run.start) as aside:
         for name in names:
-            shutil.copytree(origin.weights / "policies" / name, aside / "policies" / name)
+            copy(origin.weights / "policies" / name, aside / "policies" / name)
         whose = {"run": str(origin.run.root.absolute()), "checkpoint": origin.weights.name, "policies": list(names)}
         whose |= {"algo": origin.config.algo, "env": origin.config.env}
         (aside / _ORIGIN).write_text(json.dumps(whose, indent=1) + "\n", encoding="utf-8")

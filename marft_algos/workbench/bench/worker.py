@@ -7,12 +7,10 @@ Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other cells ha
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import functools
 import hashlib
 import json
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -27,7 +25,7 @@ from marft_algos.config import trust
 from marft_algos.config.settings import TrainConfig
 from marft_algos.lazy import require_training
 from marft_algos.rollout.panel import whole
-from marft_algos.runs import checkpoint
+from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
@@ -85,7 +83,7 @@ def _cell(root: str, key: str, trusted: bool) -> int:
 def _alone(lock: Path) -> Iterator[None]:
     """Waits until no other process holds this lock, and holds it."""
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        disk.lock(file, lock.parent)
         yield
 
 
@@ -108,7 +106,7 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
     root = Path(config.runs_dir) / config.name
     there = RunFolder(root) if (root / "config.toml").is_file() else None
     if there is None:
-        shutil.rmtree(root, ignore_errors=True)  # killed before it had a configuration
+        disk.remove(root)  # killed before it had a configuration
     with opened(_as_begun(config, there) if there else _begun(config), there) as (trainer, run):
         title, share = f"{config.env} · {config.algo}", functools.partial(trainer.progress.share, config)
         with Display(config.iterations, trainer.progress.iteration, title, share=share) as display:

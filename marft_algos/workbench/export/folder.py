@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from marft_algos.runs.disk import replacing
+from marft_algos.runs.disk import copy, replacing
 from marft_algos.terminal import say
 from marft_algos.workbench.export import bases, card, gguf, team
 from marft_algos.workbench.export.bases import ExportBase
@@ -121,7 +121,7 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[st
     say(f"writing  {policy}")
     (out / policy).mkdir()
     if wanted.whole:
-        shutil.copytree(source, out / policy, dirs_exist_ok=True)
+        copy(source, out / policy)
     else:
         weights, settings = _ADAPTER
         shutil.copyfile(source / weights, out / policy / weights)
