@@ -4,6 +4,7 @@
 * ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
 * ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
 * ``checkpoints/``: complete states, ``step_*/``
+* ``data.json``: hashes of what is trained and evaluated on, compared when the run goes on
 * ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
 * ``lost/``: chunks that ended every worker that they were given to, for ``marft replay``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checksums, paths
-from marft_algos.runs.disk import copy, reading, replacing
+from marft_algos.runs.disk import copy, reading, replacing, write_whole
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -26,6 +27,7 @@ TEAM = (
 )
 """Settings that are the other run's unless they are given."""
 _ORIGIN = "origin.json"
+_DATA = "data.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,52 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
         whose |= {"algo": origin.config.algo, "env": origin.config.env}
         (aside / _ORIGIN).write_text(json.dumps(whose, indent=1) + "\n", encoding="utf-8")
         checksums.write(aside)
+
+
+def check_data(run: RunFolder, config: TrainConfig, data: Mapping[str, Mapping[str, Any]]) -> None:
+    """Compares what a run draws from with what it drew from before, and notes it.
+
+    Args:
+        run: Its folder.
+        config: The settings that it goes on with: with other ``env_kwargs`` it may train on something else.
+        data: Part of the run -> digest of its problems, see :func:`marft_envs.problems.rows.digest`.
+
+    Raises:
+        ConfigError: It has changed; nothing is written.
+        RunError: The folder cannot be written.
+    """
+    file, source, before = run.root / _DATA, getattr(config.algorithm, "demonstrations", ""), dict[str, Any]()
+    found = dict(data) | {"demonstrations": {"name": source, "sha256": checksums.sha256(Path(source))}}
+    if file.is_file():
+        with reading(f"'{file}' cannot be read", "Expected what marft train wrote. Take it away to go on."):
+            before = dict(json.loads(file.read_text(encoding="utf-8")))
+    other = run.config_file.is_file() and configs.load(run.config_file).env_kwargs != config.env_kwargs
+    for part, now in found.items():
+        then = before.get(part) or {}
+        if part == ("training" if other else "") or not (then.get("sha256") and now.get("sha256")):
+            continue
+        if (then["sha256"], then.get("corpus")) != (now["sha256"], now.get("corpus")):
+            again = shlex.join(["marft", "train", "--start", str(run.root)])
+            raise ConfigError(
+                f"What {part} draws from has changed since '{run.root}' began: {_change(then, now, config)}. Nothing"
+                " was trained or written. Put back what was there, and give the same command again; or begin"
+                f" another run with this one's weights: {again}"
+            )
+    if before != found:
+        with run.locked():
+            write_whole(file, json.dumps(found, indent=1) + "\n")
+
+
+def _change(then: Mapping[str, Any], now: Mapping[str, Any], config: TrainConfig) -> str:
+    """Says what is different, as far as it is known."""
+    name = now["name"] or config.env
+    if then["sha256"] == now["sha256"]:
+        return f"the corpus of {name} ({config.env_kwargs.get('corpus', 'its own')}) is another one"
+    if "rows" not in now:
+        return f"the file {name} is another one"
+    differ = [key for key, content in then["some"].items() if now["some"].get(key) != content]
+    first = f"; '{differ[0]}' was another, or is gone" if differ else ""
+    return f"{name} had {then['rows']} rows, and has {now['rows']} now{first}"
 
 
 def record(run: RunFolder) -> str:

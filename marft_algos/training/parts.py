@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, cast
@@ -30,6 +30,7 @@ from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
 from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError
+from marft_envs.problems.rows import digest
 
 
 @dataclass(slots=True)
@@ -47,6 +48,8 @@ class Parts:
     algorithm: Algorithm
     policies: PolicySet
     engine: RolloutEngine
+    data: Mapping[str, Mapping[str, Any]]
+    """What ``training`` and ``evaluation`` draw from, see :func:`marft_envs.problems.rows.digest`."""
     loggers: Sequence[Logger] = ()
     """Beside those that the settings name; they are handed every line of metrics, and closed at the end."""
     demonstrations: Demonstrations | None = None
@@ -106,6 +109,8 @@ def build(
         ExitStack() as undo,
     ):
         problems = setup.problems(config, first, held_out)
+        drawn_from = {"training": first, "evaluation": held_out}
+        data = {name: digest(env.unwrapped.task) for name, env in drawn_from.items()}
         curriculum = setup.curriculum(config, make_env, first, problems)
         followed = tuple(optional(first.unwrapped.task, "followed"))
         spec = resolve(config, first, held_out)
@@ -134,7 +139,8 @@ def build(
         undo.pop_all()
     steps: MakeOptimiser = getattr(policies, "optimiser", LocalOptimiser)
     drawn = pool, curriculum, followed, steps, trunk
-    return Parts(spec, make_env, make_eval_env, problems, algorithm, policies, made, tuple(loggers), shown, *drawn)
+    known = spec, make_env, make_eval_env, problems, algorithm, policies, made, data
+    return Parts(*known, tuple(loggers), shown, *drawn)
 
 
 def _engine(

@@ -46,6 +46,7 @@ class RunState:
     ) -> None:
         self._spec, self._config, self._policies = parts.spec, config, parts.policies
         self._learner, self._critics, self._queue, self._group = learner, critics, queue, group
+        self._data = parts.data
         self._saved = setup.saved_policies(config, parts.policies)
         self.silent = 0.0
         """Seconds between the last sign of life and a restart of the ranks."""
@@ -53,7 +54,13 @@ class RunState:
     def create(self) -> RunFolder:
         """Makes the folder of a new run."""
         setup.take_values(self._spec, self._critics)
-        return seen(lead(self._group, partial(starts.create, self._config, self._spec.local)), self._group)
+        run = seen(lead(self._group, partial(starts.create, self._config, self._spec.local)), self._group)
+        self.check_data(run)
+        return run
+
+    def check_data(self, run: RunFolder) -> None:
+        """Compares what the run draws from with what it began with; see :func:`marft_algos.runs.start.check_data`."""
+        lead(self._group, partial(starts.check_data, run, self._config, self._data))
 
     def begun(self, run: RunFolder) -> bool:
         """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""

@@ -71,8 +71,10 @@ class Trainer:
         (more iterations, say): config.toml follows, once it is certain that the checkpoint fits them.
 
         Raises:
+            ConfigError: What it draws problems from has changed.
             DamagedError: No checkpoint is whole.
         """
+        self.state.check_data(run)
         kept = -1, 0
         if self.state.begun(run):
             self.progress = self.state.load(run)

@@ -7,6 +7,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, overload
 
@@ -17,6 +18,8 @@ from marft_envs.errors import DataError, MissingExtraError
 
 LARGE = 16 << 20
 """Bytes of a file from which on its rows stay there, and are read again when they are asked for."""
+_NAMED = 256
+"""Problems at most of which a digest has a hash each."""
 T = TypeVar("T")
 Places = npt.NDArray[np.int64]
 Make = Callable[[dict[str, Any], int, str], T]
@@ -139,6 +142,10 @@ class Lazy(Sequence[T], Generic[T]):
         places = None if self._places is None else self._places[np.asarray(numbers, np.int64)]
         return Lazy((self.ids[i] for i in numbers), self._make, places)
 
+    def lines(self) -> Iterator[bytes] | None:
+        """Yields the lines of the file as they stand there; None where things are made of their ids."""
+        return None if self._places is None else map(self._make.line, self._places)  # type: ignore[attr-defined]
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Lazy, (self.ids, self._make, self._places)
 
@@ -157,12 +164,15 @@ class _Lines(Generic[T]):
         self._known = _stamp(self._file)
         weakref.finalize(self, os.close, self._file)
 
-    def __call__(self, place: Places) -> T:
-        number, offset, length = map(int, place)
+    def line(self, place: Places) -> bytes:
+        """Returns a line as it stands in the file."""
         if _stamp(self._file) != self._known:
             raise DataError(f"{self._path} has changed since it was read. Begin again with the file as it is.")
-        where = f"{self._path}, line {number}"
-        return self._make(_parsed(os.pread(self._file, length, offset), where), number, where)
+        return os.pread(self._file, int(place[2]), int(place[1]))
+
+    def __call__(self, place: Places) -> T:
+        number, where = int(place[0]), f"{self._path}, line {place[0]}"
+        return self._make(_parsed(self.line(place), where), number, where)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Lines, (self._path, self._make)
@@ -192,6 +202,42 @@ def _lines(path: Path, needs: str) -> Iterator[tuple[int, str, dict[str, Any], i
         raise DataError(f"{path} cannot be read: {error}.") from error
     if not lines:
         raise DataError(f"{path} holds no rows. Expected one {expected} per line.")
+
+
+def digest(task: Any) -> dict[str, Any]:
+    """Returns what tells a task's problems from others: how many, a hash of all, and of some by id.
+
+    What is made of its id is told by its id, and takes no time: of such problems nothing is said.
+    """
+    problems = getattr(task, "problems", None)
+    held = getattr(problems, "_problems", problems)  # of a set
+    listed = isinstance(held, tuple | list)
+    contents = held.lines() if isinstance(held, Lazy) else map(_content, held) if listed else None
+    if contents is None:
+        return {}
+    hashes = [hashlib.sha256(content).hexdigest() for content in contents]
+    ids = held.ids if isinstance(held, Lazy) else [str(getattr(problem, "id", i)) for i, problem in enumerate(held)]
+    lines, corpus = map("{} {}".format, hashes, ids), getattr(task, "corpus", "")
+    every = hashlib.sha256("\n".join(lines).encode(errors="surrogatepass")).hexdigest()
+    some = {ids[i]: hashes[i] for i in range(0, len(ids), len(ids) // _NAMED + 1)}
+    return {"name": getattr(problems, "name", ""), "rows": len(ids), "sha256": every, "some": some, "corpus": corpus}
+
+
+def _content(problem: Any) -> bytes:
+    """Returns all that is known of a problem as JSON, the names of its fields included; of what JSON lacks its type."""
+    try:
+        return json.dumps(problem, default=_parts).encode(errors="surrogatepass")
+    except (TypeError, ValueError, RecursionError):
+        return b""  # what some library made: its id has to do
+
+
+def _parts(value: Any) -> Any:
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    named = [f.name for f in fields(value)] if is_dataclass(value) else getattr(type(value), "model_fields", ())
+    return [type(value).__qualname__, {name: getattr(value, name) for name in named}]
 
 
 def whole(value: Any) -> Any:

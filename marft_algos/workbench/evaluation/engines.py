@@ -50,6 +50,7 @@ def run(options: EvalArguments, argv: list[str]) -> int:
     from marft_algos.training.resolve import resolve
     from marft_algos.training.session import too_long
     from marft_algos.workbench.evaluation import resumable
+    from marft_envs.problems.rows import digest
 
     config, env = settings(options)
     torch.set_num_threads(config.threads)
@@ -58,8 +59,9 @@ def run(options: EvalArguments, argv: list[str]) -> int:
         options.out or f"evals/{config.env.replace('/', '-').replace(':', '-')}-{time.strftime('%Y%m%d-%H%M%S')}"
     )
     make_env = setup.env_factory(config, setup.eval_kwargs(config))
-    problems = _problems(config, setup.started(config.env, make_env))
-    evaluation = resumable.ResumableEvaluation(config, problems, options.samples, folder, env.unwrapped.team)
+    problems = _problems(config, held_out := setup.started(config.env, make_env))
+    known = env.unwrapped.team, digest(held_out.unwrapped.task)
+    evaluation = resumable.ResumableEvaluation(config, problems, options.samples, folder, *known)
     hosting.reach(spec)
     policies = setup.make_policies(spec) if spec.models else None
     renderer = Renderer({}, spec.agents) if policies is None else policies.renderer

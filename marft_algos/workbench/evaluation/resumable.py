@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class ResumableEvaluation:
     """Its folder."""
     team: Sequence[AgentSpec]
     """The agents, with what they are told; it may come from a file that has changed meanwhile."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The digest of what problems are drawn from, a file as well."""
 
     @property
     def panel(self) -> Panel:
@@ -90,6 +92,7 @@ class ResumableEvaluation:
             "starts": hashlib.sha256(starts.encode()).hexdigest()[:16],
             "samples": self.samples,
             "agents": [asdict(agent) for agent in self.team],
+            "data": {key: value for key, value in self.data.items() if key not in ("name", "some")},
         }
 
     def open(self) -> None:
@@ -109,7 +112,8 @@ class ResumableEvaluation:
         now = json.loads(text)
         with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
             # A setting that came after the folder was made had what is its default now.
-            before = json.loads(json.dumps(TrainConfig().table())) | dict(json.loads(file.read_text(encoding="utf-8")))
+            before = json.loads(json.dumps({**TrainConfig().table(), "data": now["data"]}))
+            before |= dict(json.loads(file.read_text(encoding="utf-8")))
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:
             values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"

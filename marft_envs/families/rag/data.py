@@ -57,7 +57,9 @@ def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path 
 def stored(corpus: str, passages: Callable[[], Iterable[Passage]], folder: Path | None = None) -> Index:
     """Opens the index of the corpus of that hash in a folder; None: in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "indexes").expanduser()
-    return Index.at(folder or cache / corpus[:32], corpus, passages)
+    index = Index.at(folder or cache / corpus[:32], corpus, passages)
+    index.corpus = corpus
+    return index
 
 
 def _files(path: Path) -> list[Path]:

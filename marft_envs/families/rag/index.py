@@ -57,6 +57,8 @@ class Index:
 
     def __init__(self, arrays: Mapping[str, Any], folder: Path | None = None) -> None:
         self.arrays, self.folder = dict(arrays), folder
+        self.corpus = ""
+        """A hash of what it was built from, where that lies on disk."""
 
     @classmethod
     def of(cls, passages: Iterable[Passage]) -> Index:

@@ -64,6 +64,7 @@ class RagTask(Drawn[OpenQuestion]):
         self._searchers = [agent.name for agent in team if agent.role == "searcher"]
         self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
         self._found, self._searches, self._last = set[str](), 0, ""
+        self.corpus = search.index.corpus if search.index is not None else ""
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the question ``options["task_id"]``, else draws one."""
