@@ -18,7 +18,7 @@ import pytest
 import marft_envs
 from marft_envs import ConfigError, DataError
 from marft_envs.families.rag.data import Searcher, cut, opened, pieces
-from marft_envs.families.rag.index import K1, QUERY_WORDS, B, Index, Passage, words
+from marft_envs.families.rag.index import K1, QUERY_WORDS, VERSION, B, Index, Passage, words
 from marft_envs.powers import powers
 
 
@@ -101,10 +101,10 @@ def test_an_index_is_built_once_mapped_and_refused_where_it_is_anothers(tmp_path
     with pytest.raises(DataError, match=r"'corpus': 'one'.*expected .*'two'.*Next: rm -r .*index"):
         Index.at(folder, "two", lambda: passages)
     header = folder / "header.json"
-    header.write_text(header.read_text().replace('"version": 1', '"version": 0'))
+    header.write_text(header.read_text().replace(f'"version": {VERSION}', '"version": 0'))
     with pytest.raises(DataError, match="'version': 0"):
         Index.at(folder, "one", lambda: passages)
-    header.write_text(header.read_text().replace('"version": 0', '"version": 1'))
+    header.write_text(header.read_text().replace('"version": 0', f'"version": {VERSION}'))
     (folder / "starts.npy").write_bytes(b"")
     with pytest.raises(DataError, match=r"There is no index in .*Next: rm -r"):
         Index.at(folder, "one", lambda: passages)

@@ -9,14 +9,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
 from marft_envs.families import tables
-from marft_envs.families.rag.index import Index, Passage
+from marft_envs.families.rag.index import VERSION, Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
+from marft_envs.families.rag.words import atoms, ends
 from marft_envs.problems import rows
 from marft_envs.problems.sets import ProblemSet, spread
 from marft_envs.registration import EnvSpec
@@ -57,7 +59,7 @@ def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path 
 def stored(corpus: str, passages: Callable[[], Iterable[Passage]], folder: Path | None = None) -> Index:
     """Opens the index of the corpus of that hash in a folder; None: in the user's cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "indexes").expanduser()
-    index = Index.at(folder or cache / corpus[:32], corpus, passages)
+    index = Index.at(folder or cache / f"{VERSION}-{corpus[:32]}", corpus, passages)
     index.corpus = corpus
     return index
 
@@ -93,17 +95,21 @@ def cut(identity: str, title: str, text: str) -> Iterator[Passage]:
 
 
 def pieces(text: str, most: int) -> list[str]:
-    """Cuts a text at the ends of paragraphs, longer ones at those of sentences, and longer ones anywhere."""
+    """Cuts a text at the ends of paragraphs, longer ones at those of sentences, and longer ones anywhere.
+
+    Args:
+        text: Any.
+        most: Words of a piece; two characters of a script without blanks are one.
+    """
     out: list[list[str]] = []
-    for paragraph in re.split(r"\n\s*\n", text):
-        whole = len(paragraph.split()) <= most
-        for sentence in [paragraph] if whole else re.split(r"(?<=[.!?])\s+", paragraph):
-            said = sentence.split()
-            for unit in (said[i : i + most] for i in range(0, len(said), most)):
+    for paragraph in map(atoms, re.split(r"\n\s*\n", text)):
+        stops = [i for i in range(1, len(paragraph)) if len(paragraph) > most and ends(*paragraph[i - 1 : i + 1])]
+        for sentence in (paragraph[start:stop] for start, stop in pairwise([0, *stops, len(paragraph)])):
+            for unit in (sentence[i : i + most] for i in range(0, len(sentence), most)):
                 if not out or len(out[-1]) + len(unit) > most:
                     out.append([])
                 out[-1] += unit
-    return [" ".join(part) for part in out]
+    return ["".join(part).strip() for part in out]
 
 
 class Searcher:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import re
 import tempfile
 from array import array
 from collections import Counter
@@ -17,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from marft_envs.errors import DataError
+from marft_envs.families.rag.words import pairs, words
 
-VERSION = 1
+VERSION = 2
 """Of what an index holds; another one is not read."""
 K1, B = 1.2, 0.75
 """Lucene's: how soon more of a word counts no more, and how much long passages are discounted."""
 QUERY_WORDS = 64
-"""Different words of a query that are looked up; what an agent says beyond them costs no time."""
-_WORD = re.compile(r"\w+")
+"""Different words of a query that are looked up, of pairs of characters twice as many; more of them cost no time."""
 _ARRAYS = ("words", "starts", "numbers", "weights", "text", "ends")
 
 
@@ -38,11 +37,6 @@ class Passage(NamedTuple):
     def __str__(self) -> str:
         """Returns it as agents read it."""
         return f"[{self.id}] {self.title}: {self.text}" if self.title else f"[{self.id}] {self.text}"
-
-
-def words(text: str) -> list[str]:
-    """Returns the words by which passages are found."""
-    return _WORD.findall(text.casefold())
 
 
 class Index:
@@ -76,7 +70,7 @@ class Index:
             if passage.id in seen:
                 raise DataError(f"The corpus has the id '{passage.id}' twice. Make ids unique.")
             seen.add(passage.id)
-            said = words(f"{passage.title} {passage.text}")
+            said = words(f"{passage.title} {passage.text}", singles=True)
             for word, count in Counter(said).items():
                 hits.extend((known.setdefault(word, len(known)), number, count))
             lengths.append(len(said))
@@ -142,7 +136,7 @@ class Index:
         """Returns the best k passages that have a word of the query, with scores; of equal ones the first."""
         table, starts = self.arrays["words"], self.arrays["starts"]
         scores = np.zeros(len(self), np.float32)
-        for word, count in Counter(words(query)).most_common(QUERY_WORDS):
+        for word, count in Counter(words(query)).most_common(QUERY_WORDS * (1 + pairs(query))):
             hashed = _hash(word)
             place = int(np.searchsorted(table, hashed))
             if place < len(table) and table[place] == hashed:

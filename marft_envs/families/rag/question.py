@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from marft_envs.families.rag.words import apart, plain
+
 _DROPPED = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CITED = re.compile(r"\[([^\[\]]+)\]")
+_PIECE = re.compile(r"#\d+$")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
@@ -29,7 +33,11 @@ class OpenQuestion:
 
 
 def normal(text: str) -> str:
-    """Returns an answer as answers are compared: without case, punctuation, articles and more than one blank."""
+    """Returns an answer as answers are compared: without case, punctuation, articles and more than one blank.
+
+    Characters of scripts without blanks are words of their own.
+    """
+    text = apart(plain(text))
     kept = " ".join(_ARTICLES.sub(" ", text.lower().translate(_DROPPED)).split())
     return kept or " ".join(text.casefold().split())
 
@@ -59,3 +67,13 @@ def _overlap(one: str, other: str) -> float:
 def cited(text: str) -> set[str]:
     """Returns the ids in square brackets."""
     return set(_CITED.findall(text))
+
+
+def composed(name: str) -> str:
+    """Returns the id or title of a document as such are compared: an accent is part of its letter."""
+    return unicodedata.normalize("NFC", name)
+
+
+def names(name: str) -> set[str]:
+    """Returns what a passage's id or title stands for: itself, and the text that it is a piece of (``id#1``)."""
+    return {composed(name), _PIECE.sub("", composed(name))}

@@ -14,7 +14,7 @@ from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.docs.document import boxed
 from marft_envs.families.rag.data import Searcher
-from marft_envs.families.rag.question import OpenQuestion, cited, em, f1, normal, substring
+from marft_envs.families.rag.question import OpenQuestion, cited, composed, em, f1, names, normal, substring
 from marft_envs.families.rag.teams import ROLES
 from marft_envs.problems.sets import Drawn, ProblemSet
 
@@ -96,7 +96,7 @@ class RagTask(Drawn[OpenQuestion]):
         return (turn.text.strip().partition("\n")[0] if box is None else box)[:QUERY].strip()
 
     def _missing(self) -> list[int]:
-        return [i for i, name in enumerate(self.problem.needed) if name not in self._found]
+        return [i for i, name in enumerate(self.problem.needed) if composed(name) not in self._found]
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Searches, pays searchers for what they found of what is needed, and grades an answer."""
@@ -112,7 +112,7 @@ class RagTask(Drawn[OpenQuestion]):
                     why = {"world_error": f"{type(error).__name__}: {error}"}
                     return Outcome(fault="world", stop_reason=reason, info=why)
                 self._searches += 1
-                self._found.update(name for passage in passages for name in (passage.id, passage.title))
+                self._found.update(*(names(name) for passage in passages for name in (passage.id, passage.title)))
                 results[turn.index] = "\n".join(map(str, passages)) or NOTHING
                 if self._recall_reward:
                     share = (missed - len(self._missing())) / len(self.problem.needed)
@@ -127,13 +127,14 @@ class RagTask(Drawn[OpenQuestion]):
         return self._graded("")
 
     def _graded(self, answer: str) -> Outcome:
-        box, needed, named = boxed(answer), self.problem.needed, cited(answer)
+        box, needed = boxed(answer), set(map(composed, self.problem.needed))
+        named = [names(name) for name in cited(answer)]
         scores = {name: score(box or "", self.problem.answers) for name, score in REWARDS.items()}
         metrics = {**scores, "parsed": float(box is not None), "searches": float(self._searches)}
         if needed:
-            right = len(named.intersection(needed))
-            metrics |= {"recall": 1 - len(self._missing()) / len(needed), "cited": right / len(needed)}
-            metrics |= {"cited_precision": right / len(named)} if named else {}
+            right, recall = needed & set[str]().union(*named), 1 - len(self._missing()) / len(self.problem.needed)
+            metrics |= {"recall": recall, "cited": len(right) / len(needed)}
+            metrics |= {"cited_precision": sum(not needed.isdisjoint(n) for n in named) / len(named)} if named else {}
         reward, ends = scores[self._reward], box is not None
         return Outcome(team_reward=reward, success=scores["em"] == 1, terminated=ends, metrics=metrics)
 
