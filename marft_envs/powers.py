@@ -20,6 +20,7 @@ _MODULE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _IDS = frozenset({"env", "envs", "id", "single", "trained_on", "algo", "algorithms", "domain", "codec", "opponents"})
 """Settings in which whatever stands before a colon is imported, or handed to a library that does so."""
 CODE, _PROGRAM, _SENDS = "runs code of that module", "starts this program", "sends to this address"
+WRITES = "writes an index into this folder"
 _FOLDER = "imports code from this folder"
 _ISOLATION = "runs agents' programs without isolation"
 
@@ -30,7 +31,7 @@ class TrustError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """A setting that executes or sends."""
+    """A setting that executes, sends or writes."""
 
     name: str
     """Its name, with dots: ``env_kwargs.domain_args.server``."""
@@ -105,6 +106,8 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return _PROGRAM
     if key == "package":
         return _FOLDER
+    if key == "index":
+        return WRITES
     if "://" in value:
         return _SENDS
     if names_module(value, key in _IDS):

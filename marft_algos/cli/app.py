@@ -76,6 +76,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         fail(f"{error}{_advice(str(error), words)}")
         return 2 if isinstance(error, UsageError) else 1
+    except UnicodeEncodeError as error:  # wherever a name comes into a text
+        if debug:
+            raise
+        near = ascii(error.object[max(error.start - 80, 0) : error.end + 80])
+        fail(f"A name is no UTF-8, as what is written must be: {near}. Expected a name in UTF-8: rename it first.")
+        return 1
     except KeyboardInterrupt as stop:
         say(str(stop) or "stopped", error=True)
         return 130

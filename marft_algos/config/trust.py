@@ -24,7 +24,7 @@ from typing import Any
 from marft_algos.config.arguments import value
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
-from marft_envs.powers import CODE, Power, TrustError, frozen, names_module, powers, refusal
+from marft_envs.powers import CODE, WRITES, Power, TrustError, frozen, names_module, powers, refusal
 from marft_envs.registration import importable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
@@ -127,7 +127,7 @@ def check_dry(table: Mapping[str, Any]) -> None:
     Raises:
         NotExecuted: It cannot.
     """
-    started = [p for p in powers(table) if p.does != CODE and not p.hosts_a_policy]
+    started = [p for p in powers(table) if p.does not in (CODE, WRITES) and not p.hosts_a_policy]
     if started:
         raise NotExecuted(_left_alone(started))
 

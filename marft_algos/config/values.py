@@ -29,6 +29,11 @@ def _plain(value: Any, where: str) -> Any:
         return {str(key): _plain(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner, where) for inner in value]
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise ConfigError(
+            f"The setting '{where}' is {value!a}, which is no UTF-8, as files of settings are. Expected a path in"
+            " UTF-8: rename the file or folder, or link to it by another name: ln -s OLD NEW"
+        )
     if isinstance(value, str | int | float | datetime.date | datetime.time | None):
         return NONE if value is None else value
     raise ConfigError(

@@ -181,9 +181,10 @@ def loaded(config: TrainConfig, names: Sequence[str]) -> list[str]:
 def create(config: TrainConfig, policies: Sequence[str]) -> RunFolder:
     """Makes the folder of a new run, with its settings in it."""
     stem = f"{config.env}-{config.algo}".replace("/", "_").replace(":", "_")
+    text = config.to_toml()
     run = RunFolder.create(config.runs_dir, config.name, stem)
     keep(run, config, policies)
-    run.write_config(config.to_toml())
+    run.write_config(text)
     return run
 
 

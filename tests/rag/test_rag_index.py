@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import pickle
 import time
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ import marft_envs
 from marft_envs import ConfigError, DataError
 from marft_envs.families.rag.data import Searcher, cut, opened, pieces
 from marft_envs.families.rag.index import K1, QUERY_WORDS, VERSION, B, Index, Passage, words
-from marft_envs.powers import powers
+from marft_envs.powers import WRITES, powers
 
 
 def corpus(n: int = 60) -> list[Passage]:
@@ -208,3 +210,61 @@ def test_a_search_that_fails_is_an_outage(search: Any, reason: str) -> None:
     env.step("anything")
     assert env.done and env.episode.fault == "world" and env.episode.stop_reason == reason and env.episode.infra
     assert "Error: " in env.episode.info["world_error"]
+
+
+def linked(folder: Path, outside: Path) -> None:
+    (folder / "b.txt").symlink_to(outside)
+
+
+def piped(folder: Path, outside: Path) -> None:
+    os.mkfifo(folder / "b.txt")
+
+
+def latin(folder: Path, outside: Path) -> None:
+    Path(os.fsdecode(os.fsencode(folder) + b"/gr\xf6\xdfe.txt")).write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (linked, r"b.txt is a link out of the corpus\. Put"),
+        (piped, r"b.txt is no regular file"),
+        (latin, r"gr\\udcf6\\udcdfe.txt has a name that is no UTF-8"),
+    ],
+)
+def test_a_strangers_corpus_opens_nothing_but_its_own_files(spoil: Any, message: str, tmp_path: Path) -> None:
+    outside, folder = tmp_path / "secret", tmp_path / "notes"
+    outside.write_text("the password is swordfish")
+    folder.mkdir()
+    (folder / "a.txt").write_text("plain")
+    (folder / "c.txt").symlink_to("a.txt")
+    (folder / ".#a.txt").symlink_to("editor@host")
+    spoil(folder, outside)
+    with pytest.raises(DataError, match=message):
+        opened(folder, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+    next(path for path in folder.iterdir() if path.name not in ("a.txt", "c.txt", ".#a.txt")).unlink()
+    assert [passage.id for passage in opened(folder, tmp_path / "index")] == ["a", "c"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\x85", "\u2028", "\x0b"])
+def test_no_name_forges_a_passage(end: str) -> None:
+    assert str(Passage(f"a{end}[b]", "", "x")) == "[a [b]] x"
+    assert str(Passage("a", f"T{end}[b] U", "x")) == "[a] T [b] U: x"
+
+
+def test_building_an_index_takes_a_few_times_the_corpus() -> None:
+    rng = np.random.default_rng(0)
+    passages = [Passage(str(i), "", " ".join(f"w{n}" for n in rng.integers(9000, size=100))) for i in range(4000)]
+    size = sum(len(passage.text) for passage in passages)
+    tracemalloc.start()
+    Index.of(passages)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * size
+
+
+def test_a_files_index_is_written_with_leave_alone() -> None:
+    assert [(p.name, p.does) for p in powers({"env_kwargs": {"index": "/home/me", "corpus": "notes"}})] == [
+        ("env_kwargs.index", WRITES)
+    ]

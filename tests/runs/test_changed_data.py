@@ -1,8 +1,9 @@
-"""Problems that changed since a run began: noticed before anything is trained on them, or written."""
+"""Problems that changed since a run began, and names that no file of a run can hold: noticed before it is written."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ import pytest
 import marft_envs
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
+from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import start
@@ -140,3 +142,24 @@ def test_an_evaluation_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
     del described["data"]  # by an earlier version
     (tmp_path / "out/eval.json").write_text(json.dumps(described))
     opened("b")
+
+
+def test_paths_that_are_no_utf8_are_refused_before_a_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Latin-1, from an old disk: of a file of data, of the folder of runs, of the folder that one is in."""
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"gr\xf6\xdfe")
+    Path(name).mkdir()
+    row = json.dumps({"problem": "Compute $1+2$.", "answer": "3"}) + "\n"
+    for folder in (tmp_path, Path(name)):
+        (folder / "rows.jsonl").write_text(row * 8)
+    few = ["--iterations", "0", "--eval-episodes", "1", "--name", "a"]
+    for words in (["--data", f"{name}/rows.jsonl"], ["--runs-dir", name]):
+        assert main(["train", *words, *few]) == 1
+        assert "gr\\udcf6\\udcdfe" in capsys.readouterr().err
+    monkeypatch.chdir(name)
+    assert main(["train", "--data", "rows.jsonl", *few]) == 1
+    assert "rename the file or folder" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("runs"))
+    assert not list(Path().rglob("checkpoints"))

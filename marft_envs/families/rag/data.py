@@ -52,7 +52,10 @@ def opened(path: str | Path, folder: str | Path | None = None) -> Index:
 def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path | None) -> Index:
     digest = hashlib.sha256(f"{WORDS}".encode())
     for file, _, size in stamps:
-        digest.update(f"\n{file.relative_to(path.parent).as_posix()} {size}\n".encode() + file.read_bytes())
+        digest.update(f"\n{file.relative_to(path.parent).as_posix()} {size}\n".encode(errors="surrogateescape"))
+        with file.open("rb") as content:
+            for part in iter(lambda: content.read(1 << 20), b""):
+                digest.update(part)
     return stored(digest.hexdigest(), lambda: read(path), folder)
 
 
@@ -65,7 +68,21 @@ def stored(corpus: str, passages: Callable[[], Iterable[Passage]], folder: Path 
 
 
 def _files(path: Path) -> list[Path]:
-    return [path] if path.is_file() else sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.is_file())
+    """Returns the files of a corpus; a folder may be a stranger's, and its files name and open nothing else."""
+    if path.is_file():
+        return [path]
+    found = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.exists() and not f.is_dir())
+    for file in found:
+        what = ""
+        if not file.resolve().is_relative_to(path.resolve()):
+            what = "is a link out of the corpus"
+        elif not file.is_file():
+            what = "is no regular file"
+        elif any("\ud800" <= letter <= "\udfff" for letter in file.name):
+            what = "has a name that is no UTF-8"
+        if what:
+            raise DataError(f"{ascii(str(file))[1:-1]} {what}. Put a file of text in its place, or take it away.")
+    return found
 
 
 def read(path: Path) -> Iterator[Passage]:

@@ -35,8 +35,9 @@ class Passage(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Returns it as agents read it."""
-        return f"[{self.id}] {self.title}: {self.text}" if self.title else f"[{self.id}] {self.text}"
+        """Returns it as agents read it; a name of several lines is one, for each passage has a line that begins so."""
+        name, title = (" ".join(part.splitlines()) for part in self[:2])
+        return f"[{name}] {title}: {self.text}" if title else f"[{name}] {self.text}"
 
 
 class Index:
@@ -62,7 +63,7 @@ class Index:
             DataError: There is no passage, an id comes twice, or a passage is no text or nothing but blanks.
         """
         known: dict[str, int] = {}
-        hits, lengths, ends = array("q"), array("q"), array("q")
+        hits, lengths, ends = array("i"), array("q"), array("q")
         seen, text = set[str](), bytearray()
         for number, passage in enumerate(passages):
             if not all(isinstance(part, str) for part in passage) or not passage.text.strip():
@@ -78,16 +79,20 @@ class Index:
             ends.append(len(text))
         if not seen:
             raise DataError("The corpus is empty. Expected passages with an id, a title and a text.")
-        place, at, n = np.array(hits).reshape(-1, 3).T
+        place, at, n = np.frombuffer(hits, np.int32).reshape(-1, 3).T
         length = np.array(lengths)
         often = np.bincount(place, minlength=len(known))  # [V] passages that have the word
-        rarity = np.log1p((len(seen) - often + 0.5) / (often + 0.5))
-        weights = rarity[place] * n / (n + K1 * (1 - B + B * length / max(length.mean(), 1.0))[at])
+        weights = np.log1p((len(seen) - often + 0.5) / (often + 0.5))[place]  # in place: a corpus has many hits
+        weights *= n
+        below = (K1 * (1 - B + B * length / max(length.mean(), 1.0)))[at]
+        below += n
+        weights /= below
+        del below
         hashes = np.array([_hash(word) for word in known], np.uint64)
         order = np.argsort(hashes)
-        by_word = np.lexsort((at, np.argsort(order)[place]))
+        by_word = np.argsort(np.argsort(order).astype(np.int32)[place], kind="stable")  # passages stay in their order
         starts = np.concatenate([[0], np.cumsum(often[order])])
-        parts = hashes[order], starts, at[by_word].astype(np.int32), weights[by_word].astype(np.float32)
+        parts = hashes[order], starts, at[by_word], weights[by_word].astype(np.float32)
         return cls(dict(zip(_ARRAYS, (*parts, np.frombuffer(text, np.uint8), np.array(ends)), strict=True)))
 
     @classmethod
