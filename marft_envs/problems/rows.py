@@ -210,7 +210,7 @@ def digest(task: Any) -> dict[str, Any]:
     What is made of its id is told by its id, and takes no time: of such problems nothing is said.
     """
     problems = getattr(task, "problems", None)
-    held = getattr(problems, "_problems", problems)  # of a set
+    held: Any = getattr(problems, "_problems", problems)  # of a set
     listed = isinstance(held, tuple | list)
     contents = held.lines() if isinstance(held, Lazy) else map(_content, held) if listed else None
     if contents is None:
