@@ -265,6 +265,6 @@ def test_building_an_index_takes_a_few_times_the_corpus() -> None:
 
 
 def test_a_files_index_is_written_with_leave_alone() -> None:
-    assert [(p.name, p.does) for p in powers({"env_kwargs": {"index": "/home/me", "corpus": "notes"}})] == [
+    assert [(p.name, p.does) for p in powers({"env_kwargs": {"index": "elsewhere", "corpus": "notes"}})] == [
         ("env_kwargs.index", WRITES)
     ]
