@@ -260,13 +260,14 @@ class Run:
         import safetensors.torch
 
         from marft_algos.ranks import alike
-        from marft_algos.runs import checkpoint, checksums
+        from marft_algos.runs import checkpoint
+        from marft_envs import artefacts
 
         if self.iteration != ITERATIONS:
             raise StageError(f"A training has ended after iteration {self.iteration} of {ITERATIONS}:\n{self.said()}")
         path = checkpoint.pick(self.root / "checkpoints")
         state = checkpoint.load_state(path)
-        checksums.check(path, "policies")
+        artefacts.check(path, "policies")
         files = sorted((path / "policies").rglob("*.safetensors"))
         adapters = {str(file.relative_to(path)): safetensors.torch.load_file(file) for file in files}
         return alike.digest([adapters, state["learner"], state["critics"]])

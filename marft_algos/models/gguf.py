@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.terminal import say
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError, MissingExtraError, did_you_mean, install_command
 
 MAGIC = b"GGUF"
@@ -110,7 +111,7 @@ def converted(file: Path) -> Path:
             f"'{file}' is no GGUF file: it does not begin with {MAGIC.decode()}. Download it again, or name the model"
             " in Hugging Face format."
         )
-    folder = cache_folder() / f"{file.stem}-{_digest(file)[:12]}"
+    folder = cache_folder() / f"{file.stem}-{digest(file)[:12]}"
     if (folder / "config.json").is_file():
         return folder
     if importlib.util.find_spec("gguf") is None:
@@ -118,6 +119,7 @@ def converted(file: Path) -> Path:
     say(f"converting {file.name} once, into {folder}", error=True)
     with _making(folder) as work:
         _convert(file, work)
+        artefacts.write(work)
         with contextlib.suppress(OSError):  # somebody else's is there already, and is the same
             work.rename(folder)
     return folder
@@ -176,7 +178,7 @@ def _convert(file: Path, folder: Path) -> None:
         place.unlink()
 
 
-def _digest(file: Path) -> str:
+def digest(file: Path) -> str:
     """Returns a hash of the file's size and of samples of it: a whole one would take seconds at every start.
 
     Every tensor of a checkpoint that was trained on differs, so samples tell files apart.

@@ -26,12 +26,13 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from marft_algos.models import DATE, EMBEDDED, attention, embedded_path, gguf
+from marft_algos.models import DATE, EMBEDDED, attention, embedded_path, finite, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.layers import move_all_but_layers
 from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
 from marft_algos.models.switches import fused_passes
 from marft_algos.ranks.group import local_rank
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
@@ -113,8 +114,8 @@ def pick_device(device: str) -> torch.device:
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """Resolves ``auto | fp32 | bf16``; ``auto`` is bf16 on a GPU, fp32 on a CPU (many have no bf16)."""
-    names = {"auto": torch.bfloat16 if device.type == "cuda" else torch.float32}
-    names |= {"fp32": torch.float32, "bf16": torch.bfloat16}
+    names = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    names["auto"] = names["bf16" if device.type == "cuda" else "fp32"]
     if dtype not in names:
         raise ConfigError(f"Unknown dtype '{dtype}'. {did_you_mean(dtype, names)}")
     return names[dtype]
@@ -185,6 +186,7 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
         ConfigError: not found, hub out of reach, no chat template or an unsuitable one.
     """
     location, settings = locate(spec), settings or ModelSettings()
+    artefacts.check_around(Path(location), ".json", ".jinja", ".model", ".txt")
     with read(spec):
         tokenizer, described = load_tokenizer(location), AutoConfig.from_pretrained(location, trust_remote_code=False)
         own = generation(location, described)
@@ -241,12 +243,11 @@ def load_base(
     location, settings = locate(spec), settings or ModelSettings()
     options = {} if settings.quantize == "none" else _four_bits(settings.quantize, dtype, device)
     chat = load_chat(spec, settings)
-    told: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # _check_whole tells of both
+    artefacts.check_around(Path(location), ".safetensors", ".bin")
+    told: dict[str, Any] = {**options, "output_loading_info": True, "ignore_mismatched_sizes": True}
     stored = torch.float32 if trainable else dtype
-    with read(spec), _without_bars():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            location, dtype=stored, trust_remote_code=False, **options, **told
-        )
+    with read(spec), _without_bars():  # _check_whole tells of what is missing, and of what does not fit
+        loaded: Any = AutoModelForCausalLM.from_pretrained(location, dtype=stored, trust_remote_code=False, **told)
     model, found = loaded
     _check_whole(spec, found)
     _freed(model)
@@ -381,6 +382,7 @@ def _chat(spec: str, tokenizer: Any, settings: ModelSettings) -> Chat:
 @torch.no_grad()
 def _check_head(spec: str, model: PreTrainedModel) -> None:
     """Scoring applies the output head to chosen positions: it must be all there is between trunk and logits."""
+    finite.check_model(model, spec)
     ids = torch.tensor([[0, 1]], device=model.device)
     expected = model(input_ids=ids).logits
     never = expected == -torch.inf  # tokens that a head lets nobody say, such as padding of the vocabulary

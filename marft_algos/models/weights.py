@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 from transformers import PreTrainedModel
@@ -23,10 +21,10 @@ from transformers import PreTrainedModel
 from marft_algos import seeds
 from marft_algos.models.layers import share
 from marft_algos.models.loading import BaseModel, ModelSettings, load_base
+from marft_algos.models.saved import SETTINGS, WEIGHTS, LoraSettings, check_adapter, read_tensors
 from marft_algos.models.scoring import head_of
 from marft_algos.models.switches import fused_passes
-from marft_algos.ranges import COUNT, Settings
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 
 Trunk = Callable[..., Any]
 """Runs a model without its head: keyword arguments of ``forward`` -> output with ``last_hidden_state``."""
@@ -34,19 +32,6 @@ Trunk = Callable[..., Any]
 SMALL_MODEL = 20_000_000
 """Parameters up to which float32 adapters are added to the weights before the forward pass: LoRA's thin products
 cost a small model more than they save (prefill 1.9 times faster without them), and in float32 nothing is lost."""
-_FILE, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-
-
-@dataclass(frozen=True)
-class LoraSettings(Settings):
-    """Shape of every adapter. There is no dropout: it would move the first minibatch's ratio away from 1."""
-
-    r: Annotated[int, COUNT] = 8
-    """Rank. Released code: 8."""
-    alpha: Annotated[int, COUNT] = 16
-    """Scale: the adapter counts alpha / r times. Released code: 16."""
-    targets: str | tuple[str, ...] = "all-linear"
-    """Names of the layers that get an adapter, or ``all-linear`` (every linear layer but the output head)."""
 
 
 @dataclass(slots=True)
@@ -106,99 +91,39 @@ class Weights:
             self.model.save_pretrained(folder, max_shard_size="1TB")  # one file, so that load finds it
             self.base.chat.tokenizer.save_pretrained(folder)
             return
-        save_file({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, folder / _FILE)
-        self.peft.peft_config[self.adapter].save_pretrained(str(folder))
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.tensors.items()}, folder / WEIGHTS)
+        described = self.peft.peft_config[self.adapter].to_dict()
+        described |= {key: sorted(value) for key, value in described.items() if isinstance(value, set)}  # always alike
+        (folder / SETTINGS).write_text(json.dumps(described, indent=2, sort_keys=True))
 
     def load(self, folder: Path) -> None:
         """Reads what ``save`` or peft wrote."""
         if self.peft is None:
-            self.copy_from(_tensors(folder, "model.safetensors"), f"'{folder}'")
+            self.copy_from(read_tensors(folder, "model.safetensors"), f"'{folder}'")
             return
-        lora: Any = self.peft.peft_config[self.adapter]
-        base = check_adapter(folder, LoraSettings(lora.r, lora.lora_alpha))
-        self.copy_from(_tensors(folder, _FILE), f"'{folder}'{f' (an adapter of {base!r})' if base else ''}")
+        lora, places = self.peft.peft_config[self.adapter], (self.base.spec, self.base.model.name_or_path)
+        base = check_adapter(folder, LoraSettings(lora.r, lora.lora_alpha), *filter(None, places))
+        saved = read_tensors(folder, WEIGHTS)
+        self.copy_from(saved, f"'{folder}'{f' (an adapter of {base!r})' if base else ''}")
 
     def copy_from(self, saved: Mapping[str, Tensor], source: str) -> None:
         """Overwrites the tensors in place: they stay trainable, and optimisers keep hold of them."""
         tensors = self.tensors
-        wrong = sorted(tensors.keys() ^ saved.keys())
-        wrong += [name for name in tensors.keys() & saved.keys() if tensors[name].shape != saved[name].shape]
+        shapes = [{name: list(tensor.shape) for name, tensor in table.items()} for table in (tensors, saved)]
+        wrong = sorted(name for name in tensors.keys() | saved.keys() if shapes[0].get(name) != shapes[1].get(name))
         if wrong:
+            mine, theirs = (
+                {name.split(".lora_")[0].rpartition(".")[2] for name in s if ".lora_" in name} for s in shapes
+            )
+            layers = f" Type: --lora-targets {' '.join(sorted(theirs))}" if theirs and theirs != mine else ""
+            here, there = (table.get(wrong[0], "not there") for table in shapes)
             raise ConfigError(
-                f"The weights in {source} do not fit: '{wrong[0]}' is missing, unknown or of another shape. Expected"
-                " the base model, policies and LoRA settings they were trained with."
+                f"The weights in {source} do not fit: '{wrong[0]}' is {there} in them, and {here} in the model."
+                f" Expected the base model, policies and LoRA settings they were trained with.{layers}"
             )
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(saved[name])
-
-
-def check_adapter(folder: Path, lora: LoraSettings) -> str:
-    """Checks that a saved adapter is there, and counts as much here as where it was trained; no weights are read.
-
-    Returns:
-        The name of its base model; empty if it is not known.
-
-    Raises:
-        ConfigError: There is none, or one of another rank or scale.
-    """
-    _file(folder, _FILE)
-    if not (folder / _SETTINGS).is_file():
-        return ""
-    try:
-        described = dict(json.loads((folder / _SETTINGS).read_text(encoding="utf-8")))
-        r, alpha = int(described["r"]), float(described["lora_alpha"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"'{folder / _SETTINGS}' cannot be read: {error!r}. Expected what peft writes.") from error
-    if kind := next((kind for kind in ("use_dora", "use_rslora") if described.get(kind)), ""):
-        raise ConfigError(
-            f"The adapter in '{folder}' has {kind}, which is not supported. Expected a plain LoRA adapter."
-        )
-    if (r, alpha) != (lora.r, lora.alpha):
-        raise ConfigError(
-            f"The adapter in '{folder}' has rank {r} and alpha {alpha:g}; here they are {lora.r} and {lora.alpha}."
-            f" Type: --lora-r {r} --lora-alpha {alpha:g}"
-        )
-    return str(described.get("base_model_name_or_path") or "")
-
-
-def check_saved(folder: Path, lora: LoraSettings | None) -> None:
-    """Checks that a saved policy can be read whole.
-
-    Args:
-        folder: Of the policy.
-        lora: The adapter's shape; None for one that is a whole model.
-
-    Raises:
-        ConfigError: It cannot, or is another adapter.
-    """
-    if lora is not None:
-        check_adapter(folder, lora)
-    _tensors(folder, "model.safetensors" if lora is None else _FILE)
-
-
-def _file(folder: Path, name: str) -> Path:
-    """Returns a file of saved weights, or says where some are."""
-    if not (folder / name).is_file():
-        places = ("../*", "policies/*", "checkpoints/*/policies/*")
-        near = [str(Path(os.path.normpath(file.parent))) for at in places for file in folder.glob(f"{at}/{name}")]
-        raise ConfigError(
-            f"There is no {name} in '{folder}'. Expected the folder of one saved policy."
-            f" {did_you_mean(str(folder), near)}"
-        )
-    return folder / name
-
-
-def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
-    """Reads saved weights."""
-    file = _file(folder, name)
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(
-            f"The weights in '{file}' cannot be read: {error}. The file is damaged, or cut: copy it again, or choose"
-            " another checkpoint."
-        ) from error
 
 
 class _MergedLora:

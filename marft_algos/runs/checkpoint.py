@@ -5,7 +5,7 @@
       state.pt           value heads, optimisers, random states, episodes that wait to be learnt from; loaded with
                          ``weights_only=True``
       state.json         iteration, version, position in metrics.jsonl, best evaluation
-      SHA256SUMS         checksums of all these files; whoever reads one compares it (:mod:`.checksums`)
+      SHA256SUMS         checksums of all these files; whoever reads one compares it (:mod:`marft_envs.artefacts`)
 
 A run samples by stateless seeds (run seed, iteration, episode, turn), so these are the only things that an iteration
 hands to the next. The global random states are kept too: tasks or models of users may draw from them.
@@ -29,9 +29,9 @@ from safetensors import SafetensorError
 
 from marft_algos.models import finite
 from marft_algos.models.policy import PolicySet
-from marft_algos.runs import checksums
 from marft_algos.runs.disk import clear, reading, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 
 FORMAT = 1
@@ -83,7 +83,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
     damaged: dict[Path, str] = {}
     for iteration in reversed(steps(folder)):
         path = step_dir(folder, iteration)
-        if what := checksums.damage(path):
+        if what := artefacts.damage(path):
             damaged[path] = what
             continue
         for bad in damaged:
@@ -92,7 +92,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
                 remove(aside)
                 bad.rename(aside)
         return path, [f"{what}; it is called damaged-{bad.name} now" for bad, what in damaged.items()]
-    checksums.check(next(iter(damaged)))
+    artefacts.check(next(iter(damaged)))
     raise AssertionError("a checkpoint was damaged, and is whole now")
 
 
@@ -126,7 +126,7 @@ def save(
         torch.save({**state, "ahead": list(ahead), "random": _random_state()}, aside / "state.pt")
         described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
         (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
-        checksums.write(aside)
+        artefacts.write(aside)
     return target
 
 
@@ -161,7 +161,7 @@ def read_progress(path: Path) -> RunProgress:
     Raises:
         ConfigError: Damaged, unreadable, or of another format.
     """
-    checksums.check(path, "state.json")
+    artefacts.check(path, "state.json")
     with reading(f"The checkpoint {path} cannot be read", "Move it away, or choose another: --checkpoint"):
         described = json.loads((path / "state.json").read_text())
         if described.pop("format") != FORMAT:
@@ -181,7 +181,7 @@ def check_policies(path: Path, names: Sequence[str]) -> None:
         if name not in there:
             raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
     if names:
-        checksums.check(path, *(f"policies/{name}" for name in names))
+        artefacts.check(path, *(f"policies/{name}" for name in names))
 
 
 def load_policies(path: Path, policies: PolicySet, names: Sequence[str]) -> None:
@@ -217,7 +217,7 @@ def load_values(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    checksums.check(path, "state.pt")
+    artefacts.check(path, "state.pt")
     try:
         state: dict[str, Any] = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
@@ -226,6 +226,9 @@ def _read_state(path: Path) -> dict[str, Any]:
             f"The checkpoint {path} cannot be read: {why}. Its files are damaged, or cut. Move it away, and the same"
             f" command takes the one before; or begin another run with its weights: marft train --start {path}"
         ) from error
+    numbers = {key: value for key, value in state.items() if key not in ("ahead", "random")}
+    then = f"Go on from an earlier checkpoint, or begin with the weights alone: marft train --start {path}"
+    finite.check_read(numbers, f"'{path / 'state.pt'}'", then)
     return state
 
 

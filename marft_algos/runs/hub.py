@@ -13,15 +13,15 @@ from typing import Literal
 
 from marft_algos.config import trust, values
 from marft_algos.lazy import require_training
-from marft_algos.runs import checksums
 from marft_algos.terminal import say
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError
 
 Kind = Literal["team", "adapter"]
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*?)(?:@([\w][\w./-]*))?")
 _DATA = ("safetensors", "json", "jinja", "model", "txt")
 _WANTED: dict[Kind, list[str]] = {
-    "team": ["config.toml", *(f"checkpoints/step_*{end}" for end in (*(f".{d}" for d in _DATA), checksums.FILE))],
+    "team": ["config.toml", *(f"checkpoints/step_*{end}" for end in (*(f".{d}" for d in _DATA), artefacts.FILE))],
     "adapter": ["adapter_model.safetensors", "adapter_config.json"],
 }
 _WRITES = {
@@ -90,7 +90,11 @@ def _fetched(spec: str, name: str, revision: str | None, kind: Kind) -> Path:
     try:
         return Path(
             snapshot_download(
-                name, revision=revision, allow_patterns=_WANTED[kind], local_files_only=dry, library_name="marft"
+                name,
+                revision=revision,
+                allow_patterns=[*_WANTED[kind], artefacts.FILE],
+                local_files_only=dry,
+                library_name="marft",
             )
         )
     except hub.GatedRepoError as error:
@@ -129,7 +133,7 @@ def _check(folder: Path, spec: str, kind: Kind) -> None:
         raise ConfigError(f"'{spec}' on the hub lacks {', '.join(lacking)}. Expected {_WRITES[kind]}.{other}")
     for file in folder.rglob("*.safetensors"):
         blob = file.resolve()
-        if _SHA256.fullmatch(blob.name) and blob.name != checksums.sha256(blob):
+        if _SHA256.fullmatch(blob.name) and blob.name != artefacts.sha256(blob):
             raise ConfigError(
                 f"'{file}' is not what the hub sent: the copy in the cache is damaged. Delete {blob}, and give the same"
                 " command again."

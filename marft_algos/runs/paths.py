@@ -13,6 +13,7 @@ from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.runs.folder import RunFolder
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError
 
 
@@ -50,8 +51,9 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
         replaced: Settings that the caller will replace: what they name need not be there.
 
     Raises:
-        ConfigError: A model's folder is gone.
+        ConfigError: A model's folder is gone, or an export's settings are not what was written.
     """
+    artefacts.check_around(run.root, run.config_file.name)
     config = configs.load(run.config_file)
     if config.start and (kept := run.start / "policies").is_dir():
         config = config.changed(start=os.path.abspath(kept.parent))

@@ -13,9 +13,10 @@ from typing import Any
 from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import checksums, paths
+from marft_algos.runs import paths
 from marft_algos.runs.disk import copy, reading, replacing, write_whole
 from marft_algos.runs.folder import RunFolder
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError
 
 _MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
@@ -199,19 +200,21 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
         names: Its policies with weights here.
 
     Raises:
+        DamagedError: They are not what was saved.
         RunError: They cannot be written.
     """
     names = loaded(config, names)
     if not names:
         return
     origin = locate(config.start)
+    artefacts.check(origin.weights, *(f"policies/{name}" for name in names))
     with run.locked(), replacing(run.start) as aside:
         for name in names:
             copy(origin.weights / "policies" / name, aside / "policies" / name)
         whose = {"run": str(origin.run.root.absolute()), "checkpoint": origin.weights.name, "policies": list(names)}
         whose |= {"algo": origin.config.algo, "env": origin.config.env}
         (aside / _ORIGIN).write_text(json.dumps(whose, indent=1) + "\n", encoding="utf-8")
-        checksums.write(aside)
+        artefacts.write(aside)
 
 
 def check_data(run: RunFolder, config: TrainConfig, data: Mapping[str, Mapping[str, Any]]) -> None:
@@ -227,7 +230,7 @@ def check_data(run: RunFolder, config: TrainConfig, data: Mapping[str, Mapping[s
         RunError: The folder cannot be written.
     """
     file, source, before = run.root / _DATA, getattr(config.algorithm, "demonstrations", ""), dict[str, Any]()
-    found = dict(data) | {"demonstrations": {"name": source, "sha256": checksums.sha256(Path(source))}}
+    found = dict(data) | {"demonstrations": {"name": source, "sha256": artefacts.sha256(Path(source))}}
     if file.is_file():
         with reading(f"'{file}' cannot be read", "Expected what marft train wrote. Take it away to go on."):
             before = dict(json.loads(file.read_text(encoding="utf-8")))

@@ -20,7 +20,8 @@ from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint, tinker
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.assignment import assign, base_specs, check_known, played
-from marft_algos.models.weights import LoraSettings, check_adapter
+from marft_algos.models.loading import locate
+from marft_algos.models.saved import LoraSettings, check_adapter
 from marft_algos.rollout import selfplay
 from marft_algos.runs import start
 from marft_algos.types import SamplingParams
@@ -129,12 +130,12 @@ def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None, 
     check_known(config.frozen, known, "frozen")
     check_known(config.adapters, known, "adapters")
     _check_hosted(config, endpoints, training)
-    if not config.full_finetune:
-        for folder in config.adapters.values():
-            check_adapter(Path(folder), LoraSettings(config.lora_r, config.lora_alpha))
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local) if local else {}
+    for policy, folder in config.adapters.items() if not config.full_finetune else ():
+        base = models[policy]
+        check_adapter(Path(folder), LoraSettings(config.lora_r, config.lora_alpha), base, locate(base))
     start.check(config, models, agents)
     models |= {name: models[policy] for name, policy in past.items()}
     facts = _facts(config, env, agents, endpoints)

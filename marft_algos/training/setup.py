@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import marft_envs
@@ -25,7 +24,7 @@ from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import OutageError, Panel, ProblemSplit, TaskError
 from marft_algos.rollout.preferences import Preferences
-from marft_algos.runs import checkpoint, checksums, start
+from marft_algos.runs import checkpoint, start
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import SamplingParams
 from marft_envs import FlexEnv
@@ -200,7 +199,6 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
     if begun := start.loaded(config, spec.local):
         checkpoint.load_policies(start.locate(config.start).weights, policies, begun)
     for policy, folder in config.adapters.items():
-        checksums.check_around(Path(folder))
         policies.load_adapter(policy, folder)
     for past, policy in spec.past.items():
         if policy in (*begun, *config.adapters):

@@ -20,7 +20,7 @@ from marft_algos.models.critic import Critics
 from marft_algos.ranks.group import Alone, RankGroup, lead, restarts
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.panel import StoppedError
-from marft_algos.runs import checkpoint, checksums, loggers, report
+from marft_algos.runs import checkpoint, loggers, report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
@@ -31,6 +31,7 @@ from marft_algos.training.evaluate import Evaluator
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.session import TrainingSession
 from marft_algos.training.state import RunState
+from marft_envs import artefacts
 
 
 class Trainer:
@@ -245,8 +246,8 @@ def _is_over(run: RunFolder, config: TrainConfig) -> bool:
         progress = checkpoint.read_progress(last)
         if progress.unevaluated or not progress.done(config):
             return False
-        checksums.check(last)
-    except checksums.DamagedError:
+        artefacts.check(last)
+    except artefacts.DamagedError:
         return False  # something is: to resume takes an earlier one
     if not run.report_file.is_file():
         report.finish(run)

@@ -30,7 +30,7 @@ from marft_algos.credit import Counterfactual, Local, Priced, Shapley
 from marft_algos.credit.replayed import LeaveOneOut
 from marft_algos.engines.server import ServerSettings
 from marft_algos.models.loading import ModelSettings
-from marft_algos.models.weights import LoraSettings
+from marft_algos.models.saved import LoraSettings
 from marft_algos.types import SamplingParams
 from marft_algos.workbench.bench import grid
 from marft_algos.workbench.bench.commands import RunArguments

@@ -18,7 +18,7 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
-from marft_algos.models import weights
+from marft_algos.models import saved
 from marft_algos.runs import hub as names
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
@@ -117,9 +117,9 @@ def test_a_run_begins_with_a_team_of_the_hub_and_keeps_which(run: RunFolder, hub
 def test_one_policy_begins_with_an_adapter_of_the_hub(run: RunFolder, hub: FakeHub) -> None:
     config = settings(Path("me/team-base"), Path("runs"), adapters={"solver_0": "me/team-solver_0@main"})
     folder = Path(paths.fetched(config).adapters["solver_0"])
-    saved = run.checkpoints / "step_000002/policies/solver_0"
-    assert weights.check_adapter(folder, weights.LoraSettings(config.lora_r, config.lora_alpha)) == "me/team-base"
-    assert (folder / "adapter_model.safetensors").read_bytes() == (saved / "adapter_model.safetensors").read_bytes()
+    kept = run.checkpoints / "step_000002/policies/solver_0"
+    assert saved.check_adapter(folder, saved.LoraSettings(config.lora_r, config.lora_alpha)) == "me/team-base"
+    assert (folder / "adapter_model.safetensors").read_bytes() == (kept / "adapter_model.safetensors").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
 
 

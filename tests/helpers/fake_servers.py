@@ -12,7 +12,7 @@ from typing import Any
 
 from marft_algos.engines import NativeEngine
 from marft_algos.models.policy import PolicySet
-from marft_algos.models.weights import LoraSettings
+from marft_algos.models.saved import LoraSettings
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 
 Answer = tuple[int, Any] | tuple[int, Any, dict[str, str]]

@@ -18,13 +18,14 @@ import torch
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
-from marft_algos.runs import checkpoint, checksums, disk
+from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.disk import RunError
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.parts import build
 from marft_algos.training.session import Interrupted
 from marft_algos.training.trainer import Trainer
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError
 
 CHILDREN = multiprocessing.get_context("forkserver")
@@ -195,11 +196,11 @@ def test_a_checkpoint_with_foreign_code_is_refused(model: Path, tmp_path: Path) 
     _, run = train(settings(model, tmp_path, iterations=0))
     path = checkpoint.pick(run.checkpoints)
     torch.save({"learner": Path("x"), "random": {}}, path / "state.pt")
-    checksums.write(path)
+    artefacts.write(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         checkpoint.load_state(path)
     (path / "state.json").write_text(json.dumps({"format": 99}))
-    checksums.write(path)
+    artefacts.write(path)
     with pytest.raises(ConfigError, match="another format"):
         checkpoint.read_progress(path)
 

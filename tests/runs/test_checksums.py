@@ -14,11 +14,12 @@ from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.cli.app import main
 from marft_algos.ranks.group import Alone
-from marft_algos.runs import checkpoint, checksums, paths
-from marft_algos.runs.checksums import DamagedError
+from marft_algos.runs import checkpoint, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer, is_over
+from marft_envs import artefacts
+from marft_envs.artefacts import DamagedError
 from marft_envs.errors import ConfigError
 
 
@@ -73,7 +74,7 @@ def test_one_flipped_bit_of_any_file_is_noticed(run: RunFolder, model: Path, tmp
             with pytest.raises(DamagedError, match="damaged"):
                 read(path, trainer)
             with pytest.raises(DamagedError):
-                checksums.check(path)
+                artefacts.check(path)
             (path / name).write_bytes(whole)
         if name != "SHA256SUMS":
             flip(path / name)
@@ -133,7 +134,7 @@ def test_a_checkpoint_without_checksums_says_how_to_make_them(run: RunFolder) ->
         checkpoint.read_progress(path)
     subprocess.run(str(error.value).rpartition(": ")[2], shell=True, check=True)
     assert sorted((path / "SHA256SUMS").read_text().splitlines()) == sorted(saved.splitlines())
-    checksums.check(path)
+    artefacts.check(path)
 
 
 def test_a_finished_run_with_a_damaged_end_is_not_done(run: RunFolder) -> None:

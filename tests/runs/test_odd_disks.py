@@ -13,11 +13,12 @@ from helpers.odd_disks import OddDisk
 from helpers.runs import quiet_display, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.runs import checkpoint, checksums, disk
+from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.disk import RunError
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
+from marft_envs import artefacts
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_run_and_its_export_on_a_network_disk(
         _, run = train(settings(model, tmp_path, name="run", iterations=2, save_every=1, keep="last"))
     left = {path.name for path in run.checkpoints.iterdir()} - {"step_000002"}
     assert left == {"step_000000" if kind == "cifs" else ".tmp-old-step_000000"}
-    assert not checksums.damage(run.checkpoints / "step_000002")
+    assert not artefacts.damage(run.checkpoints / "step_000002")
     odd.open = ""
     go_on(run, model, 3)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step_000003"]
@@ -82,7 +83,7 @@ def test_a_link_in_the_place_of_a_folder_is_replaced_and_nothing_behind_it_touch
     kept = linked(run.checkpoints / "step_000001", tmp_path / "kept")
     go_on(run, model, 2)
     assert [path.name for path in run.checkpoints.iterdir()] == ["step_000002"]
-    assert not checksums.damage(kept)
+    assert not artefacts.damage(kept)
     out = tmp_path / "out"
     assert main(["export", str(run.root), "--out", str(out)]) == 0
     (before := linked(out, tmp_path / "export")).joinpath("mine").touch()

@@ -19,7 +19,7 @@ from helpers.tinker_server import ALPHA, LAYERS, TinkerServer
 from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.policy import PolicySet
-from marft_algos.models.weights import LoraSettings
+from marft_algos.models.saved import LoraSettings
 from marft_algos.runs.folder import RunFolder
 from marft_algos.tinker.policies import RemoteTeam
 from marft_algos.training.trainer import Trainer

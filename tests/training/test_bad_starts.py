@@ -12,7 +12,7 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.runs import checksums
+from marft_envs import artefacts
 
 POLICY = "runs/a/checkpoints/step_000002/policies/planner_0"
 WEIGHTS = "adapter_model.safetensors"
@@ -103,7 +103,7 @@ def test_weights_that_were_saved_damaged_are_said_to_be_so_whoever_reads_them(
 ) -> None:
     """Their checksums say that they were saved so; what has changed since, they tell (``tests/runs/test_checksums``)."""
     damage(Path(POLICY))
-    checksums.write(Path(POLICY).parents[1])
+    artefacts.write(Path(POLICY).parents[1])
     for words in (
         "train grpo --start runs/a --episodes-per-iteration 8 --iterations 1",
         "train --resume runs/a --iterations 4",

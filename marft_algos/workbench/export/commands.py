@@ -63,7 +63,7 @@ def run_export(argv: list[str]) -> int:
     run, which = _chosen(options)
     config = paths.of_run(run)
     require_training()
-    from marft_algos.models.weights import LoraSettings, check_saved
+    from marft_algos.models.saved import LoraSettings, check_saved
     from marft_algos.runs import checkpoint
     from marft_algos.training import setup
     from marft_algos.training.resolve import resolve

@@ -12,11 +12,14 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig
 
+from marft_algos.models import finite
+from marft_algos.models.loading import read
 from marft_algos.runs.disk import copy, replacing
 from marft_algos.terminal import say
 from marft_algos.workbench.export import bases, card, gguf, team
 from marft_algos.workbench.export.bases import ExportBase
 from marft_algos.workbench.export.card import ExportedPart, ExportedTeam
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError
 
 MARK = "export.json"
@@ -106,6 +109,8 @@ def _write(wanted: Wanted, out: Path) -> list[str]:
     else:
         team.write(wanted, out)
         folders.append(team.FOLDER)
+    for folder in folders:
+        artefacts.write(out / folder)
     told = wanted.team
     content = {"env": told.config.env, "agents": dict(told.agents), "policies": described, "bases": list(copied)}
     (out / MARK).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -143,7 +148,9 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[st
 
 def _merge(base: ExportBase, adapter: Path, folder: Path) -> None:
     """Adds an adapter to its base's weights, in float32, and saves them in the type that the base has."""
-    model = AutoModelForCausalLM.from_pretrained(base.location, dtype="auto", trust_remote_code=False)
+    with read(base.spec):
+        model = AutoModelForCausalLM.from_pretrained(base.location, dtype="auto", trust_remote_code=False)
+    finite.check_model(model, base.spec)
     stored = model.dtype
     merged = PeftModel.from_pretrained(model.float(), str(adapter)).merge_and_unload(safe_merge=True)
     with torch.no_grad():

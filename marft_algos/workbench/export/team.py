@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
-from marft_algos.runs import checksums
 from marft_algos.workbench.export import card
 from marft_algos.workbench.export.bases import ExportBase, name_base
+from marft_envs import artefacts
 
 if TYPE_CHECKING:
     from marft_algos.workbench.export.folder import Wanted
@@ -53,7 +53,7 @@ def write(wanted: Wanted, out: Path) -> None:
     state = json.loads((wanted.checkpoint / "state.json").read_text(encoding="utf-8"))
     state |= {"policies": list(wanted.policies)}
     (step / "state.json").write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-    checksums.write(step)
+    artefacts.write(step)
     (folder / "config.toml").write_text(_config(wanted, out).to_toml(), encoding="utf-8")
     licenses = {base.license for base in wanted.policies.values()}
     text = card.team_card(wanted.team, wanted.prefix or "FOLDER", licenses)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import shlex
 import tempfile
 from array import array
 from collections import Counter
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from marft_envs import artefacts
 from marft_envs.errors import DataError
 from marft_envs.families.rag.words import pairs, words
 
@@ -24,6 +26,7 @@ K1, B = 1.2, 0.75
 """Lucene's: how soon more of a word counts no more, and how much long passages are discounted."""
 QUERY_WORDS = 64
 """Different words of a query that are looked up, of pairs of characters twice as many; more of them cost no time."""
+_AGAIN = "Next: rm -r {}, so that it is made anew, or index=… another folder."
 _ARRAYS = ("words", "starts", "numbers", "weights", "text", "ends")
 
 
@@ -108,7 +111,7 @@ class Index:
             DataError: The index is of another version or corpus, or damaged; or the corpus is (see :meth:`of`).
         """
         header, wanted = folder / "header.json", {"version": VERSION, "corpus": corpus}
-        again = f"Next: rm -r {folder}, so that it is made anew, or index=… another folder."
+        again = _AGAIN.format(shlex.quote(str(folder)))
         try:
             if not header.is_file():
                 folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +119,7 @@ class Index:
                     for name, values in cls.of(passages()).arrays.items():
                         np.save(Path(aside, f"{name}.npy"), values)
                     Path(aside, header.name).write_text(json.dumps(wanted), encoding="utf-8")
+                    artefacts.write(Path(aside))
                     with contextlib.suppress(OSError):  # another process was faster
                         Path(aside).replace(folder)
             had = json.loads(header.read_text(encoding="utf-8"))
@@ -170,6 +174,9 @@ class Index:
 
 
 def _mapped(folder: Path) -> Index:
+    """Opens what is as it was written: a search does not notice what has changed, and answers with other passages."""
+    if what := artefacts.damage(folder, "header.json", *(f"{name}.npy" for name in _ARRAYS)):
+        raise DataError(f"{what}. {_AGAIN.format(shlex.quote(str(folder)))}")
     arrays = {name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="r")) for name in _ARRAYS}
     return Index(arrays, folder)
 

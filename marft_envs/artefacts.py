@@ -1,6 +1,8 @@
 """Notices files that are not what was written: the SHA-256 of each lies beside them, as ``sha256sum`` writes it.
 
 A flipped bit in weights is a number like any other: formats of tensors have no checksum, and zip's are not looked at.
+Checkpoints, exports, converted models and search indexes have one, of every file; formats of tensors and arrays hold
+names, sizes and types, so it covers these. It shows that files are whole, and not who wrote them.
 ``sha256sum --check SHA256SUMS`` says the same as :func:`check`.
 """
 
@@ -53,22 +55,35 @@ def check(folder: Path, *parts: str) -> None:
     """
     if what := damage(folder, *parts):
         raise DamagedError(
-            f"{what}. Put back a copy of it, or choose another checkpoint (--checkpoint last, best or a number). If you"
-            f" trust its files as they are, write down what they are: cd {shlex.quote(str(folder))} && find * -type f !"
-            f" -name {FILE} -exec sha256sum {{}} + > {FILE}"
+            f"{what}. Put back a copy of it, make it again, or choose another (of a run's checkpoints: --checkpoint"
+            " last, best or a number). If you trust its files as they are, write down what they are:"
+            f" cd {shlex.quote(str(folder))} && find * -type f ! -name {FILE} -exec sha256sum {{}} + > {FILE}"
         )
 
 
-def check_around(folder: Path) -> None:
-    """Compares a policy's files with their checksums, if it lies in a checkpoint: ``step_*/policies/NAME``."""
-    for up in folder.absolute().parents[:2]:
-        if (up / FILE).is_file():
-            check(up, str(folder.absolute().relative_to(up)))
+def check_around(folder: Path, *ends: str) -> None:
+    """Compares files that will be read with the checksums in their folder, or in the checkpoint of a policy's folder.
+
+    Other people's folders have none, or of some files only: others are not compared.
+
+    Args:
+        folder: Of a model, an adapter, or a team.
+        *ends: How the names of the files end.
+
+    Raises:
+        DamagedError: As ``check``.
+    """
+    own = folder.expanduser().resolve()
+    inside = "" if (own / FILE).is_file() or own.parent.name != "policies" else f"policies/{own.name}/"
+    place = own.parents[1] if inside else own
+    known = _known(place) if (place / FILE).is_file() else ()
+    if names := [name for name in known if name.startswith(inside) and name.endswith(ends)]:
+        check(place, *names)
 
 
 def _known(folder: Path) -> dict[str, str]:
     lines = (folder / FILE).read_bytes().decode("utf-8", "replace").split("\n")
-    return {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
+    return {name: checksum for checksum, _, name in (line.replace(" *", "  ", 1).partition("  ") for line in lines)}
 
 
 def _files(folder: Path) -> list[str]:
