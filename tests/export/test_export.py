@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shlex
 import stat
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +23,15 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.engines import NativeEngine
-from marft_algos.models.policy import PolicySet
-from marft_algos.runs import checkpoint
+from marft_algos.models.loading import load_base
+from marft_algos.models.policy import LoraSettings, PolicySet
+from marft_algos.runs import checkpoint, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training import setup
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_algos.workbench.export.commands import public
+from marft_envs.artefacts import DamagedError
 
 WORDS = ["7 + 5", "letters/3", "What is {x}?\nSay it."]
 TOKENS = 12
@@ -47,8 +52,6 @@ def run(models: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def ours(run: RunFolder, which: str = "last") -> tuple[PolicySet, dict[str, list[list[int]]], dict[str, list[Any]]]:
     """The team as `marft eval` plays it: its greedy replies by policy, and the messages that it answered."""
-    from marft_algos.runs import paths
-
     config = paths.of_run(run)
     env = setup.make_env(config, config.env_kwargs)
     policies = setup.make_policies(resolve(config, env))
@@ -302,3 +305,42 @@ def test_gguf_is_made_by_the_converter(run: RunFolder, tmp_path: Path, capsys: p
     assert main(words) == 1
     assert "Type: pip install no_such_package\n" in capsys.readouterr().err
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
+
+
+def test_a_changed_byte_of_an_export_is_noticed_where_it_is_loaded(run: RunFolder, tmp_path: Path) -> None:
+    """Checksums are in each folder, as each is pushed by itself; what nobody here reads may change."""
+    out = tmp_path / "out"
+    assert main(["export", str(run.root), "--out", str(out), "--merged"]) == 0
+    teams = {"planner_0": "planner_0"}
+    policies, draw = PolicySet.build(str(out / "base"), teams, lora=LoraSettings(r=2), device="cpu"), random.Random(0)
+    reads: dict[str, Callable[[], object]] = {
+        "planner_0": lambda: policies.load_adapter("planner_0", out / "planner_0"),
+        "base": lambda: load_base(str(out / "base"), dtype=torch.float32, device=torch.device("cpu")),
+        "solver_0-merged": lambda: load_base(
+            str(out / "solver_0-merged"), dtype=torch.float32, device=torch.device("cpu")
+        ),
+        "team": lambda: paths.of_run(RunFolder.team(str(out))),
+    }
+    noticed = set()
+    for name, read in reads.items():
+        subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=out / name, check=True)
+        read()
+        for file in sorted(path for path in (out / name).iterdir() if path.is_file()):
+            whole = file.read_bytes()
+            for place in (0, draw.randrange(len(whole)), draw.randrange(len(whole)), len(whole) - 1):
+                file.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+                try:
+                    read()
+                except DamagedError as error:
+                    noticed.add(f"{name}/{file.name}")
+                    assert str(out / name) in str(error) and (file.name in str(error) or file.name == "SHA256SUMS")
+            file.write_bytes(whole)
+    harmless = {"README.md", "LICENSE", "SHA256SUMS", "adapter_config.json", "adapter_model.safetensors", "config.toml"}
+    adapter = {"planner_0/adapter_config.json", "planner_0/adapter_model.safetensors"}
+    models = {
+        f"{name}/{file.name}"
+        for name in ("base", "solver_0-merged")
+        for file in (out / name).iterdir()
+        if file.name not in harmless
+    }
+    assert noticed - {f"{name}/SHA256SUMS" for name in reads} == adapter | models | {"team/config.toml"}

@@ -120,7 +120,11 @@ def test_one_policy_begins_with_an_adapter_of_the_hub(run: RunFolder, hub: FakeH
     kept = run.checkpoints / "step_000002/policies/solver_0"
     assert saved.check_adapter(folder, saved.LoraSettings(config.lora_r, config.lora_alpha)) == "me/team-base"
     assert (folder / "adapter_model.safetensors").read_bytes() == (kept / "adapter_model.safetensors").read_bytes()
-    assert sorted(path.name for path in folder.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "SHA256SUMS",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]
 
 
 def test_the_cache_is_enough_where_the_hub_is_off_and_a_dry_run_fetches_nothing(
@@ -192,6 +196,7 @@ def test_settings_of_strangers_run_nothing_and_lead_nowhere(
 ) -> None:
     Path("stranger.py").write_text("raise SystemExit('imported')\n")
     files = hub.repositories["me/team"]
+    del files["SHA256SUMS"]  # a stranger writes them anew
     text = files["config.toml"].decode()
     files["config.toml"] = text.replace('env = "test/letters-v0"', 'env = "stranger:env"').encode()
     assert main(["eval", "me/team"]) == 1

@@ -102,7 +102,7 @@ def encoder_and_decoder(folder: Path) -> None:
         (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:999]), "cannot be loaded"),
         (remade(lambda w: w.pop(TENSOR)), f"1 are missing, 0 have another shape (the first: {TENSOR})"),
         (remade(lambda w: w.update({TENSOR: torch.zeros(5, 5)})), "0 are missing, 1 have another shape"),
-        (remade(lambda w: w[TENSOR].fill_(float("nan"))), "gives infinity or NaN"),
+        (remade(lambda w: w[TENSOR].fill_(float("nan"))), f"holds infinity or NaN (1 tensors; the first: {TENSOR})"),
         (described(model_type="frobnicate"), "does not recognize this architecture"),
         (described(hidden_size="wide"), "cannot be loaded"),
         (encoder_and_decoder, "T5Config"),

@@ -15,6 +15,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 import marft_algos
 from marft_algos.models import gguf, loading
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError, MissingExtraError
 
 pytest.importorskip("gguf", reason="the package gguf is not installed (extra smollm2)")
@@ -93,6 +94,13 @@ def test_a_file_is_a_model_and_is_converted_once(
     again = loading.load_base(str(file), **CPU)
     assert capsys.readouterr().err == ""
     assert torch.equal(again.model(input_ids=ids).logits, theirs(input_ids=ids).logits)
+    for name in ("model.safetensors", "tokenizer.json"):
+        kept = next(cache.glob(f"*/{name}"))
+        whole = kept.read_bytes()
+        kept.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        with pytest.raises(artefacts.DamagedError, match=f"{name}.*delete it, if the same command makes it again"):
+            loading.load_base(str(file), **CPU)
+        kept.write_bytes(whole)
 
 
 def test_a_copy_elsewhere_is_the_same_model_and_other_weights_are_another(tmp_path: Path, cache: Path) -> None:

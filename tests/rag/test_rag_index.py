@@ -106,14 +106,71 @@ def test_an_index_is_built_once_mapped_and_refused_where_it_is_anothers(tmp_path
     header.write_text(header.read_text().replace(f'"version": {VERSION}', '"version": 0'))
     with pytest.raises(DataError, match="'version': 0"):
         Index.at(folder, "one", lambda: passages)
-    header.write_text(header.read_text().replace('"version": 0', f'"version": {VERSION}'))
-    (folder / "starts.npy").write_bytes(b"")
-    with pytest.raises(DataError, match=r"There is no index in .*Next: rm -r"):
-        Index.at(folder, "one", lambda: passages)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")
     with pytest.raises(DataError, match="or index=… another folder"):
         Index.at(tmp_path / "full", "one", lambda: passages)
+
+
+def damaged(folder: Path) -> str:
+    """What is said of an index that is opened, here and where it was sent to; nothing if it is taken."""
+    said = []
+    for open_it in (lambda: Index.at(folder, "one", corpus), lambda: Index.__reduce__(Index({}, folder))[0](folder)):
+        try:
+            open_it()
+        except DataError as error:
+            said.append(str(error))
+    assert len(said) in (0, 2)
+    return said[0] if said else ""
+
+
+def test_a_changed_bit_of_an_index_is_noticed_before_anything_is_searched(tmp_path: Path) -> None:
+    """All of its files' first bytes, which say types and sizes, and two hundred anywhere."""
+    folder, rng = tmp_path / "index", np.random.default_rng(0)
+    Index.at(folder, "one", corpus)
+    files = sorted(folder.iterdir())
+    assert len(files) == 8 and not damaged(folder)
+    sizes = [file.stat().st_size for file in files]
+    places = [(i, int(rng.integers(size))) for i, size in enumerate(sizes) for _ in range(200 * size // sum(sizes) + 2)]
+    places += [(i, place) for i, size in enumerate(sizes) for place in range(min(size, 128))]
+    for i, place in places:
+        whole = files[i].read_bytes()
+        files[i].write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        assert f"Next: rm -r {folder}" in damaged(folder), (files[i].name, place)
+        files[i].write_bytes(whole)
+    assert not damaged(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("weights", lambda x: np.zeros_like(x)),
+        ("weights", lambda x: np.full_like(x, np.nan)),
+        ("weights", lambda x: x.astype(np.float16)),
+        ("numbers", lambda x: -x - 1),
+        ("starts", lambda x: x[:-1]),
+        ("words", lambda x: x[::-1]),
+        ("text", lambda x: np.frombuffer(x.tobytes().replace(b"w1 ", b"w2 "), np.uint8)),
+        ("ends", lambda x: np.array([{}], object)),
+    ],
+)
+def test_an_index_whose_arrays_were_exchanged_is_refused(name: str, change: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "an index"
+    Index.at(folder, "one", corpus)
+    file = folder / f"{name}.npy"
+    np.save(file, change(np.load(file)))
+    assert f"{name}.npy. Next: rm -r '{folder}'" in damaged(folder)
+
+
+@pytest.mark.parametrize(
+    "change", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-9]), lambda f: f.write_bytes(b"")]
+)
+@pytest.mark.parametrize("name", ["starts.npy", "text.npy", "SHA256SUMS"])
+def test_an_index_that_was_cut_is_refused(name: str, change: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    Index.at(folder, "one", corpus)
+    change(folder / name)
+    assert f"Next: rm -r {folder}" in damaged(folder)
 
 
 def test_long_texts_are_cut_at_ends_of_paragraphs_and_sentences() -> None:

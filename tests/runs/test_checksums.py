@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
@@ -85,6 +88,33 @@ def test_one_flipped_bit_of_any_file_is_noticed(run: RunFolder, model: Path, tmp
                 read(path, trainer)
             (path / name).write_bytes(whole)
     read(path, trainer)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["policies/solver_0/adapter_model.safetensors", "state.pt"])
+def test_numbers_that_are_none_are_refused_though_they_were_saved_so(
+    name: str, bad: float, run: RunFolder, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Right checksums, wrong numbers: a run that is evaluated, resumed or begun with says whose, and does not play."""
+    path = checkpoint.pick(run.checkpoints)
+    if name == "state.pt":
+        state = torch.load(path / name, weights_only=True)
+        key = sorted(state["critics"])[0]
+        state["critics"][key].view(-1)[0] = bad
+        torch.save(state, path / name)
+    else:
+        tensors = load_file(path / name)
+        key = sorted(tensors)[0]
+        tensors[key][0, 0] = bad
+        save_file(tensors, path / name)
+    artefacts.write(path)
+    commands = [["train", "--resume", str(run.root), "--iterations", "3"]]
+    commands += [["eval", str(run.root), "--episodes", "2"], ["export", str(run.root), "--out", str(tmp_path / "x")]]
+    commands += [["train", "--start", str(run.root), "--iterations", "1", "--runs-dir", str(tmp_path), "--name", "n"]]
+    for words in commands[: 1 if name == "state.pt" else 4]:
+        assert main(words) == 1, words
+        said = " ".join(capsys.readouterr().err.split())
+        assert "infinity or NaN" in said and str(path / name) in said and key in said, words
 
 
 def test_the_checksums_are_those_of_sha256sum(done: RunFolder) -> None:

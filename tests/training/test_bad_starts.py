@@ -84,7 +84,7 @@ def test_an_adapter_of_another_base_names_it(capsys: pytest.CaptureFixture[str])
     told = fails(
         f"train --env relay-v0 --models wider --lora-r 2 --max-new-tokens 3 --adapters planner_0={POLICY}", capsys
     )
-    assert "do not fit" in told and "an adapter of '" in told and "qwen')" in told
+    assert "belongs to the base model '" in told and "--models POLICY=" in told and "qwen" in told
 
 
 @pytest.mark.parametrize(
