@@ -56,8 +56,9 @@ def check(folder: Path, *parts: str) -> None:
     if what := damage(folder, *parts):
         raise DamagedError(
             f"{what}. Put back a copy of it; or delete it, if the same command makes it again; or choose another (of a"
-            " run's checkpoints: --checkpoint last, best or a number). If you trust its files as they are, write down what"
-            f" they are: cd {shlex.quote(str(folder))} && find * -type f ! -name {FILE} -exec sha256sum {{}} + > {FILE}"
+            " run's checkpoints: --checkpoint last, best or a number). If you trust its files as they are, write down"
+            f" what they are: cd {shlex.quote(str(folder))} && find * -type f ! -name {FILE} -exec sha256sum {{}} +"
+            f" > {FILE}"
         )
 
 

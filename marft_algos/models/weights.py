@@ -101,8 +101,9 @@ class Weights:
         if self.peft is None:
             self.copy_from(read_tensors(folder, "model.safetensors"), f"'{folder}'")
             return
-        lora, places = self.peft.peft_config[self.adapter], (self.base.spec, self.base.model.name_or_path)
-        base = check_adapter(folder, LoraSettings(lora.r, lora.lora_alpha), *filter(None, places))
+        lora: Any = self.peft.peft_config[self.adapter]
+        places = filter(None, (self.base.spec, self.base.model.name_or_path))
+        base = check_adapter(folder, LoraSettings(lora.r, lora.lora_alpha), *places)
         saved = read_tensors(folder, WEIGHTS)
         self.copy_from(saved, f"'{folder}'{f' (an adapter of {base!r})' if base else ''}")
 
