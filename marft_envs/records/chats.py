@@ -1,4 +1,4 @@
-"""Messages of others (OpenAI's chat API, OpenTelemetry's parts) as chats of text, secrets taken out; rows of replies.
+"""Messages of others (OpenAI's chat API, OpenTelemetry's parts) as chats of text; rows of replies.
 
 A call stands in an assistant's text as ``<tool_call>{…}</tool_call>``, what came of it in a user's as
 ``<tool_response>…</tool_response>``: the form of Hermes and Qwen, which agents here write and read.
@@ -7,7 +7,6 @@ A call stands in an assistant's text as ``<tool_call>{…}</tool_call>``, what c
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,26 +17,17 @@ from marft_envs.errors import DataError
 from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.types import ToolCall
 from marft_envs.problems import rows
+from marft_envs.records.secrets import masked as masked
 
-MASK = "***"
 TOLD = "told"
 """Key in ``Episode.info`` of a reply that was read from a row: what its agent was told, and the tools it had."""
 _RESULT = "tool_call_response"
+_KINDS = {
+    "thinking": "reasoning", "redacted_thinking": "reasoning", "tool_use": "tool_call", "function_call": "tool_call",
+    "tool_result": _RESULT, "function_call_output": _RESULT,
+}  # fmt: skip
+"""What others call parts."""
 _ROLES = {"developer": "system", "model": "assistant", "tool": "user", "function": "user"}
-_SECRET = re.compile(
-    r"\b(?:sk|pk|rk)[-_][\w-]{16,}|\bgh[pousr]_\w{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bhf_\w{20,}"
-    r"|\bxox[abeprs]-[\w-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[\w-]{30,}|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|(?<=bearer )[\w.~+/=-]{16,}",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Keys as their makers write them."""
-_NAMED = re.compile(
-    r"((?:api[_-]?key|access[_-]?key|auth[_-]?token|secret|passw(?:or)?d|authorization)\w*\\?[\"']?\s*[:=]\s*"
-    r"\\?[\"']?)(?!bearer )[^\s\"'\\,;}]{6,}",
-    re.IGNORECASE,
-)
-"""Whatever stands behind the name of a secret."""
 
 
 class UnreadableError(ValueError):
@@ -57,15 +47,6 @@ class ChatMessage:
     """Id and name of each call in it."""
     results: tuple[tuple[str, str], ...] = ()
     """Id of the call, and what came of it."""
-
-
-def masked(value: Any) -> Any:
-    """Returns a text, or every text in lists and tables, with ``***`` for what looks like a key or a password."""
-    if isinstance(value, str):
-        return _NAMED.sub(rf"\g<1>{MASK}", _SECRET.sub(MASK, value))
-    if isinstance(value, Mapping):
-        return {key: masked(inner) for key, inner in value.items()}
-    return [masked(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def chat(messages: Any) -> list[ChatMessage]:
@@ -98,24 +79,39 @@ def _message(message: Any) -> ChatMessage:
     role = _ROLES.get(given, given)
     if role not in ("system", "user", "assistant"):
         raise UnreadableError(f"a message of role '{given}'")
-    parts = message.get("parts", message.get("content")) or []
+    parts = _either(message, "parts content contents refusal") or []
     parts = [parts] if isinstance(parts, str | Mapping) else parts
     if given in ("tool", "function") and not any(_kind(part) == _RESULT for part in parts):
-        parts = [{"type": _RESULT, "id": message.get("tool_call_id"), "response": "\n".join(map(_text, parts))}]
+        call_id = _either(message, "tool_call_id id")
+        parts = [{"type": _RESULT, "id": call_id, "response": "\n".join(map(_text, parts))}]
     words = [_text(part) for part in parts if _kind(part) not in ("tool_call", _RESULT, "reasoning")]
-    results = tuple((str(part.get("id")), _result(part)) for part in parts if _kind(part) == _RESULT)
+    results = tuple((_id(part), _result(part)) for part in parts if _kind(part) == _RESULT)
     calls = [part for part in parts if _kind(part) == "tool_call"]
     functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
     calls += [{**call, **call.get("function", {})} for call in functions]
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
-        lines.append(written([ToolCall(str(call["name"]), _arguments(call)) for call in calls]))
-    named = tuple((str(call.get("id")), str(call["name"])) for call in calls)
+        lines.append(written([ToolCall(_named(call), _arguments(call)) for call in calls]))
+    named = tuple((_id(call), _named(call)) for call in calls)
     return ChatMessage(role, "\n".join(lines), str(message.get("name") or ""), named, results)
 
 
+def _either(table: Mapping[str, Any], keys: str) -> Any:
+    """Returns what stands under the first of these keys that is there, None if none is."""
+    return next((table[key] for key in keys.split() if table.get(key) is not None), None)
+
+
+def _id(part: Mapping[str, Any]) -> str:
+    return str(_either(part, "id call_id toolCallId tool_use_id"))
+
+
+def _named(call: Mapping[str, Any]) -> str:
+    return str(call.get("toolName") or call["name"])
+
+
 def _kind(part: Any) -> str:
-    return str(part.get("type", "text")) if isinstance(part, Mapping) else "text"
+    kind = str(part.get("type", "text")).replace("-", "_") if isinstance(part, Mapping) else "text"
+    return _KINDS.get(kind, kind)
 
 
 def _text(part: Any) -> str:
@@ -126,15 +122,15 @@ def _text(part: Any) -> str:
 
 
 def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = call.get("arguments") or {}
+    given = _either(call, "arguments args input") or {}
     read = json.loads(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping):
-        raise UnreadableError(f"arguments of '{call['name']}' that are no JSON object")
+        raise UnreadableError(f"arguments of '{_named(call)}' that are no JSON object")
     return read
 
 
 def _result(part: Mapping[str, Any]) -> str:
-    value = part.get("response", part.get("result"))
+    value = _either(part, "response result output content")
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,0 +1,228 @@
+"""What a span says of a call of a model, by the conventions for its attributes that are in use.
+
+OpenTelemetry's for generative AI: messages in attributes, in the event of the whole request, or in an event each, of
+1.26 and later. Traceloop's and OpenInference's numbered keys, and those of the AI SDK and of Logfire.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from marft_envs.records.chats import ChatMessage, UnreadableError, chat
+from marft_envs.records.spans import Event, Span, decoded, first
+
+_TURNS = {"chat", "text_completion", "generate_content", "invoke_agent"}
+"""Operations that may be an agent's turn."""
+_KINDS = {"llm", "chat_model", "generation"}
+_MODEL = re.compile(r"(?:.*[._])?(?:gen_?ai|llm|ai|langfuse|mlflow|openai|anthropic)[._].*model(?:[._]?(?:name|id))?")
+"""Keys of a model's name."""
+_NO_TURN = re.compile(
+    r"embed|rerank|execute_tool|create_agent|workflow|retriev|moderat|image|speech|transcri|tool", re.I
+)
+_WRAPPERS = {"message", "message_content", "tool_call", "tool", "json_schema"}
+"""Steps in OpenInference's keys that name what stands there."""
+_CONVENTIONS = {
+    "openinference.": "OpenInference", "ai.": "the AI SDK", "traceloop.": "Traceloop", "logfire.": "Logfire",
+    "mlflow.": "MLflow", "langfuse.": "Langfuse", "langsmith.": "LangSmith", "gcp.vertex.agent.": "Google's ADK",
+    "gen_ai.": "OpenTelemetry",
+}  # fmt: skip
+"""What a key of each begins with."""
+_WORDS = re.compile(
+    r"(?:inputs?|outputs?|prompt|completion|request|response|messages?|content)(?:_json|\.value)?$", re.I
+)
+"""Keys that may hold words."""
+_DEEPEST = 50
+"""Levels of a tool's definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a model was told and said."""
+
+    told: Sequence[ChatMessage]
+    said: ChatMessage | None
+    tools: Sequence[Any]
+    more: int
+    """Choices beside the first."""
+
+
+def operation(span: Span) -> str:
+    """Returns what a span of a model does; "" if it is none."""
+    named = str(first(span.attributes, "gen_ai.operation.name llm.request.type ai.operationId"))
+    for key, value in span.attributes.items():
+        llm = key.lower().endswith(("kind", "type")) and str(value).strip('"').lower() in _KINDS
+        if llm or (value and _MODEL.fullmatch(key)):
+            return named or "chat"
+    return named if named in _TURNS else ""
+
+
+def is_turn(span: Span) -> bool:
+    """Whether it may be an agent's turn, if none is inside it."""
+    done = operation(span)
+    return done in _TURNS or bool(done and not _NO_TURN.search(done))
+
+
+def convention(span: Span) -> str:
+    """Returns whose names a span's attributes have."""
+    found = (name for prefix, name in _CONVENTIONS.items() if any(key.startswith(prefix) for key in span.attributes))
+    return next(found, "another convention")
+
+
+def agent(span: Span) -> str:
+    """Returns whose turn it is, "" if it does not say."""
+    table = span.attributes
+    entity = "traceloop.entity.name" if table.get("traceloop.span.kind") == "agent" else ""
+    keys = "gen_ai.agent.name agent.name agent_name graph.node.id ai.telemetry.functionId"
+    return str(first(table, f"{keys} {entity}"))
+
+
+def model(span: Span) -> str:
+    """Returns the name of the model."""
+    keys = "gen_ai.response.model gen_ai.request.model llm.model_name ai.response.model ai.model.id"
+    return str(first(span.attributes, keys) or next((v for k, v in span.attributes.items() if _MODEL.fullmatch(k)), ""))
+
+
+def usage(span: Span) -> tuple[int, int, float | None]:
+    """Returns tokens of prompt and reply, and the cost, None if it is not said."""
+    told = "gen_ai.usage.input_tokens gen_ai.usage.prompt_tokens llm.token_count.prompt ai.usage.inputTokens"
+    said = "gen_ai.usage.output_tokens gen_ai.usage.completion_tokens llm.token_count.completion ai.usage.outputTokens"
+    table = span.attributes
+    counts = first(table, f"{told} ai.usage.promptTokens", 0), first(table, f"{said} ai.usage.completionTokens", 0)
+    cost = next((table[key] for key in ("gen_ai.usage.cost", "llm.cost.total") if table.get(key) is not None), None)
+    return int(number(counts[0])), int(number(counts[1])), None if cost is None else number(cost)
+
+
+def number(value: Any) -> float:
+    """Reads a number of tokens, or a cost.
+
+    Raises:
+        UnreadableError: It is negative, endless, or so large that it is none.
+    """
+    read = float(value)
+    if not (isfinite(read) and 0 <= read < 1e15):
+        raise UnreadableError(f"tokens or a cost of '{str(value)[:40]}'")
+    return read
+
+
+def definitions(tools: Any) -> Sequence[Any]:
+    """Returns definitions of tools.
+
+    Raises:
+        UnreadableError: They are no list of tables, hold an endless number, or are too deep.
+    """
+    found = [decoded(tool) for tool in tools] if isinstance(tools, list | tuple) else [tools]
+    level: list[Any] = found
+    for _ in range(_DEEPEST):
+        level = [x for one in level if isinstance(one, Mapping | list) for x in _inside(one)]
+        if any(isinstance(one, float) and not isfinite(one) for one in level):
+            break
+    if level or not all(isinstance(tool, Mapping) for tool in found):
+        raise UnreadableError("tools that are no list of definitions")
+    return found
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """Returns spans without those in which Logfire notes a streamed reply: it is of the span of its request."""
+    kept, asked = list[Span](), dict[tuple[str, str], list[Span]]()
+    for span in spans:
+        key = span.parent, str(first(span.attributes, "gen_ai.input.messages request_data"))
+        if span.name.startswith("streaming response from") and asked.get(key):
+            asked[key].pop(0).attributes.update(span.attributes)
+            continue
+        kept.append(span)
+        if convention(span) == "Logfire" and not first(span.attributes, "gen_ai.output.messages response_data"):
+            asked.setdefault(key, []).append(span)
+    return kept
+
+
+def words(span: Span) -> Words:
+    """Returns what a model was told and said.
+
+    Raises:
+        UnreadableError: A message cannot be read.
+    """
+    table = _stated(span)
+    told = _side(table, "user", "gen_ai.input.messages gen_ai.prompt ai.prompt.messages input request_data")
+    said = _side(table, "assistant", "gen_ai.output.messages gen_ai.completion output response_data")
+    text, called = first(table, "ai.response.text ai.response.object"), decoded(table.get("ai.response.toolCalls"))
+    if not said and (text or called):
+        said = [{"role": "assistant", "content": text, "tool_calls": called}]
+    listed = ((str(event.get("event.name")), event) for event in decoded(first(table, "events", ())))
+    heard, answered = _in_events([*span.events, *listed])
+    told, said = told or heard, said or answered
+    if system := decoded(table.get("gen_ai.system_instructions")):
+        told = [{"role": "system", "parts": system}, *told]
+    more = max(0, len(said) - 1) if all(one["role"] in ("assistant", "model") for one in said) else 0
+    if not more:  # of a conversation the last message is the reply
+        told, said = [*told, *said[:-1]], said[-1:]
+    reply = chat(said[:1])[0] if said else None
+    if table.get("marft.input", "replayed") != "replayed":
+        return Words((), reply, (), more)
+    tools = decoded(first(table, "gen_ai.tool.definitions ai.prompt.tools", ())) or _nested(table, "llm.tools.")
+    return Words(chat(told), reply, definitions(tools), more)
+
+
+def elsewhere(span: Span) -> str:
+    """Returns a key under which there may be words that are not read, or ""."""
+    texts = (key for key, value in _stated(span).items() if value and isinstance(value, str | list | dict))
+    return next((key for key in texts if _WORDS.search(key) and not key.startswith("gen_ai.")), "")
+
+
+def _stated(span: Span) -> dict[str, Any]:
+    """Returns a span's attributes with those of its events, without what was taken out."""
+    table = {key: value for _, event in span.events for key, value in event.items() if key.startswith("gen_ai.")}
+    return {key: value for key, value in (table | span.attributes).items() if value != "__REDACTED__"}
+
+
+def _side(table: Mapping[str, Any], role: str, keys: str) -> list[dict[str, Any]]:
+    """Returns what stands under one of these keys, or under numbered ones, as messages."""
+    value = decoded(first(table, keys, ()))
+    if isinstance(value, Mapping):
+        value = first(value, "messages message combined_chunk_content", [value] if "content" in value else ())
+    listed = value if isinstance(value, list) else [value] if value else ()
+    side = ("prompt", "input") if role == "user" else ("completion", "output")
+    listed = listed or _nested(table, f"gen_ai.{side[0]}.") or _nested(table, f"llm.{side[1]}_messages.")
+    return [{"role": role, **({"content": one} if isinstance(one, str) else one)} for one in listed]
+
+
+def _nested(table: Mapping[str, Any], prefix: str) -> list[Any]:
+    """Returns what stands under keys such as ``llm.output_messages.0.message.tool_calls.0.tool_call.id``."""
+    root = dict[str, Any]()
+    for key, value in table.items():
+        if key.startswith(prefix):
+            *path, last = [step for step in key.removeprefix(prefix).split(".") if step not in _WRAPPERS]
+            place = root
+            for step in path:
+                place = place.setdefault(step, {})
+            place[last] = value
+    return list(_lists(root)) if root else []
+
+
+def _lists(table: Any) -> Any:
+    """Returns tables whose keys are numbers as lists."""
+    if not isinstance(table, dict):
+        return table
+    inner = {key: _lists(value) for key, value in table.items()}
+    numbered = all(key.isdecimal() for key in inner)
+    return [inner[key] for key in sorted(inner, key=int)] if numbered and inner else inner
+
+
+def _in_events(events: Iterable[Event]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns what was told, and the choices by their index."""
+    told, choices = list[dict[str, Any]](), list[tuple[int, dict[str, Any]]]()
+    for name, event in events:
+        body = {**event, **(decoded(event.get("gen_ai.event.content")) or {})}
+        if name == "gen_ai.choice":
+            message = decoded(body.get("message")) or body
+            choices.append((int(first(body, "index gen_ai.choice.index", 0)), {"role": "assistant", **message}))
+        elif name.startswith("gen_ai.") and name.endswith(".message"):
+            told.append({"role": name.split(".")[1], **body})
+    return told, [message for _, message in sorted(choices, key=lambda choice: choice[0])]
+
+
+def _inside(value: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, Mapping) else value
