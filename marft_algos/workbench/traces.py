@@ -55,8 +55,8 @@ def run_traces(argv: list[str]) -> int:
             raise ConfigError(f"{path} is there already. Next: another name, or remove it.")
     traces, unread = read(options.files)
     if not traces:
-        why = f" The first: {unread[0]}" if unread else ""
-        raise DataError(f"There is no trace in {', '.join(options.files)}: {len(unread)} objects cannot be read.{why}")
+        why = f"Unread: {'; '.join(unread[:_NAMED])}" if unread else "Expected JSON of chats, or spans of models"
+        raise DataError(masked(f"There is no trace in {', '.join(options.files)}. {why}."))
     for line in report(traces, unread, price):
         say(clean(masked(line), line=True))
     team, words = team_of(traces), ["--env", "ID"]

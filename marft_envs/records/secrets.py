@@ -46,7 +46,8 @@ _SHAPES = (
     r"(\bidentified\s+by\s+[\"'])[^\"'\n]+",
     r"(\blogin\s+\S+\s+password\s+)\S+",
     r"(\bpass(?:word|code|phrase|wd)\s+(?:is|was)\s*:?\s+)(?:[\"'`][^\"'`\n]+|(?=\S*\d)(?=\S*[a-z])[^\s\"'`]+)",
-    rf"((?:^|\n)[ \t>*-]*(?:pass(?:word|phrase|wd)|pwd)\s*:[ \t]+)(?![\"'`$<{{]|\S+[(\[]){_NO}\S+ [^\n]{{1,60}}(?!.)",
+    rf"((?:^|[\n\"'`])[ \t>*-]*(?:pass(?:word|phrase|wd)|pwd):[ \t]+)(?!\S+[(\[]){_NO}[^\s\"'`$<{{][^\s\"'`]* [^\n\"'`]{{1,60}}"
+    r"(?=[\n\"'`]|\Z)",
 )
 """A secret behind what stands in brackets, which stays."""
 _SURE = r"passwo?r?d|passphrase|passcode|passwort|contrase\w{1,2}a|pwd|(?<![a-z])pw(?![a-z])"
@@ -64,9 +65,9 @@ _OTHER = (
 """What makes another name of one: token_count."""
 _NAME = rf"(?:(?P<sure>{_SURE})|{_LIKELY}){_OTHER}(?:s|\d{{1,3}})?(?:[-_]\w{{1,20}}|(?-i:[A-Z]\w{{1,15}}))?"
 _PAIR = (
-    rf"(?is)(?P<name>{_NAME})(?P<sep>[\"'`\\\]*]*(?:\s*(?::=|=>|:\s*(?:str|string|bytes)\s*=|[:=])\**\s*(?:[rbfu]{{1,2}}(?=[\"']))?"
-    r"|,\s*\\*[\"']value\\*[\"']\s*:\s*|>(?=[^<\s]+</)))(?:(?P<quote>\\*[\"'`])(?P<quoted>.{0,4000}?(?<!\\)(?=(?P=quote))|[^\n]*)"
-    r"|(?P<bare>(?:[^\s\"'`&;<>]|&(?![\w.-]+=)|;(?=\S)(?![\w ]+=))+))"
+    rf"(?is)(?P<name>{_NAME})(?P<sep>[\"'`\\\]*]*(?:\s*(?::=|=>|:\s*(?:str|string|bytes)\s*=|[:=])(?:\*\*(?!\*))?\s*(?:[rbfu]{{1,2}}(?=[\"']))?"
+    r"|,\s*\\*[\"']value\\*[\"']\s*:\s*|>(?=[^<\n]+</)))(?:(?P<quote>\\*[\"'`])(?P<quoted>.{0,4000}?(?<!\\)(?=(?P=quote))|[^\n]*)"
+    r"|(?P<bare>(?<=>)[^<\n]+(?=</)|(?:[^\s\"'`&;<>]|&(?![\w.-]+=)|;(?=\S)(?![\w ]+=))+))"
 )
 _KEPT = (
     r"(?is)\W*|\$[{(\w].*|%\w+%|<[^<>]*>|\{+[\w .]*\}+|(?:str|int|bool|bytes|any|none|null|true|false|string|number"
@@ -128,6 +129,8 @@ def _pair(found: re.Match[str]) -> str:
         if not found["sure"] and sep != "=" and re.fullmatch(_WORD, value):
             before = found.string[max(0, found.start() - 40) : found.start()]
             alone = re.search(_ALONE, before) and found.string[found.end() : found.end() + 1] in "\n\"'`}"
-            kept = kept or value[:1].isdigit() or not alone
+            kept = (
+                kept or value[:1].isdigit() or not (alone or re.search(r"\w[-_]$", before) or re.search("[-_]", name))
+            )
     end = "" if quote else value[len(value.rstrip(",.)}]")) :]
     return found[0] if kept else f"{name}{sep}{quote}{MASK}{end}"

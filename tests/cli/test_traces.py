@@ -13,7 +13,7 @@ from marft_algos.cli import main
 from marft_algos.rollout.demonstrations import recorded
 from marft_envs.errors import DataError
 from marft_envs.records import experts, trajectory
-from marft_envs.records.chats import chat, masked, plain, read_rows
+from marft_envs.records.chats import chat, plain, read_rows
 from marft_envs.records.traces import read
 
 KEY = "sk-proj-abcdefghijklmnop1234"
@@ -117,7 +117,7 @@ def test_what_is_no_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.jsonl cannot be read" in capsys.readouterr().err
     line("none.jsonl", {"a": 1})
     assert main(["traces", "none.jsonl"]) == 1
-    assert "There is no trace in none.jsonl: 1 objects cannot be read" in capsys.readouterr().err
+    assert "There is no trace in none.jsonl. Unread: none.jsonl, line 1: neither a span nor a chat" in capsys.readouterr().err
 
 
 # Spans -----------------------------------------------------------------------------------------------
@@ -210,21 +210,5 @@ def test_a_loop_and_a_whole_chat(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cost:      0.5000, of 1 turns" in out
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"key {KEY}!", "Authorization: Bearer abcdefghijklmnop1234", '{"api_key": "hunter22"}', "password=hunter22",
-        '{\\"secret\\": \\"hunter22\\"}', "ghp_" + "a" * 36, "AKIA" + "A" * 16, "eyJhbGciOiJI.eyJzdWIiOiIx.abc",
-        "-----BEGIN " + "PRIVATE KEY-----\nMIIE\n-----END " + "PRIVATE KEY-----", "hf_" + "a" * 30,
-    ],
-)  # fmt: skip
-def test_secrets_are_masked(text: str) -> None:
-    hidden = masked({"a": [text]})["a"][0]
-    assert "***" in hidden
-    assert not any(part in hidden for part in (KEY, "abcdefghijklmnop", "hunter22", "aaaa", "AAAA", "MIIE", "eyJz"))
-
-
-def test_words_are_not_masked() -> None:
-    text = "The task-oriented agent said: 1 + 1 = 2, tokens: 12345678, sk-8 and the word password, then ask-me."
-    assert masked(text) == text
+def test_messages_of_one_role_are_one() -> None:
     assert plain(chat([said("developer", "a"), said("system", "b")])) == [said("system", "a\nb")]
