@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -25,11 +24,7 @@ _NO_TURN = re.compile(
 )
 _WRAPPERS = {"message", "message_content", "tool_call", "tool", "json_schema"}
 """Steps in OpenInference's keys that name what stands there."""
-_CONVENTIONS = {
-    "openinference.": "OpenInference", "ai.": "the AI SDK", "traceloop.": "Traceloop", "logfire.": "Logfire",
-    "mlflow.": "MLflow", "langfuse.": "Langfuse", "langsmith.": "LangSmith", "gcp.vertex.agent.": "Google's ADK",
-    "gen_ai.": "OpenTelemetry",
-}  # fmt: skip
+_CONVENTIONS = "OpenInference AI Traceloop Logfire MLflow Langfuse LangSmith GCP LLM"
 """What a key of each begins with."""
 _WORDS = re.compile(
     r"(?:inputs?|outputs?|prompt|completion|request|response|messages?|content)(?:_json|\.value)?$", re.I
@@ -39,15 +34,8 @@ _DEEPEST = 50
 """Levels of a tool's definition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """What a model was told and said."""
-
-    told: Sequence[ChatMessage]
-    said: ChatMessage | None
-    tools: Sequence[Any]
-    more: int
-    """Choices beside the first."""
+Words = tuple[Sequence[ChatMessage], ChatMessage | None, Sequence[Any], int]
+"""What a model was told, what it said, its tools, and how many choices there are beside the first."""
 
 
 def operation(span: Span) -> str:
@@ -68,8 +56,8 @@ def is_turn(span: Span) -> bool:
 
 def convention(span: Span) -> str:
     """Returns whose names a span's attributes have."""
-    found = (name for prefix, name in _CONVENTIONS.items() if any(key.startswith(prefix) for key in span.attributes))
-    return next(found, "another convention")
+    begun = {key.split(".")[0] for key in span.attributes}
+    return next((name for name in _CONVENTIONS.split() if name.lower() in begun), "OpenTelemetry")
 
 
 def agent(span: Span) -> str:
@@ -117,7 +105,8 @@ def definitions(tools: Any) -> Sequence[Any]:
     found = [decoded(tool) for tool in tools] if isinstance(tools, list | tuple) else [tools]
     level: list[Any] = found
     for _ in range(_DEEPEST):
-        level = [x for one in level if isinstance(one, Mapping | list) for x in _inside(one)]
+        tables = (one for one in level if isinstance(one, Mapping | list))
+        level = [x for one in tables for x in (one.values() if isinstance(one, Mapping) else one)]
         if any(isinstance(one, float) and not isfinite(one) for one in level):
             break
     if level or not all(isinstance(tool, Mapping) for tool in found):
@@ -161,9 +150,9 @@ def words(span: Span) -> Words:
         told, said = [*told, *said[:-1]], said[-1:]
     reply = chat(said[:1])[0] if said else None
     if table.get("marft.input", "replayed") != "replayed":
-        return Words((), reply, (), more)
+        return (), reply, (), more
     tools = decoded(first(table, "gen_ai.tool.definitions ai.prompt.tools", ())) or _nested(table, "llm.tools.")
-    return Words(chat(told), reply, definitions(tools), more)
+    return chat(told), reply, definitions(tools), more
 
 
 def elsewhere(span: Span) -> str:
@@ -222,7 +211,3 @@ def _in_events(events: Iterable[Event]) -> tuple[list[dict[str, Any]], list[dict
         elif name.startswith("gen_ai.") and name.endswith(".message"):
             told.append({"role": name.split(".")[1], **body})
     return told, [message for _, message in sorted(choices, key=lambda choice: choice[0])]
-
-
-def _inside(value: Mapping[str, Any] | list[Any]) -> Iterable[Any]:
-    return value.values() if isinstance(value, Mapping) else value

@@ -42,12 +42,11 @@ _SHAPES = (
     r"([?&](?:key|sig|sign|auth|code|st)=)[^\s&\"'`#<>]+",
     r"(--(?:[a-z]+-)*(?:pass(?:word|wd|phrase)?|token|secret|credential|(?:api|access|secret)-?key)\s+)(?![-$<{])\S+",
     r"((?:^|\s)(?:-u|--user|--proxy-user)[ =]?[\"']?[^\s:\"'$]+:)(?!\d+(?:\s|$))[^\s\"'$]+",
-    r"(\bsshpass\s+-p\s*|\bmysql\w*\s[^\n|;]{0,200}?\s-p(?=[^\s-]))\S+",
-    r"(\bidentified\s+by\s+[\"'])[^\"'\n]+",
-    r"(\blogin\s+\S+\s+password\s+)\S+",
+    r"(\bsshpass\s+-p\s*|\bmysql\w*\s[^\n|;]{0,200}?\s-p(?=[^\s-])|\bidentified\s+by\s+[\"']|\blogin\s+\S+\s+password\s+)"
+    r"[^\s\"']+",
     r"(\bpass(?:word|code|phrase|wd)\s+(?:is|was)\s*:?\s+)(?:[\"'`][^\"'`\n]+|(?=\S*\d)(?=\S*[a-z])[^\s\"'`]+)",
-    rf"((?:^|[\n\"'`])[ \t>*-]*(?:pass(?:word|phrase|wd)|pwd):[ \t]+)(?!\S+[(\[]){_NO}[^\s\"'`$<{{][^\s\"'`]* [^\n\"'`]{{1,60}}"
-    r"(?=[\n\"'`]|\Z)",
+    rf"((?:^|[\n\"'`])[ \t>*-]*(?:pass(?:word|phrase|wd)|pwd):[ \t]+)(?!\S+[(\[]){_NO}[^\s\"'`$<{{][^\s\"'`]* "
+    r"[^\n\"'`]{1,60}(?=[\n\"'`]|\Z)",
 )
 """A secret behind what stands in brackets, which stays."""
 _SURE = r"passwo?r?d|passphrase|passcode|passwort|contrase\w{1,2}a|pwd|(?<![a-z])pw(?![a-z])"
@@ -70,12 +69,12 @@ _PAIR = (
     r"|(?P<bare>(?<=>)[^<\n]+(?=</)|(?:[^\s\"'`&;<>]|&(?![\w.-]+=)|;(?=\S)(?![\w ]+=))+))"
 )
 _KEPT = (
-    r"(?is)\W*|\$[{(\w].*|%\w+%|<[^<>]*>|\{+[\w .]*\}+|(?:str|int|bool|bytes|any|none|null|true|false|string|number"
+    r"\W*|\$[{(\w].*|%\w+%|<[^<>]*>|\{+[\w .]*\}+|(?:str|int|bool|bytes|any|none|null|true|false|string|number"
     r"|object|optional|required|secretstr|undefined|hidden|redacted|missing|invalid|incorrect|wrong|expired|unknown|input)\W*"
     r"|(?:os|process|env|self|config|settings|args|request|secrets)\.[\w.]+.*"
 )
 """Values that are none: names of them, types, and what is masked already."""
-_CODE = r"(?is)[a-z_][\w.]*[(\[].*"
+_CODE = r"[a-z_][\w.]*[(\[].*"
 _WORD = r"[A-Za-z]?[a-z_]*(?:\.[a-z_]+)*\W*|\d{1,5}\W*"
 _ALONE = r"(?:^|[\n\"'`{,])[ \t]*[\w.-]*$"
 _SCHEMA = {"type", "$ref", "anyOf", "oneOf", "allOf", "properties"}
@@ -112,17 +111,15 @@ def _whole(value: Any, name: re.Match[str] | None) -> Any:
     if isinstance(value, list | tuple):
         return [_whole(one, name) for one in value]
     text = str(value)
-    kept = re.fullmatch(_KEPT, text) or (
-        not name["sure"] and (re.fullmatch(_CODE, text) or re.fullmatch(r"\d{1,5}", text))
-    )
-    return value if kept else MASK
+    kept = _KEPT if name["sure"] else rf"{_KEPT}|{_CODE}|\d{{1,5}}"
+    return value if re.fullmatch(rf"(?is){kept}", text) else MASK
 
 
 def _pair(found: re.Match[str]) -> str:
     """Masks the value of a name and a value in a text, unless it is none of a secret."""
     name, sep, quote = found["name"], found["sep"], found["quote"] or ""
     value = found["quoted"] if quote else found["bare"]
-    kept = re.fullmatch(_KEPT, value) or (re.fullmatch(_CODE, value) and not (quote and found["sure"]))
+    kept: Any = re.fullmatch(rf"(?is){_KEPT}{'' if quote and found['sure'] else f'|{_CODE}'}", value)
     if not quote:
         kept = kept or re.match(rf"(?!{_NO})|{re.escape(name)}\W*$", value, re.IGNORECASE)
         kept = kept or ("pwd" in name.lower() and value[:1] in "/~")

@@ -86,14 +86,8 @@ class Spans:
         if record.keys() & {"messages", "request"}:
             return False
         context = record["context"] if isinstance(record.get("context"), Mapping) else record
-        trace, span_id, parent = (
-            str(first(table, keys)).lower().removeprefix("0x")
-            for table, keys in (
-                (context, "trace_id traceId"),
-                (context, "span_id spanId"),
-                (record, "parent_id parentSpanId parent_span_id"),
-            )
-        )
+        trace, span_id = _hex(context, "trace_id traceId"), _hex(context, "span_id spanId")
+        parent = _hex(record, "parent_id parentSpanId parent_span_id")
         table = attributes(record.get("attributes"))
         if record.keys() & _OF_A_LOG:
             self._log(record, table, (trace, span_id))
@@ -131,6 +125,10 @@ class Spans:
 def first(table: Mapping[str, Any], keys: str, default: Any = "") -> Any:
     """Returns what stands under the first of these keys that is there and not empty."""
     return next((table[key] for key in keys.split() if table.get(key)), default)
+
+
+def _hex(table: Mapping[str, Any], keys: str) -> str:
+    return str(first(table, keys)).lower().removeprefix("0x")
 
 
 def decoded(value: Any) -> Any:

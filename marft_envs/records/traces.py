@@ -96,7 +96,7 @@ def _objects(path: Path, unread: Unread) -> Iterator[tuple[str, Any]]:
                 content, end = decoder.raw_decode(text, at)
                 yield from ((where, part) for part in (content if isinstance(content, list) else [content]))
             except (ValueError, RecursionError) as error:
-                unread.add(where, f"not JSON ({getattr(error, 'msg', error)})")
+                unread.count(f"not JSON ({getattr(error, 'msg', error)})", where=where)
                 end = text.find("\n", at) % (len(text) + 1)
         line, at = line + text.count("\n", at, end), end
 
@@ -209,10 +209,9 @@ def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
     with unread.noted(span.where):
         turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(span)
     with unread.noted(span.where):
-        found = conventions.words(span)
-        turn.said, turn.told, turn.tools = found.said, found.told, found.tools
-        unread.count(_LEFT, found.more)
-        if not any(message.content for message in (*found.told, found.said) if message):
+        turn.told, turn.said, turn.tools, more = conventions.words(span)
+        unread.count(_LEFT, more)
+        if not any(message.content for message in (*turn.told, turn.said) if message):
             key = conventions.elsewhere(span)
             why = f"{conventions.convention(span)}'s '{key}' is not read" if key else "content capture is off"
             unread.count(f"turns have no words: {'the call failed' if span.failed else why}")

@@ -10,20 +10,17 @@ from marft_envs.records.chats import UnreadableError
 
 
 class Unread:
-    """Collects reasons why something was not read."""
+    """Collects reasons why something was not read, or how many things were left out."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
-        self._times, self._counts = Counter[str](), Counter[str]()
+        self._times = Counter[str]()
 
-    def add(self, where: str, why: str) -> None:
-        """Notes an object that is not read."""
-        self._first.setdefault(why, where)
-        self._times[why] += 1
-
-    def count(self, what: str, number: int = 1) -> None:
-        """Notes a number of things, of which no place is said."""
-        self._counts[what] += number
+    def count(self, what: str, number: int = 1, where: str = "") -> None:
+        """Notes a reason at its place; without a place, a number of things."""
+        if number:
+            self._first.setdefault(what, where)
+            self._times[what] += number
 
     @contextmanager
     def noted(self, where: str) -> Iterator[None]:
@@ -32,11 +29,10 @@ class Unread:
             yield
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
-            self.add(where, f"{name}{error}")
+            self.count(f"{name}{error}", where=where)
 
     def lines(self) -> list[str]:
-        """Says all of it, a line a reason."""
-        found = [f"{number} {what}" for what, number in self._counts.items() if number]
-        for why, number in self._times.items():
-            found.append(f"{self._first[why]}{f', and {number - 1} more' if number > 1 else ''}: {why}")
-        return found
+        """Says all of it, a line a reason, numbers first."""
+        more = {what: f", and {number - 1} more" if number > 1 else "" for what, number in self._times.items()}
+        placed = [f"{where}{more[what]}: {what}" for what, where in self._first.items() if where]
+        return [f"{self._times[what]} {what}" for what, where in self._first.items() if not where] + placed

@@ -117,7 +117,10 @@ def test_what_is_no_row_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.jsonl cannot be read" in capsys.readouterr().err
     line("none.jsonl", {"a": 1})
     assert main(["traces", "none.jsonl"]) == 1
-    assert "There is no trace in none.jsonl. Unread: none.jsonl, line 1: neither a span nor a chat" in capsys.readouterr().err
+    assert (
+        "There is no trace in none.jsonl. Unread: none.jsonl, line 1: neither a span nor a chat"
+        in capsys.readouterr().err
+    )
 
 
 # Spans -----------------------------------------------------------------------------------------------

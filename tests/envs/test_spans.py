@@ -16,7 +16,9 @@ from marft_envs.records.traces import read
 
 TOLD = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which day?"}]
 PARTS = [{"role": one["role"], "parts": [{"type": "text", "content": one["content"]}]} for one in TOLD]
-ANSWER = [{"role": "assistant", "parts": [{"type": "thinking", "content": "Hm."}, {"type": "text", "content": "Tuesday."}]}]
+ANSWER = [
+    {"role": "assistant", "parts": [{"type": "thinking", "content": "Hm."}, {"type": "text", "content": "Tuesday."}]}
+]
 CHAT = {"gen_ai.operation.name": "chat", "gen_ai.agent.name": "Desk", "gen_ai.request.model": "m"}
 TURN = {**CHAT, "gen_ai.input.messages": json.dumps(PARTS), "gen_ai.output.messages": json.dumps(ANSWER)}
 DETAILS = "gen_ai.client.inference.operation.details"
@@ -230,10 +232,22 @@ def test_whatever_stands_in_a_file_there_is_no_raw_error(
             inner[place[-1]] = bad
             for old in tmp_path.iterdir():
                 old.unlink()
-            Path("x").write_text(json.dumps(broken) + "\n" + json.dumps({"messages": [*TOLD, {"role": "assistant", "content": "z"}]}))
+            Path("x").write_text(
+                json.dumps(broken) + "\n" + json.dumps({"messages": [*TOLD, {"role": "assistant", "content": "z"}]})
+            )
             traces, unread = read(["x"])
             turns = sum(len(trace.turns) for trace in traces)
-            known = {"attributes", "key", "spans", "scopeSpans", "resourceSpans", "openinference.span.kind", *CHAT, *INFERENCE, *AI_SDK}
+            known = {
+                "attributes",
+                "key",
+                "spans",
+                "scopeSpans",
+                "resourceSpans",
+                "openinference.span.kind",
+                *CHAT,
+                *INFERENCE,
+                *AI_SDK,
+            }
             assert turns >= 2 or unread or known & set(map(str, place)), (place, bad)
             if number % 5 == 0:
                 assert main(["traces", "x", "--sft", "rows", "--cases", "cases"]) == 0, (place, bad)
