@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
 
-from marft_envs.families.math.notation import BASES, COMMANDS, CURRENCIES, FUNCTIONS, UNICODE, UNITS, WORD
+from marft_envs.families.math.notation import BASES, COMMANDS, CURRENCIES, FUNCTIONS, REWRITES, UNICODE, UNITS, WORD
 
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z$])")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
@@ -114,6 +114,9 @@ def clean(text: str) -> str:
         text = _EMPHASIS.sub(r"\1\3", text.strip())
         if (wrapped := _WRAPPED.fullmatch(text)) is not None:
             text = wrapped.group(2)
+    for has, find, put in REWRITES:
+        if has in text:
+            text = find.sub(put, text)
     text = _clean_latex(text) if "\\" in text else _SPACING.sub(" ", _money(text)).replace("{,}", ",")
     for old, new in (("<=", "≤"), (">=", "≥"), ("!=", "≠"), ("==", "="), ("**", "^")):
         if old in text:

@@ -7,12 +7,23 @@ A comparison says yes, no, or ``None``: it cannot tell, which is the next tier's
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 from marft_envs.families.math import exact, finished, quantity
 from marft_envs.families.math.canonical import key, spelling
 from marft_envs.families.math.parse import LONG_DECIMAL, LONG_NAMES, ParseError, has_words
-from marft_envs.families.math.structure import FALSE, Bag, BracketGroup, Measured, Named, Relation, Scalar, Tree
+from marft_envs.families.math.structure import (
+    FALSE,
+    UNSOLVED,
+    Bag,
+    BracketGroup,
+    Measured,
+    Named,
+    Relation,
+    Scalar,
+    Tree,
+)
 
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d(?::[0-5]\d)?")
 _ROUNDED = re.compile(r"-?\d*\.\d{10,}")
@@ -76,9 +87,17 @@ def _scalars(gold: Scalar, pred: Scalar) -> bool | None:
         text += "0" * LONG_DECIMAL  # a gold answer with that many digits was printed by a program
     equal = exact.same_value(text, pred.text)
     for mark in "%°":  # 50 % is 0.5 and may be written 50 where a percentage is asked for; likewise 45° and 45
-        if equal is False and text.endswith(mark) != pred.text.endswith(mark):
+        if equal is False and text.endswith(mark) != pred.text.endswith(mark) and _left_out(mark, text, pred.text):
             equal = exact.same_value(text.rstrip(mark + " "), pred.text.rstrip(mark + " "))
     return equal
+
+
+def _left_out(mark: str, gold: str, pred: str) -> bool:
+    """Whether one of two numbers may lack a mark: no multiple of π, and no gold up to 1, which is no percentage."""
+    if mark == "°":
+        return "π" not in gold + pred
+    sizes = exact.values(gold, exact.names(gold))
+    return gold.endswith(mark) or all(size is not None and abs(size) > 1 for size in sizes)
 
 
 def _same_label(first: str, second: str) -> bool | None:
@@ -109,6 +128,11 @@ def _measured(gold: Tree, pred: Tree) -> bool | None:
     (first, words), (second, others) = (
         (tree.value, tree.words) if isinstance(tree, Measured) else (tree, quantity.NONE) for tree in (gold, pred)
     )
+    if isinstance(first, BracketGroup) and isinstance(second, BracketGroup):  # 07:05 counts to 24
+        words, others = _morning(first, words, others), _morning(second, others, words)
+    texts = [tree.text for tree in (first, second) if isinstance(tree, Scalar)]
+    if len(texts) == 2 and ("rad", 1) in words.unit + others.unit and any(text.endswith("°") for text in texts):
+        return exact.same_value(texts[0], texts[1])
     times = quantity.ratio(words, others)
     if times is None:
         return False
@@ -118,6 +142,12 @@ def _measured(gold: Tree, pred: Tree) -> bool | None:
             return False
         second = Scalar(converted)
     return match(first, second)
+
+
+def _morning(clock: BracketGroup, words: quantity.Words, others: quantity.Words) -> quantity.Words:
+    """The other's words for a time whose hour begins with 0."""
+    first = clock.parts[0]
+    return others if words == quantity.NONE and isinstance(first, Scalar) and first.text[:1] == "0" else words
 
 
 def _ratios(gold: BracketGroup, pred: BracketGroup) -> bool | None:
@@ -166,6 +196,7 @@ def _ordered(gold: tuple[Tree, ...], pred: tuple[Tree, ...]) -> bool | None:
 def _bags(gold: Bag, pred: Bag) -> bool | None:
     if len(gold.parts) != len(pred.parts) or gold.kind != pred.kind:
         return False
+    gold, pred = _unnumbered(gold, pred), _unnumbered(pred, gold)
     for one, other in ((gold, pred), (pred, gold)):
         names = {part.name for part in one.parts if isinstance(part, Named)}
         if len(names) == len(one.parts) > 1 and not any(isinstance(part, Named) for part in other.parts):
@@ -182,8 +213,19 @@ def _bags(gold: Bag, pred: Bag) -> bool | None:
     return verdict or None
 
 
+def _unnumbered(bag: Bag, other: Bag) -> Bag:
+    """Solutions that are numbered, ``x_1 = 2, x_2 = 3``, with the one name that those of the other list have."""
+    named = [part for part in bag.parts if isinstance(part, Named)]
+    names = {part.name if isinstance(part, Named) else "" for part in other.parts}
+    numbered = [f"{name}_{k}" for name in names for k in range(1, len(bag.parts) + 1)]
+    if len(names) > 1 or sorted(re.sub("[{}]", "", part.name) for part in named) != sorted(numbered):
+        return bag
+    return replace(bag, parts=tuple(replace(part, name=name) for part in named for name in names))
+
+
 def _relations(gold: Tree, pred: Tree) -> bool | None:
-    if FALSE in (getattr(gold, "operator", ""), getattr(pred, "operator", "")):
+    operators = getattr(gold, "operator", ""), getattr(pred, "operator", "")
+    if FALSE in operators or (operators[1] == UNSOLVED != operators[0]):
         return False
     if isinstance(gold, Named) and isinstance(pred, Named):
         if set(gold.name.split("=")) <= set(pred.name.split("=")) or not gold.name or not pred.name:

@@ -178,16 +178,18 @@ def _log(value: Value, base: Value) -> complex:
     return _real_log(value) / _real_log(base)
 
 
-def _binomial(n: Value, k: Value) -> int:
-    if not isinstance(n, int) or not isinstance(k, int):
-        raise Undefined("binomial of a non-integer")
-    if n > MAX_FACTORIAL and min(k, n - k) > 50:
-        raise TooBig("binomial")
-    return math.comb(n, k)
+def _binomial(n: Value, k: Value) -> Value:
+    if isinstance(n, int) and isinstance(k, int) and n >= 0 <= k:
+        if n > MAX_FACTORIAL and min(k, n - k) > 50:
+            raise TooBig("binomial")
+        return math.comb(n, k)
+    if isinstance(k, int) and 0 <= k <= 50:
+        return divided(math.prod(n - i for i in range(k)), math.factorial(k))
+    return divided(_factorial(n), complex(_factorial(k)) * complex(_factorial(n - k)))
 
 
 def _factorial(value: Value) -> Value:
-    if isinstance(value, int):
+    if isinstance(value, int) and value >= 0:
         if value > MAX_FACTORIAL:
             raise TooBig("factorial")
         return math.factorial(value)
@@ -207,6 +209,9 @@ def _rounded(function: Callable[[float], int]) -> Callable[[Value], int]:
         return nearest if abs(value.real - nearest) < 1e-9 else function(value.real)
 
     return apply
+
+
+_real: Callable[[Value], Any] = _rounded(lambda value: value)  # type: ignore[arg-type,return-value]
 
 
 def _absolute(value: Value) -> Value:
@@ -229,6 +234,7 @@ FUNCTIONS: dict[str, Callable[[Value], Value]] = {
     "ln": lambda value: checked(_real_log(value)),
     "sqrt": lambda value: _root(value, 2),
     "abs": _absolute,
+    "sgn": lambda value: (_real(value) > 0) - (_real(value) < 0),
     "floor": _rounded(math.floor),
     "ceil": _rounded(math.ceil),
     "factorial": lambda value: checked(_factorial(value)),
@@ -244,6 +250,8 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "root": _root,
     "log": _log,
     "binom": _binomial,
+    "max": lambda a, b: a if _real(a - b) > 0 else b,
+    "min": lambda a, b: b if _real(a - b) > 0 else a,
 }
 
 

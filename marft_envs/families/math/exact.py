@@ -8,11 +8,12 @@ hundred (``precise``), relative to its size, so that tiny and huge constants are
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import partial
 
+from marft_envs.families.math.branches import MAX_KINKS, RealWalk, at, coordinate, even_root, kinks, real
+from marft_envs.families.math.branches import points as branch_points
 from marft_envs.families.math.evaluation import OutOfRange, TooBig, Undefined, Value, checked, close, divided, evaluate
 from marft_envs.families.math.parse import Node, ParseError, parse, variables
 
@@ -20,21 +21,17 @@ ROUGHLY = 0.05
 """How far both sides of an ``≈`` may be apart: π ≈ 3 is."""
 POINTS = 3
 ROOT_POINTS = 6
+SIGN_POINTS = 64
+WHOLE_POINTS = 12
 
 
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 
 
-@lru_cache(maxsize=4096)
-def _coordinate(name: str, index: int) -> Fraction:
-    mixed = zlib.crc32(f"{index}:{name}".encode("utf-8", "surrogatepass"))
-    value = Fraction(mixed % 1021 + 3, 509)
-    return -value if index and mixed & 1024 else value
-
-
-def points(names: frozenset[str]) -> list[dict[str, Value]]:
-    """The fixed points: the first has positive coordinates only."""
-    return [{name: _coordinate(name, k) for name in names} for k in range(POINTS if names else 1)]
+def points(names: frozenset[str], whole: frozenset[str] = frozenset()) -> list[dict[str, Value]]:
+    """The fixed points: the first has positive coordinates only; those in ``whole`` have whole ones."""
+    count = WHOLE_POINTS if whole else POINTS if names else 1
+    return [{name: k + 1 if name in whole else coordinate(name, k) for name in names} for k in range(count)]
 
 
 def values(text: str, names: frozenset[str]) -> list[Value | None]:
@@ -63,39 +60,82 @@ def same_value(first: str, second: str) -> bool | None:
     except ParseError:
         return None
     common = variables(nodes[0]) | variables(nodes[1])
-    verdicts = [_same_at(nodes, point) for point in points(common)]
+    whole = _whole(nodes[0]) | _whole(nodes[1])
+    verdicts = [_same_at(nodes, point) for point in points(common, whole)]
     agree = [verdict for verdict in verdicts if verdict is not None]
-    if not agree:
-        return None
-    if all(agree) and len(agree) == len(verdicts):
-        return True
-    if not agree[0] or not any(agree):
+    if (agree and not agree[0]) or (whole and not all(agree)):
         return False
-    return True if _same_where_real(nodes, common) else None  # equal at some points: branches of roots and logarithms
+    if agree and not whole and _differ_elsewhere(nodes, common):
+        return False
+    if agree and all(agree) and len(agree) == len(verdicts):
+        return True
+    return True if agree and _same_where_real(nodes, common) else None  # branches of roots and logarithms
+
+
+def _whole(node: Node) -> frozenset[str]:
+    """Variables that are whole numbers, because a negative number is raised to them."""
+    if node[0] == "^" and not variables(node[1]) and variables(node[2]):
+        base = at(node[1], {})
+        if isinstance(base, (int, Fraction)) and base < 0:
+            return variables(node[2])
+    return frozenset().union(*(_whole(child) for child in node[1:] if isinstance(child, tuple)))
+
+
+def _differ_elsewhere(nodes: tuple[Node, Node], common: frozenset[str]) -> bool:
+    """Whether two expressions that are equal at some fixed points differ on another side of a kink.
+
+    Forms of one root (``√(a/b)`` and ``√(ab)/b``) are compared where what both take a root of is positive.
+    """
+    edges = list(kinks(nodes[0]) | kinks(nodes[1]))[:MAX_KINKS]
+    if not edges:
+        return False
+    first, second = map(_radicands, nodes)
+    rooted = _signed(first - second) & _signed(second - first)
+    everywhere = branch_points(edges, sorted(common))
+    return any(_differ_at(nodes, {x: abs(t) if x in rooted else t for x, t in point.items()}) for point in everywhere)
+
+
+def _differ_at(nodes: tuple[Node, Node], point: Mapping[str, Value]) -> bool:
+    """Whether both have values at a point, and different ones; real ones are not compared with what left the reals."""
+    walks = RealWalk(point), RealWalk(point)
+    try:
+        a, b = (walk.value(node) for walk, node in zip(walks, nodes, strict=True))
+        reals = [walk for walk, value in zip(walks, (a, b), strict=True) if real(value)]
+        if close(a, b) or not reals or any(walk.left for walk in reals):
+            return False
+        from marft_envs.families.math import precise
+
+        return precise.same(nodes, (point, point)) is False
+    except (ArithmeticError, ValueError):
+        return False
 
 
 def _same_where_real(nodes: tuple[Node, Node], common: frozenset[str]) -> bool:
     """Whether two forms of a root are equal where what both take a root of is positive: ``√(a/b)`` and ``√(ab)/b``."""
-    rooted = _rooted(nodes[0]) & _rooted(nodes[1])
-    signed = ({name: _coordinate(name, k) for name in common} for k in range(ROOT_POINTS))
+    rooted = _signed(_radicands(nodes[0])) & _signed(_radicands(nodes[1]))
+    signed = ({name: coordinate(name, k) for name in common} for k in range(ROOT_POINTS))
     positive = [{name: abs(x) if name in rooted else x for name, x in point.items()} for point in signed]
     return bool(rooted) and all(_same_at(nodes, point) for point in positive)
 
 
-def _rooted(node: Node) -> frozenset[str]:
-    """Variables of which an even root is taken, but for those whose sign does not matter there, as in ``√(x^2)``."""
-    below: frozenset[str] = frozenset().union(*(_rooted(child) for child in node[1:] if isinstance(child, tuple)))
-    even = (node[0] == "root" and node[2] == ("num", 2)) or (node[0] == "^" and _halves(node[2]))
-    if not even or not variables(node[1]):
-        return below
-    point = points(variables(node[1]))[0]
-    mirrored = (name for name in point if _same_at((node[1], node[1]), point, {**point, name: -point[name]}))
-    return below | (variables(node[1]) - set(mirrored))
+def _signed(radicands: Iterable[Node]) -> frozenset[str]:
+    """Variables of what is below 0 somewhere, but for those whose sign does not matter, as x in ``x^2 y``."""
+    rooted = set[str]()
+    for inside in radicands:
+        point, *others = ({name: coordinate(name, k) for name in variables(inside)} for k in range(SIGN_POINTS))
+        if not any(
+            value is not None and real(value) and complex(value).real < 0 for value in map(partial(at, inside), others)
+        ):
+            continue
+        mirrored = (name for name in point if _same_at((inside, inside), point, {**point, name: -point[name]}))
+        rooted |= variables(inside) - set(mirrored)
+    return frozenset(rooted)
 
 
-def _halves(exponent: Node) -> bool:
-    value = None if variables(exponent) else _value(exponent, {})[0]
-    return isinstance(value, Fraction) and value.denominator == 2
+def _radicands(node: Node) -> frozenset[Node]:
+    """What even roots are taken of, if it has variables."""
+    below = frozenset[Node]().union(*(_radicands(child) for child in node[1:] if isinstance(child, tuple)))
+    return below | {node[1]} if even_root(node) and variables(node[1]) else below
 
 
 def _same_at(
@@ -162,4 +202,8 @@ def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
             ratios.append(checked(divided(above, below)))
         except (OverflowError, Undefined):
             return None
-    return ratios[0] if all(close(ratios[0], other) for other in ratios) else None
+    if not all(close(ratios[0], other) for other in ratios):
+        return None
+    above, below = (("+", parse(left), ("neg", parse(right))) for left, right in (first, second))
+    times = ("float", ratios[0].real) if isinstance(ratios[0], complex) else ("num", ratios[0])
+    return None if _differ_elsewhere((above, ("*", times, below)), common) else ratios[0]

@@ -25,7 +25,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from marft_envs.families.math import canonical
-from marft_envs.families.math.parse import Node, ParseError, mixed, parse, variables
+from marft_envs.families.math.parse import Node, ParseError, parse, proper, variables
 
 _I = ("const", "i")
 _CALCULATIONS = re.compile(
@@ -89,7 +89,7 @@ def _has_work(node: Node) -> bool:
     elif kind == "^":
         work = complex_number(node[1])
     else:
-        work = kind in ("binom", "log") or (kind == "fn" and node[1] not in ("percent", "degree", "exp"))
+        work = kind in ("binom", "log", "max", "min") or (kind == "fn" and node[1] not in ("percent", "degree", "exp"))
     return work or any(map(_has_work, _children(node)))
 
 
@@ -155,6 +155,11 @@ def numeral(node: Node) -> bool:
 
 def _integer(node: Node) -> bool:
     return _integer(node[1]) if node[0] == "neg" else node[0] == "num" and not isinstance(node[1], Fraction)
+
+
+def mixed(node: Node) -> bool:
+    """Whether ``node`` is a mixed number: a whole one and a fraction below 1."""
+    return node[0] == "+" and node[1][0] == "num" and isinstance(node[1][1], int) and proper(node[2])
 
 
 def _scale(node: Node) -> bool:

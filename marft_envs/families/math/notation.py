@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 
@@ -40,6 +41,7 @@ MULTIPLIERS: dict[str, int | Fraction] = _TABLE["multipliers"] | {
 """Words behind a number by which it is multiplied."""
 MARKS = _by_word(_TABLE["marks"])
 """Words behind a number that change what it says -> one name for those that say the same."""
+REWRITES = [(rule["has"], re.compile(rule["find"], re.VERBOSE), rule["put"]) for rule in _TABLE["rewrites"]]
 BASES: dict[str, int] = _TABLE["bases"]
 PLURALS: dict[str, str] = _TABLE["plurals"]
 COUNTERS: str = _TABLE["counters"]

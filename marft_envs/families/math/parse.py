@@ -5,7 +5,7 @@ functions below. What they do not know is a ``ParseError``, and the next tier's 
 
 Nodes: ``("num", exact)``, ``("float", approximate)``, ``("var", name)``, ``("const", name)``, ``("+", a, b)``,
 ``("*", a, b)``, ``("/", a, b)``, ``("^", a, b)``, ``("neg", a)``, ``("fn", name, a)``, ``("root", a, n)``,
-``("log", a, base)``, ``("binom", n, k)``.
+``("log", a, base)``, ``("binom", n, k)``, ``("max", a, b)``, ``("min", a, b)``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ _TOKEN = re.compile(
       (?P<repeat>\d*\.\d*\\overline\s*\{{?\d+\}}?)
     | (?P<number>(?:\d{{1,3}}(?:,\d{{3}})+(?![\d,])(?:\.\d+)?|\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+(?![\d.]))?)
     | (?P<command>\\[a-zA-Z]+)
-    | (?P<name>{_NAMES}|[a-zA-Z]'*)
-    | (?P<symbol>[-+*/^_!()\[\]{{}}|°%π∞])
+    | (?P<name>{_NAMES}|(?:max|min)(?=\s*[(⦃])|[a-zA-Z]'*)
+    | (?P<symbol>[-+*/^_!()\[\]{{}}⦃⦄,|°%π∞])
     )""",
     re.VERBOSE,
 )
+_ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan", "sign": "sgn"}
 _MARKS = {"!": "factorial", "°": "degree", "%": "percent"}
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{4,}")
 _SHORT_WORDS = frozenset(
@@ -234,7 +235,7 @@ class _Parser:
             return self.numeral(text, depth)
         if kind == "repeat":
             return _repeating(text)
-        if kind == "command" or text in FUNCTIONS:
+        if kind == "command" or text in FUNCTIONS or text in ("max", "min"):
             return self.command(text.lstrip("\\"), depth)
         if kind == "name":
             return self.name(text, depth)
@@ -270,12 +271,12 @@ class _Parser:
         if self.peek() == "\\frac":
             self.tokens = list(tokens)  # reading \frac12 splits a token
             fraction = self.atom(depth + 1)
-            if _proper(fraction):
+            if proper(fraction):
                 return ("+", node, fraction)
             self.position, self.tokens = start, tokens
         elif self.kind() == self.kind(2) == "number" and self.peek(1) == "/":
             fraction = ("/", number(self.peek()), number(self.peek(2)))
-            if _proper(fraction):
+            if proper(fraction):
                 self.position += 3
                 return ("+", node, fraction)
         return node
@@ -290,6 +291,10 @@ class _Parser:
     def subscript(self) -> str:
         """Reads ``_{...}`` or ``_x`` as part of a name."""
         self.expect("_")
+        return self.label()
+
+    def label(self) -> str:
+        """Reads a group, or one token, as part of a name."""
         if self.peek() != "{":
             return self.take().lstrip("\\")
         self.take()
@@ -297,7 +302,7 @@ class _Parser:
         while self.peek() != "}":
             parts.append(self.take().lstrip("\\"))
             if parts[-1] == "{":
-                raise ParseError("nested subscript")
+                raise ParseError("nested group in a name")
         self.take()
         return "".join(parts)
 
@@ -312,23 +317,27 @@ class _Parser:
             node = self.sum(depth + 1)
             self.expect("\\r" + name[1:])
             return ("fn", "floor" if name == "lfloor" else "ceil", node)
+        if name in ("max", "min"):
+            return self.extreme(name, depth)
         if name in FUNCTIONS:
             return self.function(name, depth)
         if name in ACCENTS:
-            return ("var", f"{name} {self.accented()}" + (f"_{self.subscript()}" if self.peek() == "_" else ""))
+            return ("var", f"{name} {self.label()}" + (f"_{self.subscript()}" if self.peek() == "_" else ""))
         if name in SYMBOLS:
             return ("var", name + (f"_{self.subscript()}" if self.peek() == "_" else ""))
         raise ParseError(f"unknown command \\{name}")
 
-    def accented(self) -> str:
-        if self.peek() != "{":
-            return self.take()
-        self.take()
-        parts = []
-        while self.peek() != "}":
-            parts.append(self.take())
-        self.take()
-        return "".join(parts)
+    def extreme(self, name: str, depth: int) -> Node:
+        """Reads what is in brackets behind ``max`` or ``min``."""
+        end = {"(": ")", "{": "}"}.get(self.take(), "⦄")
+        bars, self.bars = self.bars, 0
+        node = self.sum(depth + 1)
+        while self.peek() == ",":
+            self.take()
+            node = (name, node, self.sum(depth + 1))
+        self.expect(end)
+        self.bars = bars
+        return node
 
     def digit_or_atom(self, depth: int) -> Node:
         r"""An argument of ``\frac``: a group, a command, or one character (``\frac12`` is a half)."""
@@ -360,7 +369,7 @@ class _Parser:
                 base = self.digit_or_atom(depth) if self.peek() != "{" else self.atom(depth + 1)
         argument = self.argument(depth + 1)
         inverse = power == ("neg", ("num", 1)) and "arc" + name in FUNCTIONS
-        name = "arc" + name if inverse else {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}.get(name, name)
+        name = "arc" + name if inverse else _ALIASES.get(name, name)
         if name == "lg":
             base = ("num", 10)
         node = ("log", argument, base) if base is not None else ("fn", "ln" if name == "log" else name, argument)
@@ -384,12 +393,7 @@ class _Parser:
         return self.peek() in ("(", "[") or self.peek().lstrip("\\") in FUNCTIONS - {"sqrt"}
 
 
-def mixed(node: Node) -> bool:
-    """Whether ``node`` is a mixed number: a whole one and a fraction below 1."""
-    return node[0] == "+" and node[1][0] == "num" and isinstance(node[1][1], int) and _proper(node[2])
-
-
-def _proper(node: Node) -> bool:
+def proper(node: Node) -> bool:
     r"""Whether ``node`` is a fraction of two integers below 1, so that ``2\frac13`` is a mixed number."""
     if node[0] != "/" or node[1][0] != "num" or node[2][0] != "num":
         return False

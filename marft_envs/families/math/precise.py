@@ -129,7 +129,9 @@ class _Precise(evaluation.ExpressionWalk):
                 raise TooBig("factorial")
             return mp.gamma(mp.re(value) + 1)
         if name == "binom":
-            raise Undefined("binomial of a non-integer")
+            return mp.binomial(value, other)
+        if name in ("max", "min", "sgn"):
+            return mp.sign(mp.re(value)) if name == "sgn" else (max if name == "max" else min)(value, other, key=mp.re)
         if name == "abs":
             return abs(value)
         if name.startswith("arc"):

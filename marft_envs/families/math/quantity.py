@@ -41,6 +41,15 @@ _FORMULA_WORDS = frozenset(("bc", "ad", "ce", "ne", "se", "sw", "nw", "n", "s", 
 """Words that stand for products of variables where they are written small and outside of ``\\text{}``."""
 
 
+_FRACTION = r"\\frac(?:\d\d|\{\d+\}\{\d+\})"
+_NUMBER = rf"\d[\d,]*(?:\.\d+)?(?:\s*{_FRACTION}|\s+\d+/\d+)?|{_FRACTION}"
+_AMOUNT = rf"\s*({_NUMBER})\s*(°|''|'|\"|[a-zA-Z]+\.?)"
+_AMOUNTS = re.compile(rf"(?:{_AMOUNT}){{2,}}\s*")
+_PRIMED = re.compile(r"(\d[\d,]*(?:\.\d+)?)\s*(''|'|\")")
+_PRIMES = {"'": "ft", "''": "in", '"': "in"}
+_ARCS = {"°": "arcdegree", "'": "arcminute", "''": "arcsecond", '"': "arcsecond"}
+
+
 @dataclass(frozen=True, slots=True)
 class Words:
     """What was said of a number."""
@@ -61,6 +70,9 @@ def split(text: str) -> tuple[str, Words]:
     """Takes the words off the end of a cleaned answer; what is no number with words comes back as it is."""
     if text[-1:].isdigit() and "^" not in text:
         return text, NONE
+    if (primed := _PRIMED.fullmatch(text)) is not None:
+        dimensions, size = UNITS[_PRIMES[primed[2]]]
+        return primed[1], Words(tuple(dimensions.items()), size, marks=frozenset("'"))
     tokens = [(match.lastgroup or "", match.group(), match.start()) for match in _TOKEN.finditer(text)]
     first = len(tokens)
     while first and tokens[first - 1][0] in ("text", "word", "power", "join", "space"):
@@ -235,27 +247,56 @@ def _applied(value: str, words: Words, times: Fraction, multipliers: list[str]) 
         hour, minute = int(clock.group(1)), clock.group(2) or "00"
         if "pm" in marks and hour < 12:
             hour, marks = hour + 12, marks - {"pm"}
+        elif "am" in marks and hour == 12:
+            hour = 0
         value = f"{hour}:{minute}"
     return value, Words(words.unit, words.size, words.nouns, marks)
 
 
-def scaled(value: str, times: Fraction) -> str | None:
-    """A number multiplied, or ``None`` for what is not one number."""
+def compound(text: str) -> tuple[str, Words] | None:
+    """Amounts in smaller and smaller units (``6 ft 2 in``, ``30° 15'``) as one in the first; ``None`` for others."""
+    flat = re.sub(r"\s*,(?=\s)", " ", re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text))
+    if _AMOUNTS.fullmatch(flat) is None:
+        return None
+    parts = re.findall(_AMOUNT, flat)
+    angle = parts[0][1] == "°"
+    names = [(_ARCS if angle else _PRIMES).get(name, name.rstrip(".")) for _, name in parts]
+    if (first := _unit(names[0])) is None:
+        return None
+    total, above = Fraction(0), None
+    for (number, _), name in zip(parts, names, strict=True):
+        unit, value = _unit("min" if name == "m" and "time" in first[0] else name), amount(number)
+        if value is None or unit is None or unit[0] != first[0] or not (above is None or value * unit[1] < above):
+            return None
+        total, above = total + value * unit[1], unit[1]
+    words = Words(tuple(first[0].items()), first[1])
+    return (f"{_written(total)}°", NONE) if angle else (_written(total / first[1]), words)
+
+
+def amount(value: str) -> Fraction | None:
+    """A written number, or ``None`` for what is not one number."""
     try:
         node = parse(value)
-        product = evaluate(node, {}) if numeral(node) else 0j
-        if isinstance(product, complex):
-            return None
-        product = Fraction(product) * times
+        number = evaluate(node, {}) if numeral(node) else 0j
     except (ParseError, TooBig, Undefined):
         return None
-    above, below = product.numerator, product.denominator
+    return None if isinstance(number, complex) else Fraction(number)
+
+
+def _written(number: Fraction) -> str:
+    above, below = number.numerator, number.denominator
     return str(above) if below == 1 else f"\\frac{{{above}}}{{{below}}}"
+
+
+def scaled(value: str, times: Fraction) -> str | None:
+    """A number multiplied, or ``None`` for what is not one number."""
+    number = amount(value)
+    return None if number is None else _written(number * times)
 
 
 def ratio(gold: Words, pred: Words) -> Fraction | None:
     """What ``pred`` is to be multiplied by to be in the unit of ``gold``; ``None`` if the words do not agree."""
-    if gold.marks != pred.marks:
+    if gold.marks != pred.marks and not (gold.unit and pred.unit and gold.marks ^ pred.marks == {"'"}):
         return None
     first, second = (words.nouns | {str(words.unit)} - {"()"} for words in (gold, pred))
     if not (first <= second or second <= first):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from typing import Union
@@ -75,6 +76,8 @@ Tree = Union[Scalar, Measured, BracketGroup, Bag, Named, Relation]  # noqa: UP00
 
 FALSE = "false"
 """Operator of an equation between constants that does not hold: it is equal to nothing."""
+UNSOLVED = "|"
+"""Operator of ``|x - 3| < 2``, which has the solutions of its value, and is itself no solution."""
 _INF = Scalar("∞")
 _MINUS_INF = Scalar("-∞")
 _SPELLING = re.compile(rf"[\s{{}}{WORD}]")
@@ -88,9 +91,15 @@ _NAMED_SETS: dict[str, Tree] = {
     **dict.fromkeys(("\\mathbbr^-", "\\mathbbr_-", "\\mathbbr_<0"), BracketGroup("()", (_MINUS_INF, Scalar("0")))),
     **dict.fromkeys(("\\mathbbr_≥0", "\\mathbbr^+_0", "\\mathbbr_0^+"), BracketGroup("[)", (Scalar("0"), _INF))),
     **dict.fromkeys(("\\mathbbr_≤0", "\\mathbbr^-_0", "\\mathbbr_0^-"), BracketGroup("(]", (_MINUS_INF, Scalar("0")))),
+    **dict.fromkeys(
+        ("dne", "d.n.e", "doesnotexist", "doesn'texist", "thelimitdoesnotexist", "limitdoesnotexist", "\\nexists"),
+        Scalar(f"{WORD}dne"),
+    ),
+    "noon": Measured(BracketGroup(":", (Scalar("12"), Scalar("00"))), quantity.Words(marks=frozenset({"pm"}))),
+    "midnight": Measured(BracketGroup(":", (Scalar("0"), Scalar("00"))), quantity.Words(marks=frozenset({"am"}))),
     **dict.fromkeys(("\\emptyset", "emptyset", "theemptyset", "nosolution", "nosolutions"), Bag(",", ())),
 }  # fmt: skip
-"""Spelling of a set without blanks and braces, in small letters -> what it is as an interval or a list."""
+"""Spelling without blanks and braces, in small letters -> what a set is as an interval or a list, a word as a value."""
 _SIGNS = (str.maketrans("±∓", "+-"), str.maketrans("±∓", "-+"))
 _RELATIONS = "=≤≥<>≠≈∈"
 _FLIP = {"<": ">", ">": "<", "≤": "≥", "≥": "≤", "=": "=", "≠": "≠"}
@@ -101,11 +110,12 @@ _NAME = re.compile(rf"(?:{_SYMBOL}(?:{_CALL})?|\({_SYMBOL}(?:,{_SYMBOL})+\)|[A-Z
 _RATIO_OF_NAMES = re.compile(
     rf"{_NAME.pattern}(?:[:/]{_NAME.pattern})+|\\frac\{{{_NAME.pattern}\}}\{{{_NAME.pattern}\}}"
 )
-_SIZE = re.compile(rf"\|({_SYMBOL})\|")
+_SIZE = re.compile(r"\|([^|]+)\|")
 _MATRIX = re.compile(
     r"\\begin\{([pbvVB]?)(?:small)?(?:matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{[pbvVB]?(?:small)?(?:matrix|array)\}",
     re.S,
 )
+_TERM = re.compile(r"\s*(?:\+|(?P<sign>-)|)\s*(?P<times>.*?)[\s*]*(?:\\hat\{)?(?P<name>[ijk])\}?\s*")
 _SET_BUILDER = re.compile(r"⦃\s*[^|:⦄]*?(?:∈\s*\\mathbb\s*\{?\s*[RZNQ]\s*\}?)?\s*[|:]([^|:⦄]+)⦄")
 _GROUPED = re.compile(r"(-?\d{1,3}(?:,\d{3})+)((?:\.\d+)?(?:\s*(?:\\text|[^\W\d_]|%|°)[^,;]*)?)")
 _LISTED_THOUSANDS = re.compile(r"(?<![\d.,])(\d{1,3}(?:,\d{3})+)(?![\d,])")
@@ -131,18 +141,20 @@ def _read(text: str, depth: int) -> Tree:
         matrix = _matrix(text, depth)
         if matrix is not None:
             return matrix
+    if (whole := quantity.compound(text)) is not None:
+        return Scalar(whole[0]) if whole[1] == quantity.NONE else Measured(Scalar(whole[0]), whole[1])
     if ", " in text:  # commas with a space separate, so those without one group digits
         text = _LISTED_THOUSANDS.sub(lambda m: m.group(0).replace(",", ""), text)
     parts = [part for part in split(text, ",;") if part]
     if 1 < len(parts) <= MAX_PARTS:
-        return _bag([_read(part, depth + 1) for part in parts])
+        return _bag([_element(part, depth) for part in parts])
     if any(sign in text for sign in _RELATIONS):
         relation = _relation(text, depth)
         if relation is not None:
             return relation
     parts = split(text, "∪")
     if len(parts) > 1:
-        return Bag("∪", tuple(_read(part, depth + 1) for part in parts[:MAX_PARTS]))
+        return Bag("∪", tuple(_united(part, depth) for part in parts[:MAX_PARTS]))
     value, words = quantity.split(text)
     if words != quantity.NONE or value != text:
         return Measured(_read(value, depth + 1), words)
@@ -159,7 +171,7 @@ def _enclosed(text: str, depth: int) -> Tree:
         inner, brackets = text[1:-1], text[0] + text[-1]
         parts = split(inner, ",;") if inner.strip() else []
         if brackets == "⦃⦄":
-            return _bag([_read(part, depth + 1) for part in parts[:MAX_PARTS]])
+            return _bag([_element(part, depth) for part in parts[:MAX_PARTS]])
         if len(parts) > 1:
             return BracketGroup(brackets, tuple(_read(part, depth + 1) for part in parts[:MAX_PARTS]))
         if brackets == "()":
@@ -169,7 +181,30 @@ def _enclosed(text: str, depth: int) -> Tree:
         return BracketGroup(":", tuple(Scalar(part) for part in parts))
     if "±" in text or "∓" in text:
         return Bag(",", tuple(Scalar(text.translate(signs)) for signs in _SIGNS))
-    return Scalar(text)
+    return _vector(text) or Scalar(text)
+
+
+def _element(text: str, depth: int) -> Tree:
+    """Reads a part of a list; a set in a list or in a set stays one."""
+    tree = _read(text, depth + 1)
+    return BracketGroup("⦃⦄", (tree,)) if text[:1] == "⦃" or tree == Bag(",", ()) else tree
+
+
+def _united(text: str, depth: int) -> Tree:
+    """Reads a part of a union: ``[5]`` and ``(5)`` are not the number in brackets."""
+    tree = _read(text, depth + 1)
+    return BracketGroup(text[0] + text[-1], (tree,)) if isinstance(tree, Scalar) and text[:1] in ("[", "(") else tree
+
+
+def _vector(text: str) -> Tree | None:
+    """Reads a sum of multiples of i, j and k as a point."""
+    cuts = [0, *(index for index, char in outside(text) if char in "+-" and index), len(text)]
+    terms = [_TERM.fullmatch(text[start:end]) for start, end in pairwise(cuts)]
+    parts = {term["name"]: (term["sign"] or "") + (term["times"] or "1") for term in terms if term is not None}
+    if len(parts) < len(cuts) - 1 or not ("\\hat{" in text or {"i", "j"} <= {*parts}):
+        return None
+    letters = "ijk" if "k" in parts else "ij"
+    return BracketGroup("()", tuple(Scalar(parts.get(letter, "0")) for letter in letters))
 
 
 def _bag(parts: list[Tree]) -> Tree:
@@ -276,8 +311,17 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
                 return Named(bare[low], BracketGroup("(" + right, (_MINUS_INF, most)), ordered, operator)
             if _NAME.fullmatch(bare[high]) and _is_number(least.text):
                 return Named(bare[high], BracketGroup(left + ")", (least, _INF)), ordered, operator)
-            if (size := _SIZE.fullmatch(bare[low])) is not None and _is_number(most.text):
-                return Named(size[1], BracketGroup(left + right, (Scalar(f"-({most.text})"), most)), None, "∈")
+            inside = _SIZE.fullmatch(sides[low])
+            size = inside or _SIZE.fullmatch(sides[high])
+            if size is not None and (ends := _ends(size[1], (most if inside else least).text)) is not None:
+                solved: Tree = BracketGroup(left + right, ends)
+                if not inside:
+                    solved = Bag(
+                        "∪",
+                        (BracketGroup("(" + right, (_MINUS_INF, ends[0])), BracketGroup(left + ")", (ends[1], _INF))),
+                    )
+                (name,) = exact.names(size[1])
+                return Named(name, solved, ordered, "∈" if _NAME.fullmatch(size[1]) else UNSOLVED)
         if operator == "≠" and _NAME.fullmatch(bare[0]) and _is_number(sides[1]):
             end = Scalar(sides[1])
             union = Bag("∪", (BracketGroup("()", (_MINUS_INF, end)), BracketGroup("()", (end, _INF))))
@@ -290,6 +334,23 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
             brackets = ("(" if pair[0] == "<" else "[") + (")" if pair[1] == "<" else "]")
             return Named(bare[1], BracketGroup(brackets, (Scalar(sides[low]), Scalar(sides[high]))), None, "∈")
     return None
+
+
+def _ends(inside: str, bound: str) -> tuple[Scalar, Scalar] | None:
+    """Where the size of a linear expression in one variable is ``bound``."""
+    if not _is_number(bound) or len(names := exact.names(inside)) != 1:
+        return None
+    at, values = [next(iter(point.values())) for point in exact.points(names)], exact.values(inside, names)
+    if not all(isinstance(value, (int, Fraction)) for value in values):
+        return None
+    slopes = {(high - low) / (b - a) for (a, low), (b, high) in pairwise(zip(at, values, strict=True))}
+    if len(slopes) > 1 or 0 in slopes:
+        return None
+    slope = slopes.pop()
+    ends = [f"({sign}({bound})-({values[0] - slope * at[0]}))/({slope})" for sign in ("-+" if slope > 0 else "+-")]
+    sizes = [exact.values(end, frozenset())[0] for end in ends]
+    first, second = (Scalar(end if isinstance(x, complex) else str(x)) for end, x in zip(ends, sizes, strict=True))
+    return first, second
 
 
 def _is_number(text: str) -> bool:
