@@ -7,14 +7,14 @@ what stands in such a function are looked for along lines in the direction of ea
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from itertools import islice, pairwise, product
 
 from marft_envs.families.math.evaluation import ABSOLUTE, ExpressionWalk, Undefined, Value, evaluate
 from marft_envs.families.math.parse import Node, variables
 
-Point = dict[str, Value]
+Point = dict[str, Fraction]
 
 ANYWHERE = 24
 """Points of all sizes from 1 to 10,000, with all signs and orders of the variables."""
@@ -53,7 +53,7 @@ def even_root(node: Node) -> bool:
     return isinstance(index, (int, Fraction)) and not (index.numerator if node[0] == "root" else index.denominator) % 2
 
 
-def at(node: Node, point: Point) -> Value | None:
+def at(node: Node, point: Mapping[str, Value]) -> Value | None:
     """The value at a point, ``None`` where there is none. Raises ``TooBig``."""
     try:
         return evaluate(node, point)
@@ -98,7 +98,7 @@ def _between(breaks: list[float]) -> Iterator[Fraction]:
 
 def _zeros(edge: Node, base: Point, name: str) -> list[float]:
     """Zeros, poles and extrema of a real expression along a line."""
-    inexact: Point = {other: complex(value) for other, value in base.items()}
+    inexact: dict[str, Value] = {other: complex(value) for other, value in base.items()}
 
     def value(t: float) -> float:
         number = at(edge, {**inexact, name: complex(t)})

@@ -97,7 +97,7 @@ def _left_out(mark: str, gold: str, pred: str) -> bool:
     if mark == "°":
         return "π" not in gold + pred
     sizes = exact.values(gold, exact.names(gold))
-    return gold.endswith(mark) or all(size is not None and abs(size) > 1 for size in sizes)
+    return gold.endswith(mark) or all(size is not None and abs(size) > 1 for size in sizes)  # type: ignore[operator]
 
 
 def _same_label(first: str, second: str) -> bool | None:

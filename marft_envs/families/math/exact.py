@@ -204,6 +204,6 @@ def ratio(first: tuple[str, str], second: tuple[str, str]) -> Value | None:
             return None
     if not all(close(ratios[0], other) for other in ratios):
         return None
-    above, below = (("+", parse(left), ("neg", parse(right))) for left, right in (first, second))
+    gaps = [("+", parse(left), ("neg", parse(right))) for left, right in (first, second)]
     times = ("float", ratios[0].real) if isinstance(ratios[0], complex) else ("num", ratios[0])
-    return None if _differ_elsewhere((above, ("*", times, below)), common) else ratios[0]
+    return None if _differ_elsewhere((gaps[0], ("*", times, gaps[1])), common) else ratios[0]

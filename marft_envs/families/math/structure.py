@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Union
 
 from marft_envs.families.math import exact, finished, quantity
+from marft_envs.families.math.branches import coordinate
 from marft_envs.families.math.canonical import closing, outside, split, without_text
 from marft_envs.families.math.evaluation import TooBig
 from marft_envs.families.math.notation import WORD
@@ -338,18 +339,23 @@ def _inequality(sides: list[str], bare: list[str], operators: list[str]) -> Tree
 
 def _ends(inside: str, bound: str) -> tuple[Scalar, Scalar] | None:
     """Where the size of a linear expression in one variable is ``bound``."""
-    if not _is_number(bound) or len(names := exact.names(inside)) != 1:
+    try:
+        (name,) = names = exact.names(inside)
+        size = exact.values(bound, frozenset())[0] if _is_number(bound) else None
+        values = [Fraction(value) for value in exact.values(inside, names) if isinstance(value, (int, Fraction))]
+    except (ValueError, TooBig):  # no expression, or not of one variable
         return None
-    at, values = [next(iter(point.values())) for point in exact.points(names)], exact.values(inside, names)
-    if not all(isinstance(value, (int, Fraction)) for value in values):
+    at = [coordinate(name, k) for k in range(exact.POINTS)]
+    if size is None or len(values) < len(at):
         return None
-    slopes = {(high - low) / (b - a) for (a, low), (b, high) in pairwise(zip(at, values, strict=True))}
-    if len(slopes) > 1 or 0 in slopes:
+    slope, *others = ((y - values[0]) / (x - at[0]) for x, y in zip(at[1:], values[1:], strict=True))
+    if not slope or any(other != slope for other in others):
         return None
-    slope = slopes.pop()
-    ends = [f"({sign}({bound})-({values[0] - slope * at[0]}))/({slope})" for sign in ("-+" if slope > 0 else "+-")]
-    sizes = [exact.values(end, frozenset())[0] for end in ends]
-    first, second = (Scalar(end if isinstance(x, complex) else str(x)) for end, x in zip(ends, sizes, strict=True))
+    base, signs = values[0] - slope * at[0], (-1, 1) if slope > 0 else (1, -1)
+    if isinstance(size, complex):
+        first, second = (Scalar(f"({sign}*({bound})-({base}))/({slope})") for sign in signs)
+    else:
+        first, second = (Scalar(str((sign * size - base) / slope)) for sign in signs)
     return first, second
 
 
