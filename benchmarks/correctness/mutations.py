@@ -46,15 +46,15 @@ MUTATIONS = [
     Mutation(
         "every agent's buffer written",
         "marft_algos/algorithms/ppo.py",
-        "estimates.advantages[t], estimates.returns[t] = a.astype",
-        "estimates.advantages[nodes[-1]], estimates.returns[nodes[-1]] = a.astype",
+        "estimates.advantages |= zip(nodes, np.split(advantages, ends), strict=True)",
+        "estimates.advantages[nodes[-1]] = np.split(advantages, ends)[-1]",
         "algorithms/test_defects.py::test_every_agents_buffer_is_written",
     ),
     Mutation(
         "γ = λ = 1, R = 1, V ≡ c: every return is 1",
         "marft_algos/credit/rewards.py",
-        "rewards[k] = worth + ",
-        "rewards[k] = trajectory.score + ",
+        "reward = team + sum(",
+        "reward = trajectory.score + sum(",
         "envs/test_chain.py::test_every_return_is_1_for_any_n_and_any_D",
     ),
     Mutation(
@@ -74,15 +74,15 @@ MUTATIONS = [
     Mutation(
         "values at masked positions change nothing",
         "marft_algos/functional.py",
-        "reversed(np.flatnonzero(np.asarray(mask, dtype=bool)))",
-        "reversed(range(len(values)))",
-        "algorithms/test_functional.py::test_values_at_masked_positions_change_nothing",
+        "kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))",
+        "kept = x * mask",
+        "algorithms/test_functional.py::test_masked_mean_ignores_what_stands_outside_the_mask",
     ),
     Mutation(
         "trace with ρ ≡ 1 equals GAE(γλ)",
         "marft_algos/functional.py",
-        "weight = d.lambda_turn * (1.0 if traces is None else traces[j])",
-        "weight = d.lambda_turn * (1.0 if traces is None else d.lambda_turn * traces[j])",
+        "weight = discounts.lambda_turn * (1.0 if traces is None else traces[j])",
+        "weight = discounts.lambda_turn * (1.0 if traces is None else discounts.lambda_turn * traces[j])",
         "envs/test_chain.py::test_trace_with_ratio_one_equals_gae",
     ),
     Mutation(
@@ -123,15 +123,15 @@ MUTATIONS = [
     Mutation(
         "ratio is 1 on the first minibatch (the check itself)",
         "marft_algos/learner/learner.py",
-        "if gap > self.config.ratio_tolerance:",
+        "if not gap <= self.config.ratio_tolerance:",
         "if False:",
         "algorithms/test_marft.py::test_ratio_is_1_on_the_first_minibatch",
     ),
     Mutation(
         "after an update the trained agent's distribution changes",
-        "marft_algos/learner/learner.py",
+        "marft_algos/learner/steps.py",
         "        optimizer.step()\n",
-        "",
+        "        pass\n",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
@@ -193,8 +193,8 @@ MUTATIONS = [
     Mutation(
         "a frozen precision test (trained elements that change at lr 1e-6)",
         "marft_algos/models/weights.py",
-        "tensor.data = tensor.data.float()",
-        "tensor.data = tensor.data.to(base.dtype)",
+        "tensor.data = tensor.data.to(base.device, torch.float32)",
+        "tensor.data = tensor.data.to(base.device, base.dtype)",
         "algorithms/test_defects.py::test_share_of_trained_elements_that_change_at_a_small_step",
     ),
     Mutation(
@@ -215,8 +215,8 @@ MUTATIONS = [
     Mutation(
         "the prompt scored is the prompt sampled from",
         "marft_algos/rollout/collector.py",
-        "request=request,",
-        "request=GenerationRequest(request.policy, request.prompt_ids[:100], 0),",
+        "else replace(request, tools=()),",
+        "else replace(request, tools=(), prompt_ids=request.prompt_ids[:100]),",
         "algorithms/test_defects.py::test_the_prompt_scored_is_the_prompt_sampled_from_when_the_context_overflows",
     ),
     Mutation(
@@ -229,8 +229,8 @@ MUTATIONS = [
     Mutation(
         "equal seeds give equal problems, for 1, 2 and 8 workers",
         "marft_envs/core/vector.py",
-        "slot.env = begin(slot.own)",
-        "slot.env = _reset(slot.index, begin.args[1], slot.own)",
+        "                slot.env = begin(slot.own) or slot.own\n",
+        "                slot.env = slot.own.reset(seed=slot.index) or slot.own\n",
         "algorithms/test_defects.py::test_equal_seeds_give_equal_problems_for_1_2_and_8_workers",
     ),
     Mutation(
