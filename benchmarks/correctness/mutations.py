@@ -136,9 +136,9 @@ MUTATIONS = [
     ),
     Mutation(
         "... (adapters that never reach the sampler)",
-        "marft_algos/models/weights.py",
-        "base_layer().weight + module.get_delta_weight(self._policy.adapter)",
-        "base_layer().weight + 0 * module.get_delta_weight(self._policy.adapter)",
+        "marft_algos/models/forward/decode.py",
+        "self._adapted = list(map(decoder.adapted, policies or (None,)))",
+        "self._adapted = list(map(decoder.adapted, [None] * len(policies) or (None,)))",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
