@@ -7,25 +7,23 @@ requests are numbered, so a server that has got one knows it when it comes again
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
-import tarfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from marft_algos.batching import UpdateError
 from marft_algos.config.endpoints import Endpoint
-from marft_algos.engines.base import EngineError, wrong_tokens
+from marft_algos.engines.base import ROUNDING, EngineError, wrong_tokens
 from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerRefused
 from marft_algos.tinker import wire
 from marft_algos.tinker.wire import Row, Sampled
@@ -36,14 +34,14 @@ SDK = "0.25.0"
 ADAPTER_BYTES = 8 << 30
 """Largest adapter that is downloaded."""
 _POLL, _BEAT = 60.0, 10.0
-"""Seconds of one long poll at most, and between two signs of life."""
+"""Seconds of one long poll at most, and between two signs of life; an outage is told as often as the former."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 """Seconds before a request is sent again; they double."""
 _PIECE = 4 << 20
 """Bytes of one request with rows, about; 24 for a token."""
 ADAM = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-5, "weight_decay": 0.0}
 """Adam as it is here: the protocol's own defaults are others."""
-_V1 = "/api/v1/"
+V1 = "/api/v1/"
 T = TypeVar("T")
 
 
@@ -68,7 +66,8 @@ class TinkerServer:
         self.counts = {"requests": 0.0, "retries": 0.0, "bytes_out": 0.0, "bytes_in": 0.0, "seconds": 0.0}
         """What went over the line since the last look."""
         opened = {"tags": ["marft"], "user_metadata": None, "sdk_version": SDK, "type": "create_session"}
-        self.session = str(self.call("create_session", opened)["session_id"])
+        self._told = -math.inf
+        self.session = self.said(self.call("create_session", opened), "session_id")
         threading.Thread(target=self._live, daemon=True, name="tinker-heartbeat").start()
 
     def close(self) -> None:
@@ -88,8 +87,21 @@ class TinkerServer:
 
     def models(self) -> list[str]:
         """Returns the base models that the server names; empty: it names none."""
-        answer = self._json(*self._send("GET", "get_server_capabilities", None, self._deadline()))
-        return [str(m["model_name"]) for m in answer.get("supported_models", ())]
+        answer = self._json(*self._send("GET", "get_server_capabilities", None, self.deadline()))
+        named = answer.get("supported_models") or []
+        return [self.said(m, "model_name") for m in (named if isinstance(named, list) else [named])]
+
+    def said(self, answer: Any, name: str) -> str:
+        """Returns what an answer names so.
+
+        Raises:
+            TinkerError: It names none.
+        """
+        value = answer.get(name) if isinstance(answer, dict) else None
+        if type(value) not in (str, int) or value == "":
+            told = self._http.masked(str(answer))[:200]
+            raise TinkerError(f"{self.url} answered {told} where '{name}' was expected. Does --tinker name its server?")
+        return str(value)
 
     def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what is answered at once.
@@ -97,16 +109,14 @@ class TinkerServer:
         Raises:
             TinkerError: It says no, or nothing until the deadline.
         """
-        return self._json(*self._send("POST", path, json.dumps(body).encode(), self._deadline()))
+        return self._json(*self._send("POST", path, json.dumps(body).encode(), self.deadline()))
 
     def start(self, path: str, body: Mapping[str, Any] | bytes) -> Callable[[], tuple[bytes, str]]:
         """Asks for work; returns what waits for its result, whose deadline begins now."""
-        until, data = self._deadline(), body if isinstance(body, bytes) else json.dumps(body).encode()
+        until, data = self.deadline(), body if isinstance(body, bytes) else json.dumps(body).encode()
         kind = wire.TYPE if isinstance(body, bytes) else "application/json"
-        answer = self._json(*self._send("POST", path, data, until, kind))
-        if "request_id" not in answer:
-            raise TinkerError(f"{self.url}/{path} gave no number for its work, but {str(answer)[:200]}")
-        return lambda: self._fetch(path, str(answer["request_id"]), until)
+        number = self.said(self._json(*self._send("POST", path, data, until, kind)), "request_id")
+        return lambda: self._fetch(path, number, until)
 
     def result(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the result of work, as JSON."""
@@ -116,35 +126,24 @@ class TinkerServer:
         """Does something in a thread of the server's pool: as many at once as ``concurrency`` says."""
         return self._pool.submit(work)
 
-    def download(self, path: str) -> dict[str, bytes]:
-        """Returns the files of a saved adapter by name.
+    def get(self, path: str, until: float, host: str = "") -> bytes:
+        """Returns what lies at a path here, or on another host, which gets no key.
 
         Raises:
-            ServerRefused: The server gives none.
+            ServerDown: It does not come until then.
+            ServerRefused: It is not there, or elsewhere.
         """
-        run, *rest = path.removeprefix("tinker://").split("/")
-        there = None
-        for name in dict.fromkeys(("/".join(rest), rest[-1])):  # with its kind, and as SkyRL wants it
-            try:
-                where = f"{_V1}training_runs/{run}/checkpoints/{name}/archive"
-                return _files(self._http.exchange("GET", where, None, self._timeout, most=ADAPTER_BYTES)[0])
-            except ServerRefused as error:
-                if error.location:  # to wherever it is: the key is for this host alone
-                    parts = urlsplit(error.location)
-                    host = f"{parts.scheme}://{parts.netloc}"
-                    other = self._http if host == self.url else EngineServer(host, self._timeout)
-                    rest_of = parts._replace(scheme="", netloc="").geturl()
-                    return _files(other.exchange("GET", rest_of, None, self._timeout, most=ADAPTER_BYTES)[0])
-                there = error
-        raise there or TinkerError(f"{self.url} has no archive of {path}")
+        line = EngineServer(host, self._timeout) if host not in ("", self.url) else self._http
+        return line.exchange("GET", path, None, max(until - time.monotonic(), 0.001), most=ADAPTER_BYTES)[0]
 
-    def _deadline(self) -> float:
+    def deadline(self) -> float:
+        """Returns until when, by the monotonic clock, what is asked now may take."""
         return time.monotonic() + self._timeout
 
     def tell(self, path: str, body: Mapping[str, Any]) -> None:
         """Sends once what nothing depends on: a sign of life, or that a place is free."""
         with suppress(ServerDown, ServerRefused):  # whoever waits for work hears of it
-            self._http.exchange("POST", _V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
+            self._http.exchange("POST", V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
 
     def _live(self) -> None:
         while not self._over.wait(_BEAT):
@@ -168,7 +167,7 @@ class TinkerServer:
         while True:
             began, left = time.monotonic(), until - time.monotonic()
             try:
-                answer = self._http.exchange(method, _V1 + path, body, max(min(left, _POLL), 0.001), headers)
+                answer = self._http.exchange(method, V1 + path, body, max(min(left, _POLL), 0.001), headers)
                 self._count(len(body or b""), len(answer[0]), time.monotonic() - began)
                 return answer
             except (ServerDown, ServerRefused) as error:
@@ -181,6 +180,10 @@ class TinkerServer:
                         " there again, go on from the last checkpoint: marft train --resume RUN. A slow server wants"
                         " more time: timeout, in the table tinker."
                     ) from error
+                if not waiting and time.monotonic() - self._told > _POLL:
+                    self._told = time.monotonic()
+                    told = f"{what or path} does not work yet: {error}. It is tried again for {left:.0f} s."
+                    warnings.warn(told, stacklevel=2)
             self._count(len(body or b""), 0, time.monotonic() - began, 0 if waiting else 1)
             if self._over.wait(pause):
                 raise TinkerError("The session was closed.")
@@ -244,7 +247,7 @@ class Model:
         self.server, self.base, self._vocabulary = server, base, vocabulary
         lora = {"rank": rank, "seed": seed, "train_unembed": False, "train_mlp": True, "train_attn": True}
         body = {"session_id": server.session, "model_seq_id": server.number(), "base_model": base, "lora_config": lora}
-        self.id = str(server.result("create_model", body | {"type": "create_model"})["model_id"])
+        self.id = server.said(server.result("create_model", body | {"type": "create_model"}), "model_id")
         self._numbers = itertools.count(1)
         if state:
             try:
@@ -274,19 +277,23 @@ class Model:
             np.abs(now - row.inputs["logprobs"])[row.inputs["advantages"] != 0]
             for now, row in zip(found, rows, strict=True)
         ]
-        metrics = (self.server._json(*done()).get("metrics") or {}) | {"gap": np.concatenate(gaps).mean()}
-        return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
+        answer = self.server._json(*done())
+        try:
+            metrics = (answer.get("metrics") or {}) | {"gap": np.concatenate(gaps).mean()}
+            return {name: math.nan if value is None else float(value) for name, value in metrics.items()}
+        except (*NONSENSE, OverflowError) as error:
+            raise TinkerError(f"{self.server.url} gave metrics of a step that are no numbers: {error}") from error
 
     def save(self, name: str) -> str:
         """Keeps weights and optimiser under a new name; returns their path."""
-        return str(self._work("save_weights", path=name)["path"])
+        return self.server.said(self._work("save_weights", path=name), "path")
 
     def sampler(self, name: str = "") -> str:
         """Keeps the weights to sample from: the path of named ones, which stay, or else a session's id."""
         if name:
-            return str(self._work("save_weights_for_sampler", path=name)["path"])
+            return self.server.said(self._work("save_weights_for_sampler", path=name), "path")
         answer = self._work("save_weights_for_sampler", sampling_session_seq_id=self.server.number())
-        return str(answer["sampling_session_id"])
+        return self.server.said(answer, "sampling_session_id")
 
     def unload(self) -> None:
         """Gives the server's place for these weights back, without waiting for it."""
@@ -366,10 +373,10 @@ def _scored(wait: Callable[[], tuple[bytes, str]], rows: Sequence[Row]) -> list[
     """Waits for the log-probs of rows."""
     found = _read(wire.scores, *wait(), count=len(rows))
     for scored, row in zip(found, rows, strict=True):
-        if len(scored) != len(row.ids) - 1 or not np.isfinite(scored).all():
+        if len(scored) != len(row.ids) - 1 or not (np.isfinite(scored) & (scored <= ROUNDING)).all():
             raise TinkerError(
-                f"The server gave {len(scored)} log-probs for {len(row.ids) - 1} targets, or some that are not finite:"
-                " its weights may be spoilt. Go on from the last checkpoint: marft train --resume RUN"
+                f"The server gave {len(scored)} log-probs for {len(row.ids) - 1} targets, or some that are positive or"
+                " not finite: its weights may be spoilt. Go on from the last checkpoint: marft train --resume RUN"
             )
     return found
 
@@ -382,11 +389,3 @@ def _read(read: Callable[[bytes], list[T]], data: bytes, kind: str, count: int) 
     if len(found) != count:
         raise TinkerError(f"The server answered {len(found)} results ({kind}) where {count} were expected.")
     return found
-
-
-def _files(data: bytes) -> dict[str, bytes]:
-    """Reads the files of an archive by their last name: nothing is unpacked onto the disk."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        members = [member for member in archive if member.isfile()]
-        opened = ((member.name.rpartition("/")[2], archive.extractfile(member)) for member in members)
-        return {name: file.read() for name, file in opened if file is not None}

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import secrets
+import tarfile
+import time
+import warnings
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
+from torch import Tensor
 
-from marft_algos.engines.http import ServerDown, ServerRefused
+from marft_algos.engines.http import NONSENSE, ServerDown, ServerRefused
 from marft_algos.models import finite
-from marft_algos.tinker.client import Model
+from marft_algos.tinker.client import ADAPTER_BYTES, V1, Model, TinkerError, TinkerServer
 from marft_algos.tinker.dialect import Dialect
 from marft_envs.errors import ConfigError
 
 FILE = "tinker.json"
 _ADAPTER, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+_RATIO, _ROOM, _PIECE, _MEMBERS = 16, 32 << 20, 1 << 20, 1000
+"""What an archive may unpack to: so many times its own bytes and so many more, a piece at a time, and so many files."""
 
 
 def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path) -> Path:
@@ -25,25 +35,24 @@ def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path
 
     Raises:
         NotFiniteError: Its weights hold infinity or NaN.
-        TinkerError: The server does not keep it.
+        TinkerError: The server does not keep it. An adapter that it does not give, or not whole, is a warning.
     """
     name = f"{policy}-{version}-{secrets.token_hex(4)}"  # a name is given once
     kept: dict[str, Any] = {"server": model.server.url, "base": model.base, "state": model.save(name)}
     kept |= {"sampler": model.sampler(name), "version": version, "dialect": asdict(dialect), "downloaded": True}
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        files = model.server.download(kept["sampler"])
-    except (ServerDown, ServerRefused) as error:
-        files, kept["downloaded"] = {}, False
-        kept["why"] = str(error)
-    if _ADAPTER in files and _SETTINGS in files:
-        tensors = tensors_of(files[_ADAPTER])
+        until = model.server.deadline()
+        adapter, tensors, settings = _adapter(_archive(model.server, kept["sampler"], until), until)
+    except (ServerDown, ServerRefused, TinkerError) as error:
+        kept |= {"downloaded": False, "why": str(error)}
+        warnings.warn(f"The adapter of '{policy}' is on {model.server.url} alone: {error}", stacklevel=2)
+    else:
         finite.check(tensors, f"The weights of policy '{policy}'")
-        settings = json.loads(files[_SETTINGS])
         # Some servers leave this out, and peft would then load two kinds of layers and drop the rest without a word.
         layers = sorted({key.split(".lora_")[0].rpartition(".")[2] for key in tensors})
         settings["target_modules"] = settings.get("target_modules") or layers
-        (folder / _ADAPTER).write_bytes(files[_ADAPTER])
+        (folder / _ADAPTER).write_bytes(adapter)
         (folder / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     (folder / FILE).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return folder
@@ -70,3 +79,70 @@ def state(server: str, base: str, policy: str, folder: Path) -> str:
                 f" this run's {name} is '{here}'. Type: --tinker {found['server']} --models {found['base']}"
             )
     return found["state"]
+
+
+def _archive(server: TinkerServer, path: str, until: float) -> bytes:
+    """Returns the archive of a saved adapter, from its server or from an https address that this names.
+
+    Raises:
+        ServerDown: It does not come until then.
+        ServerRefused: There is none, or at an address that nothing is taken from.
+    """
+    run, *rest = path.removeprefix("tinker://").split("/")
+    refused = ServerRefused(404, f"{server.url} gives no archive of {path}")
+    for name in dict.fromkeys(("/".join(rest), *rest[-1:])):  # with its kind, and as SkyRL wants it
+        where = f"{V1}training_runs/{run}/checkpoints/{name}/archive"
+        try:
+            return server.get(where, until)
+        except ServerRefused as error:
+            refused = error
+            if error.location:
+                break
+    try:
+        parts = urlsplit(urljoin(server.url + where, refused.location))
+    except ValueError:
+        raise refused from None
+    if not refused.location or (parts.scheme != "https" and parts[:2] != urlsplit(server.url)[:2]):
+        raise refused
+    path = parts._replace(scheme="", netloc="", fragment="").geturl()
+    return server.get(path, until, f"{parts.scheme}://{parts.netloc}")
+
+
+def _adapter(archive: bytes, until: float) -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
+    """Returns an adapter's file, its tensors and its settings out of a tar, gzipped or not; the disk sees none of it.
+
+    Raises:
+        TinkerError: It is broken, cut or none, unpacks to far more than it is, or not until then.
+    """
+    try:
+        with tarfile.open(fileobj=io.BytesIO(_unzipped(archive, until)), mode="r:") as tar:
+            found = dict[str, tarfile.TarInfo]()
+            for number, member in enumerate(tar):
+                if number >= _MEMBERS:
+                    raise ValueError(f"more than {_MEMBERS} files")
+                if member.isreg() and not member.issparse():
+                    found[member.name.rpartition("/")[2]] = member
+            adapter, told = (tar.extractfile(found[name]).read() for name in (_ADAPTER, _SETTINGS))  # type: ignore[union-attr]
+        tensors, settings = tensors_of(adapter), json.loads(told)
+        if not tensors or not isinstance(settings, dict):
+            raise ValueError("no adapter in it")
+        return adapter, tensors, settings
+    except (*NONSENSE, tarfile.TarError, zlib.error, EOFError, OverflowError, RecursionError, SafetensorError) as error:
+        raise TinkerError(f"its archive of {len(archive)} bytes is broken ({type(error).__name__}: {error})") from error
+
+
+def _unzipped(data: bytes, until: float) -> bytes:
+    """Returns what was gzipped; what was not, as it is."""
+    if data[:2] != b"\x1f\x8b":
+        return data
+    stream, out, most = zlib.decompressobj(31), bytearray(), min(_ROOM + _RATIO * len(data), ADAPTER_BYTES)
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        while piece and not stream.eof:
+            out += stream.decompress(piece, _PIECE)
+            piece = stream.unconsumed_tail
+            if len(out) > most or time.monotonic() > until:
+                raise ValueError(f"{len(out)} bytes unpacked and no end; expected {most} at most, in time")
+    if not stream.eof:
+        raise EOFError("it is cut")
+    return bytes(out)

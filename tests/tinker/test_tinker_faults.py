@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -271,3 +272,63 @@ def test_requests_go_over_connections_that_are_open_until_the_server_closes_them
     assert time.monotonic() - began < 4, "a connection that was open has a deadline, too"
     held.set()
     line.close()
+
+
+# ---------------------------------------------------------------------- what is asked for, and what comes
+
+
+def test_a_dead_server_is_told_at_once_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, began, told = tinker({"url": "http://127.0.0.1:9", "timeout": 1}), time.monotonic(), list[Any]()
+    assert endpoint is not None
+    monkeypatch.setattr(client.warnings, "warn", lambda text, **_: told.append((text, time.monotonic() - began)))
+    with pytest.raises(TinkerError, match="has not answered create_session within 1 s"):
+        client.TinkerServer(endpoint, pause=0.05)
+    ((text, after),) = told
+    assert re.fullmatch(r"create_session does not work yet: http://127.0.0.1:9: .*refused.* again for 1 s\.", text)
+    assert after < 0.5
+
+
+@pytest.mark.parametrize("odd", [{}, {"detail": "x"}, {"": None}, {"": ""}, {"": {"a": 1}}, {"": []}, {"": True}])
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("create_session", "session_id"),
+        ("create_model", "request_id"),
+        ("_create", "model_id"),
+        ("_save", "path"),
+        ("_snapshot", "sampling_session_id"),
+        ("get_server_capabilities", "model_name"),
+    ],
+)
+def test_an_answer_without_what_was_asked_for_is_named(
+    path: str, name: str, odd: dict[str, Any], server: TinkerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, odd = server._answer, {key or name: value for key, value in odd.items()}
+    if path.startswith("_"):
+        monkeypatch.setattr(server, path, lambda body: odd)
+    else:
+        wrong = {"supported_models": [odd]} if name == "model_name" else odd
+        monkeypatch.setattr(server, "_answer", lambda asked, body: wrong if asked == path else right(asked, body))
+    with pytest.raises(TinkerError, match=rf"^http://127.* where '{name}' was expected"):
+        line = connect(server)
+        line.models()
+        model = weights(server, line)
+        model.save("a")
+        model.sampler()
+
+
+def test_a_steps_metrics_are_numbers(server: TinkerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = weights(server, connect(server))
+    row = Row(IDS, {"logprobs": model.forward([Row(IDS)])[0], "advantages": np.ones(5, np.float32)})
+    for odd in ({"a": "much"}, {"a": []}, [1], "x"):
+        monkeypatch.setattr(server, "_step", lambda body, odd=odd: {"type": "optim_step", "metrics": odd})
+        with pytest.raises(TinkerError, match="gave metrics of a step that are no numbers"):
+            model.step([row], client.ADAM | {"learning_rate": 0.0})
+
+
+def test_log_probs_of_the_trainer_are_not_positive(server: TinkerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = weights(server, connect(server))
+    for odd in (np.full(5, 0.5), np.array([-1, -1, -1, -1, 2.0])):
+        monkeypatch.setattr(client.wire, "scores", lambda message, odd=odd: [odd.astype(np.float32)])
+        with pytest.raises(TinkerError, match="positive or not finite"):
+            model.forward([Row(IDS)])
