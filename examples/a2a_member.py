@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import urllib.request
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
+from marft_algos.engines.http import EngineServer  # one deadline, no redirect, no proxy, 64 MiB at most
+
 SPOKEN = {"1.0": ("SendMessage", "ROLE_USER", {}), "0.3": ("message/send", "user", {"kind": "text"})}
+TIMEOUT = 60.0  # seconds for the whole answer
 
 
 def ask(messages: Sequence[dict[str, str]]) -> str:
@@ -23,10 +26,10 @@ def ask(messages: Sequence[dict[str, str]]) -> str:
     told = "\n\n".join(message["content"] for message in messages)
     message = {"messageId": uuid4().hex, "role": role, "parts": [{**kind, "text": told}]}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
-    headers = {"Content-Type": "application/json", "A2A-Version": version}
-    request = urllib.request.Request(os.environ["A2A_URL"], json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        content: dict[str, Any] = json.load(answer)
+    url = urlsplit(os.environ["A2A_URL"])
+    path, server = url._replace(scheme="", netloc="").geturl(), EngineServer(f"{url.scheme}://{url.netloc}", TIMEOUT)
+    data, _ = server.exchange("POST", path, json.dumps(body).encode(), TIMEOUT, {"A2A-Version": version})
+    content: dict[str, Any] = json.loads(data)
     result = content.get("result", {})
     result = {result["kind"]: result} if "kind" in result else result  # 0.3 says beside the content what it is
     state = result.get("task", {}).get("status", {}).get("state", "completed")
