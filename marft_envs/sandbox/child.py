@@ -12,7 +12,9 @@ import atexit
 import builtins
 import contextlib
 import fcntl
+import functools
 import gc
+import io
 import json
 import os
 import random
@@ -27,8 +29,11 @@ from typing import Any, NoReturn
 from . import landlock, seccomp, syscalls, values, wire
 
 FILE = "<program>"
-REQUESTS, REPLIES, HELLO = 3, 4, 5
-"""Descriptors of the pipes from and to the host, and of the socket that says "ready" and is closed then."""
+REQUESTS, REPLIES, HELLO, NOTHING = 3, 4, 5, 6
+"""Descriptors of the pipes from and to the host, of the socket that says "ready" and is closed then, of /dev/null."""
+STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2} | {
+    f"{folder}/{number}": number for folder in ("/dev/fd", "/proc/self/fd") for number in range(3)
+}
 MESSAGE_CAP = 2000
 _FRAMES_SHOWN = 8
 _STACK = 64 << 20
@@ -75,14 +80,15 @@ def main(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
 
     Args:
         order: Limits and mechanisms.
-        descriptors: The socket, the pipes of requests and replies; in stdio mode standard input, output and error.
+        descriptors: The socket, the pipes of requests and replies, /dev/null; in stdio mode standard input, output and
+            error.
     """
-    hello, requests, replies, *standard = (fcntl.fcntl(d, fcntl.F_DUPFD, 64) for d in descriptors)
+    hello, requests, replies, nothing, *standard = (fcntl.fcntl(d, fcntl.F_DUPFD, 64) for d in descriptors)
     for number, descriptor in enumerate(standard):
         os.dup2(descriptor, number)
-    for number, descriptor in ((REQUESTS, requests), (REPLIES, replies), (HELLO, hello)):
+    for number, descriptor in ((REQUESTS, requests), (REPLIES, replies), (HELLO, hello), (NOTHING, nothing)):
         os.dup2(descriptor, number, inheritable=False)
-    os.closerange(HELLO + 1, 4096)
+    os.closerange(NOTHING + 1, 4096)
     try:
         confine(order)
     except (OSError, ValueError) as error:
@@ -90,6 +96,7 @@ def main(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         failure = {"step": "the child", "call": name, "errno": getattr(error, "errno", None), "text": str(error)}
         wire.send(HELLO, json.dumps({"failed": failure}).encode())
         os._exit(1)
+    _name_standard()
     gc.enable()
     random.seed(0)  # the same program on the same input gets the same verdict
     sys.set_int_max_str_digits(0)  # contest programs print long integers, and their time has a limit anyway
@@ -101,6 +108,23 @@ def main(order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         os.close(REQUESTS)
         _stdio(source, request["prelude"])
     _functions(source, request)
+
+
+def _name_standard() -> None:
+    """Opens ``/dev/stdin`` and its like, and ``/dev/null`` to write to, alike in every layer.
+
+    Some show no ``/dev/fd``, and in none is a file opened for writing: what is open already is given once more.
+    """
+    by_kernel, again, text = os.open, os.dup, os.fsdecode
+
+    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        name = text(path)
+        writes = flags & (os.O_WRONLY | os.O_RDWR)
+        number = NOTHING if name == os.devnull and writes else STANDARD.get(name)
+        return by_kernel(path, flags, mode, dir_fd=dir_fd) if number is None else again(number)
+
+    os.open = opened
+    builtins.open = io.open = functools.partial(open, opener=opened)  # type: ignore[assignment]
 
 
 def _module(name: str, source: str) -> types.ModuleType:

@@ -50,18 +50,20 @@ class Child:
         self.worker, self.look, self.limits, self.deadline = worker, look, limits, deadline
         self.hello, theirs = host.channel(socket.SOCK_STREAM)
         (self.requests, read), (self.replies, write) = host.pipe(to_child=True), host.pipe(to_child=False)
+        nothing = io.FileIO(os.devnull, "r+")  # one of its own: no run hears of others by the flags of a shared one
+        host.track(nothing)
         self.frames = wire.Frames()
         self.end: dict[str, Any] | None = None
         # Threads can burn several seconds of CPU in one of the wall clock.
         cpu = math.ceil(limits.total_s * (os.cpu_count() or 1)) + 5
         try:
             order = {"memory": int(limits.memory_mb) << 20, "cpu": cpu}
-            self.run = worker.start(order, (theirs.fileno(), read.fileno(), write.fileno(), *stdio))
+            self.run = worker.start(order, (*(end.fileno() for end in (theirs, read, write, nothing)), *stdio))
         except BaseException:
             self.close()
             raise
         finally:
-            host.close(theirs, read, write)
+            host.close(theirs, read, write, nothing)
         try:
             self.pid = self._ready()
         except BaseException:

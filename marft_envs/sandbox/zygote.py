@@ -189,7 +189,7 @@ class Zygote:
             self._reap()
 
     def _obey(self) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 6)
+        data, descriptors, _, _ = socket.recv_fds(self.control, 1 << 16, 7)
         if not data:
             return False
         order = json.loads(data)

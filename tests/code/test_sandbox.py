@@ -289,6 +289,61 @@ def test_programs_read_and_print(best: Sandbox, source: str, stdin: str | bytes,
     assert bool(result.stderr) == (status != "ok")
 
 
+PLACES = {
+    "stdin": "print(open('/dev/stdin').read())",
+    "fd": "print(open('/dev/fd/0', encoding='utf-8').readline())",
+    "proc": "print(open(b'/proc/self/fd/0', 'rb').read().decode())",
+    "os": "import os\nprint(os.read(os.open('/dev/stdin', os.O_RDONLY), 9).decode())",
+    "pathlib": "from pathlib import Path\nprint(Path('/dev/stdin').read_text())",
+    "fileinput": "import fileinput\nprint(*fileinput.input('/dev/stdin'))",
+    "in place of": "import sys\nsys.stdin = open('/dev/stdin')\nprint(input())",
+    "twice": "with open('/dev/stdin') as f: print(f.read())\nassert open('/dev/stdin').read() == ''",
+    "stdout": "with open('/dev/stdout', 'w') as f: print(input(), file=f)",
+    "stderr": "open('/dev/stderr', 'w').write(input())\nprint('7')",
+    "nowhere": "import os\nopen(os.devnull, 'w').write('x')\nprint(open(os.devnull).read() + input())",
+    "nowhere in bytes": "open('/dev/null', 'r+b', 0).write(b'x')\nprint(input())",
+    "redirected": (
+        "import contextlib, os\nwith open(os.devnull, 'a') as f, contextlib.redirect_stdout(f): print(8)\nprint(input())"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", PLACES.values(), ids=list(PLACES))
+def test_standard_streams_have_their_names_in_every_layer(sandbox: Sandbox, source: str) -> None:
+    result = sandbox.run_stdio(source, "7", limits=QUICK)
+    assert (result.status, result.stdout.strip()) == ("ok", b"7"), result.stderr
+
+
+def test_nothing_else_is_opened_for_writing(sandbox: Sandbox) -> None:
+    source = """
+        import os
+        def f():
+            found = [open('/dev/stdin').read(), open('/dev/null').read()]
+            for path in ("/dev/urandom", "/tmp/x", "x", "/dev/fd/7", "/dev/shm/x", os.__file__):
+                for mode in ("w", "a", "r+b", "x"):
+                    try: open(path, mode)
+                    except OSError as error: found.append(type(error).__name__)
+                    else: found.append((path, mode))
+            return found
+    """
+    result = one(sandbox, source)
+    assert result.status == "ok" and set(result.value[2:]) <= {"PermissionError", "FileNotFoundError"}
+    assert result.value[:2] == ["", ""] and len(result.value) == 26
+
+
+def test_a_run_hears_nothing_by_what_another_had_open(best: Sandbox) -> None:
+    """Flags and offsets of a shared description would last from run to run."""
+    source = """
+        import fcntl, os
+        def f(flags):
+            found = [fcntl.fcntl(d, fcntl.F_GETFL) for d in (6,)]
+            for d in (6,): fcntl.fcntl(d, fcntl.F_SETFL, flags)
+            return found
+    """
+    first, second = one(best, source, os.O_APPEND | os.O_NONBLOCK), one(best, source, 0)
+    assert first.status == "ok" and first.value == second.value
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_floods_are_cut_off(sandbox: Sandbox, stream: str) -> None:
     limits = Limits(output_bytes=5000)
