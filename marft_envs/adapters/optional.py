@@ -24,7 +24,7 @@ def require(module: str, extra: str, minimum: str = "0", package: str = "", belo
         extra: The extra of this project that brings it.
         minimum: Oldest version that works; 0: any.
         package: The distribution's name, where it is not the module's.
-        below: First version that is known not to work; none: "".
+        below: First version that was not tried; none: "".
 
     Raises:
         MissingExtraError: It is not installed; the message holds the pip command.

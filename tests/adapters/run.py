@@ -48,9 +48,9 @@ GROUPS = {
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
     "benchmarl": Group(
         "benchmarl",
-        ("hydra-core==1.3.2", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "matplotlib"),
+        ("hydra-core==1.3.2", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers", "matplotlib"),
         ("test_benchmarl.py",),
-        alone=("benchmarl==1.5.0", "torchrl==0.8.1", "tensordict==0.8.3"),
+        alone=("benchmarl==1.5.2", "torchrl==0.11.1", "tensordict==0.11.0"),
     ),
     "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2", "matplotlib"), ("test_trl.py",)),
     "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",), torch=False),

@@ -215,11 +215,8 @@ def test_the_version_stands_in_one_place_and_the_others_agree() -> None:
 
 
 def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
-    def normal(name: str) -> str:
-        return re.sub(r"[-_.]+", "-", name).lower()
-
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
-    pinned = {normal(line.split("==")[0]): line.split("==")[1] for line in lines}
+    pinned = {bounds(line)[0]: bounds(line)[1] for line in lines}
     assert lines[0].startswith("torch==") and "+" not in lines[0]
     extras = PROJECT["optional-dependencies"]
     everything = re.fullmatch(r"marft\[(.*)\]", extras["all"][0])
@@ -231,9 +228,69 @@ def test_constraints_pin_every_direct_dependency_and_torch_first() -> None:
     }  # fmt: skip
     assert set(everything[1].split(",")) == set(extras) - {"all"} - others
     for spec in [*PROJECT["dependencies"], *(s for name in everything[1].split(",") for s in extras[name])]:
-        name, bound = spec.split(">=")
-        have = pinned[normal(name)]
-        assert [int(n) for n in re.findall(r"\d+", have)] >= [int(n) for n in re.findall(r"\d+", bound)], spec
+        name, least, _ = bounds(spec)
+        assert numbers(pinned[name]) >= numbers(least), spec
+
+
+def bounds(spec: str) -> tuple[str, str, str]:
+    """Name, least version and first version that is too new of ``name[extra]>=1.2,<2``."""
+    found = re.fullmatch(r"([\w.-]+)(?:\[.*\])?(?:>=([\d.]+)(?:,<([\d.]+))?|==([\w.]+))", spec)
+    assert found, f"{spec}: expected name>=least,<bound"
+    name = re.sub(r"[-_.]+", "-", found[1]).lower()
+    return (name, found[4], f"{found[4]}.1") if found[4] else (name, found[2], found[3] or "")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version))
+
+
+def test_extras_end_below_the_next_release_that_may_break_them() -> None:
+    """The next major one, of 0.x the next minor one, of what is pinned here or in tests/adapters/run.py."""
+    from tests.adapters.run import GROUPS
+
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    groups = [spec for group in GROUPS.values() for spec in (*group.install, *group.alone)]
+    tried: dict[str, set[str]] = {}
+    for spec in [line for line in (*lines, *groups) if "==" in line]:
+        name, have, _ = bounds(spec)
+        tried.setdefault(name, set()).add(have)
+    own = {"torchrl": {"torchrl": "0.14.0"}, "benchmarl": {"torchrl": "0.11.1"}}  # each extra's own TorchRL
+    for extra, specs in PROJECT["optional-dependencies"].items():
+        for spec in specs if extra != "all" else ():
+            name, least, below = bounds(spec)
+            assert below, f"extra {extra}: {spec} has no upper bound"
+            pins = {own[extra][name]} if name in own.get(extra, {}) else tried.get(name, set())
+            for have in pins:
+                assert numbers(least) <= numbers(have) < numbers(below), f"{extra}: {spec}, tested with {have}"
+                first, second = numbers(have)[:2]
+                assert numbers(below) <= ((first + 1,) if first else (0, second + 1)), (
+                    f"{spec}: the release after {have}"
+                )
+
+
+def test_adapters_ask_for_what_their_extras_bring() -> None:
+    asked = 0
+    for file in sorted((ROOT / "marft_envs/adapters").rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        constants = {
+            target.id: node.value.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call) or getattr(call.func, "id", "") != "require":
+                continue
+            words = ("module", "extra", "minimum", "package", "below")
+            given = dict(zip(words, call.args, strict=False)) | {word.arg: word.value for word in call.keywords}
+            said = {k: constants[v.id] if isinstance(v, ast.Name) else ast.literal_eval(v) for k, v in given.items()}
+            name = re.sub(r"[-_.]+", "-", said.get("package") or said["module"].partition(".")[0])
+            wanted = {bounds(spec)[0]: bounds(spec)[1:] for spec in PROJECT["optional-dependencies"][said["extra"]]}
+            if "minimum" in said and name in wanted:
+                assert (said["minimum"], said.get("below")) == wanted[name], f"{file}: {said}"
+                asked += 1
+    assert asked >= 12
 
 
 def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path) -> None:

@@ -63,6 +63,6 @@ def build(name: str, settings: Mapping[str, Any]) -> Any:
         MissingExtraError: GEM is not installed.
         ConfigError: It is too old, or has no such environment.
     """
-    gem = require("gem", "gem", MINIMUM, "gem-llm")
+    gem = require("gem", "gem", MINIMUM, "gem-llm", "0.2")
     check_name("GEM", name, require("gem.envs.registration", "gem").ENV_REGISTRY)
     return gem.make(name, **settings)

@@ -33,7 +33,7 @@ class Questions:
     """Formulas are compared in worker processes."""
 
     def __init__(self, name: str, settings: Mapping[str, Any] | None = None) -> None:
-        factory = require("reasoning_gym.factory", "reasoning-gym", MINIMUM, "reasoning-gym")
+        factory = require("reasoning_gym.factory", "reasoning-gym", MINIMUM, "reasoning-gym", "0.2")
         check_name("reasoning-gym", name, factory.DATASETS)
         self.name, self.settings = name, dict(settings or {})
         self.task_id = ""
@@ -43,7 +43,7 @@ class Questions:
         """Asks the question of ``options["task_id"]``, else a new one."""
         drawn = str(int(rng.integers(2**31)))
         self.task_id = named_task(options) or drawn
-        create = require("reasoning_gym", "reasoning-gym", MINIMUM, "reasoning-gym").create_dataset
+        create = require("reasoning_gym", "reasoning-gym", MINIMUM, "reasoning-gym", "0.2").create_dataset
         if not self.task_id.isdecimal():
             raise ConfigError(f"'{self.task_id}' is no question of {self.name}; task ids are numbers.")
         problem = create(self.name, size=1, seed=int(self.task_id), **self.settings)[0]

@@ -138,6 +138,6 @@ def build(name: str, settings: Mapping[str, Any]) -> Any:
         MissingExtraError: TextArena is not installed.
         ConfigError: It is too old, or has no such game.
     """
-    arena = require("textarena", "textarena", MINIMUM)
+    arena = require("textarena", "textarena", MINIMUM, below="0.8")
     check_name("TextArena", name, require("textarena.envs.registration", "textarena").ENV_REGISTRY)
     return arena.make(name, **settings)

@@ -20,9 +20,9 @@ from marft_envs.adapters.optional import require
 from marft_envs.adapters.outward.numeric import Numeric
 from marft_envs.errors import ConfigError
 
-TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5").TaskClass
-# BenchMARL 1.5 wants torchrl~=0.8.
-MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", below="0.9").MarlGroupMapType
+TaskClass: Any = require("benchmarl.environments.common", "benchmarl", "1.5", below="2").TaskClass
+# BenchMARL 1.5.0 wants torchrl~=0.8, 1.5.2 wants 0.10 or 0.11.
+MarlGroupMapType: Any = require("torchrl.envs.utils", "benchmarl", "0.8", below="0.12").MarlGroupMapType
 cloudpickle: Any = require("cloudpickle", "benchmarl")
 
 # After BenchMARL, so that its extra is named where both are missing.

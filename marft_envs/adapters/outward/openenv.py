@@ -22,8 +22,8 @@ from marft_envs.adapters.optional import require
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
 
-_core: Any = require("openenv.core", "openenv", "0.10")
-_server: Any = require("openenv.core.env_server", "openenv", "0.10")
+_core: Any = require("openenv.core", "openenv", "0.10", below="0.11")
+_server: Any = require("openenv.core.env_server", "openenv", "0.10", below="0.11")
 _Action: Any = _server.Action
 _Observation: Any = _server.Observation
 _State: Any = _server.State

@@ -23,7 +23,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError
 
-MultiAgentEnv: Any = require("ray.rllib.env.multi_agent_env", "rllib", "2.40", "ray").MultiAgentEnv
+MultiAgentEnv: Any = require("ray.rllib.env.multi_agent_env", "rllib", "2.40", "ray", "3").MultiAgentEnv
 
 
 class RLlibEnv(MultiAgentEnv):

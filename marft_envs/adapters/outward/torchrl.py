@@ -24,7 +24,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.wrappers import FlexWrapper, PromptObservation
 
-PettingZooWrapper: Any = require("torchrl.envs.libs.pettingzoo", "torchrl", "0.8", "torchrl").PettingZooWrapper
+PettingZooWrapper: Any = require("torchrl.envs.libs.pettingzoo", "torchrl", "0.8", below="0.15").PettingZooWrapper
 NonTensorStack: Any = require("tensordict", "torchrl", "0.8").NonTensorStack
 torch: Any = require("torch", "torchrl", "2.7")
 

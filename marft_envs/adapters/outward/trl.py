@@ -39,7 +39,7 @@ def rows(env: FlexEnv, learners: Sequence[str], seeds: Iterable[int]) -> list[di
         learners: Whose tokens are trained; several share the model, each in rows of its own.
         seeds: Seeds of the episodes.
     """
-    require("trl", "trl", "1.16")
+    require("trl", "trl", "1.16", below="1.17")
     dataset: list[dict[str, Any]] = []
     for seed in seeds:
         for learner in learners:
@@ -67,7 +67,7 @@ class TeamRollout:
     """
 
     def __init__(self, envs: VectorEnv, partners: Say | None = None) -> None:
-        require("trl", "trl", "1.16")
+        require("trl", "trl", "1.16", below="1.17")
         self.envs, self.partners = envs, partners
 
     def __call__(self, prompts: Sequence[Sequence[Message]], trainer: Any) -> dict[str, list[Any] | None]:
@@ -151,7 +151,7 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
         learner: The agent that the model plays.
         partners: The others, as for :class:`marft_envs.core.partners.FixedPartners`.
     """
-    require("trl", "trl", "1.16")
+    require("trl", "trl", "1.16", below="1.17")
 
     class Environment:
         def __init__(self) -> None:

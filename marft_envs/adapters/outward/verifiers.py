@@ -38,7 +38,7 @@ def plugin(id: str, learners: Sequence[str] | None = None, **kwargs: Any) -> tup
         MissingExtraError: Without verifiers.
         ConfigError: An unknown agent, or one whose name cannot be a field.
     """
-    vf = require("verifiers.v1", "verifiers", "0.4", "verifiers")
+    vf = require("verifiers.v1", "verifiers", "0.4", below="0.5")
     env = marft_envs.make(id, **kwargs)
     names = list(env.possible_agents)
     env.close()
