@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 from collections.abc import Iterator
-from types import ModuleType
+from importlib.metadata import entry_points
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,3 +117,20 @@ def test_an_agent_that_fails_ends_its_episode_and_is_recorded(
 def test_an_unknown_learner_is_named() -> None:
     with pytest.raises(ConfigError, match="actor_0"):
         plugin("math-dual-v0", ["actor_1"])
+
+
+def test_the_page_for_those_who_come_from_verifiers_shows_names_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs/from-verifiers.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(import verifiers.*?)```", page, re.DOTALL)
+    shown: dict[str, Any] = {}
+    exec(block, shown)
+    assert [shown[name].__name__ for name in shown["__all__"]] == ["Sums"]
+    (first, second) = shown["Sums"](vf.TasksetConfig())
+    assert (first.data.prompt, second.data.answer) == ("What is 2+3?", "8")
+    assert [asyncio.run(first.right(SimpleNamespace(last_reply=said))) for said in (" 5", "6")] == [1.0, 0.0]
+    for row in re.findall(r"^\| (.*?) \|", page.partition("What corresponds")[2], re.MULTILINE)[1:]:
+        for name in re.findall(r"`@?([\w.-]+)`", row):
+            if name == "vf-eval":
+                assert name in {command.name for command in entry_points(group="console_scripts")}
+            elif name != "__all__":
+                attrgetter(name)(vf)
