@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -111,6 +112,16 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.freeze()
         gc.enable()
         gc.set_threshold(50_000, 20, 20)
+
+
+@pytest.fixture
+def signals_heard() -> Iterator[None]:
+    """As an interactive shell starts a process: whoever runs the suite may ignore some (``nohup``, a job in the background)."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

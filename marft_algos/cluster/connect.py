@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from marft_algos.config.endpoints import parse
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.ranks.alike import ProcessFacts, difference
@@ -162,12 +163,21 @@ def _fit(of_one: Mapping[str, float], free: Mapping[str, float]) -> int:
     return min(int(max(free[name], 0.0) // share) for name, share in of_one.items() if share)
 
 
+_SENT = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME")
+"""Variables that say where models and indexes are."""
+
+
 def variables(config: TrainConfig) -> dict[str, str]:
-    """Returns a worker's environment variables: threads, and where the user's own modules are imported from."""
+    """Returns a worker's environment variables: threads, where modules, models and indexes are, keys of hosted engines.
+
+    Without them a worker would have those of ``ray start``.
+    """
+    hosted = [engine for engine in map(parse, config.engines.values()) if engine.kind != "native"]
+    names = {*_SENT, *(engine.key_use()[0] for engine in hosted), *(["OPENAI_BASE_URL"] if hosted else [])}
     installed = tuple(os.path.abspath(prefix) for prefix in {sys.prefix, sys.base_prefix})
     own = [os.path.abspath(folder) for folder in sys.path]
     own = [folder for folder in own if os.path.isdir(folder) and not folder.startswith(installed)]
-    return {
+    return {name: os.environ[name] for name in sorted(names & os.environ.keys())} | {
         "OMP_NUM_THREADS": str(config.threads),
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(own)),

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -101,12 +102,15 @@ class Interrupt:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Receives the signals while inside; a SIGHUP that is ignored stays so (``nohup``)."""
+        """Receives the signals while inside; a SIGHUP that is ignored stays so (``nohup``), which is said once."""
         if threading.current_thread() is not threading.main_thread():
             yield  # signals reach the main thread only
             return
         heard = [signal.SIGINT, signal.SIGTERM]
-        heard += [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            heard.append(signal.SIGHUP)
+        elif self._group.rank == 0:
+            warnings.warn("SIGHUP is ignored, as nohup has it: a closed terminal does not end the run.", stacklevel=3)
         before = {number: signal.signal(number, self) for number in heard}
         try:
             yield

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LOADING_S = 120
 """Seconds in which other people's packages are loaded at the latest."""
 WAITING = """
-import gc, importlib.util, json, os, sys, traceback
+import gc, importlib.util, json, os, signal, sys, traceback
 gc.disable()
 for name in (
     *("numpy", "pydantic", "tyro", "rich", "pettingzoo", "gymnasium", "torch", "transformers", "peft", "typeguard"),
@@ -47,6 +47,9 @@ class Undrawn:  # finds the module of reports, whose curves take longer than mos
 
 def program(asked):
     code = 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the suite may ignore some
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     try:
         for stream, file in enumerate(("/dev/null", asked["out"], asked["err"])):
             os.dup2(os.open(file, os.O_RDWR), stream)

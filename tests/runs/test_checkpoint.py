@@ -234,6 +234,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(model: Path, tmp_path: Path
         Trainer(build(settings(model, tmp_path / "file"))).start()
 
 
+@pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_last_checkpoint_is_written_under_the_folders_lock(
     number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,6 +260,7 @@ def test_the_last_checkpoint_is_written_under_the_folders_lock(
     assert not disk._HELD
 
 
+@pytest.mark.usefixtures("signals_heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_writes_a_checkpoint(
     number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

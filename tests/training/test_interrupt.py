@@ -69,8 +69,10 @@ def test_a_sighup_that_is_ignored_stays_so() -> None:
     """As ``nohup`` has it: the terminal may close, and the run goes on."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with app._terminable(), session.Interrupt().installed():
+        told = pytest.warns(UserWarning, match="SIGHUP is ignored")
+        with app._terminable(), told as said, session.Interrupt().installed():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert len(said) == 1
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         with app._terminable():
             assert signal.getsignal(signal.SIGHUP) == app._hung_up
