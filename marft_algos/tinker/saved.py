@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import itertools
 import json
 import secrets
 import tarfile
-import time
 import warnings
 import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 from urllib.parse import urljoin, urlsplit
 
 from safetensors import SafetensorError
@@ -26,8 +27,8 @@ from marft_envs.errors import ConfigError
 
 FILE = "tinker.json"
 _ADAPTER, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-_RATIO, _ROOM, _PIECE, _MEMBERS = 16, 32 << 20, 1 << 20, 1000
-"""What an archive may unpack to: so many times its own bytes and so many more, a piece at a time, and so many files."""
+_RATIO, _ROOM, _MEMBERS = 16, 32 << 20, 1000
+"""An archive may unpack to so many times its own bytes and so many more; of its files so many are looked at."""
 
 
 def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path) -> Path:
@@ -42,8 +43,7 @@ def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path
     kept |= {"sampler": model.sampler(name), "version": version, "dialect": asdict(dialect), "downloaded": True}
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        until = model.server.deadline()
-        adapter, tensors, settings = _adapter(_archive(model.server, kept["sampler"], until), until)
+        adapter, tensors, settings = _adapter(_archive(model.server, kept["sampler"], model.server.deadline()))
     except (ServerDown, ServerRefused, TinkerError) as error:
         kept |= {"downloaded": False, "why": str(error)}
         warnings.warn(f"The adapter of '{policy}' is on {model.server.url} alone: {error}", stacklevel=2)
@@ -108,41 +108,34 @@ def _archive(server: TinkerServer, path: str, until: float) -> bytes:
     return server.get(path, until, f"{parts.scheme}://{parts.netloc}")
 
 
-def _adapter(archive: bytes, until: float) -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
+def _adapter(archive: bytes) -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
     """Returns an adapter's file, its tensors and its settings out of a tar, gzipped or not; the disk sees none of it.
 
     Raises:
-        TinkerError: It is broken, cut or none, unpacks to far more than it is, or not until then.
+        TinkerError: It is broken, cut or none, unpacks to far more than it is.
     """
+    most = min(_ROOM + _RATIO * len(archive), ADAPTER_BYTES)
     try:
-        with tarfile.open(fileobj=io.BytesIO(_unzipped(archive, until)), mode="r:") as tar:
-            found = dict[str, tarfile.TarInfo]()
-            for number, member in enumerate(tar):
-                if number >= _MEMBERS:
-                    raise ValueError(f"more than {_MEMBERS} files")
-                if member.isreg() and not member.issparse():
-                    found[member.name.rpartition("/")[2]] = member
-            adapter, told = (tar.extractfile(found[name]).read() for name in (_ADAPTER, _SETTINGS))  # type: ignore[union-attr]
+        zipped = archive[:2] == b"\x1f\x8b"
+        plain = gzip.GzipFile(fileobj=io.BytesIO(archive)).read(most + 1) if zipped else archive
+        if len(plain) > most:
+            raise ValueError(f"more than {most} bytes unpacked")
+        with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+            members = [m for m in itertools.islice(tar, _MEMBERS) if m.isreg() and not m.issparse()]
+            found = {m.name.rpartition("/")[2]: cast(IO[bytes], tar.extractfile(m)) for m in members}
+            adapter, told = found[_ADAPTER].read(), found[_SETTINGS].read()
         tensors, settings = tensors_of(adapter), json.loads(told)
         if not tensors or not isinstance(settings, dict):
             raise ValueError("no adapter in it")
         return adapter, tensors, settings
-    except (*NONSENSE, tarfile.TarError, zlib.error, EOFError, OverflowError, RecursionError, SafetensorError) as error:
-        raise TinkerError(f"its archive of {len(archive)} bytes is broken ({type(error).__name__}: {error})") from error
-
-
-def _unzipped(data: bytes, until: float) -> bytes:
-    """Returns what was gzipped; what was not, as it is."""
-    if data[:2] != b"\x1f\x8b":
-        return data
-    stream, out, most = zlib.decompressobj(31), bytearray(), min(_ROOM + _RATIO * len(data), ADAPTER_BYTES)
-    for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
-        while piece and not stream.eof:
-            out += stream.decompress(piece, _PIECE)
-            piece = stream.unconsumed_tail
-            if len(out) > most or time.monotonic() > until:
-                raise ValueError(f"{len(out)} bytes unpacked and no end; expected {most} at most, in time")
-    if not stream.eof:
-        raise EOFError("it is cut")
-    return bytes(out)
+    except (
+        *NONSENSE,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        OSError,
+        OverflowError,
+        RecursionError,
+        SafetensorError,
+    ) as e:
+        raise TinkerError(f"its archive of {len(archive)} bytes is broken ({type(e).__name__}: {e})") from e
