@@ -11,13 +11,16 @@ with a score of at least ``least_score`` is one.
 
 With ``weight_temperature`` = β nothing is thrown away, and A = exp((R − max R)/β) of the iteration's episodes, R being
 all that was paid, less ``costs``: reward-weighted regression (Peters and Schaal, ICML 2007).
+
+With ``credit`` *paid turns* are imitated, in whatever episode: A = 1 for a turn whose own pay by the rule is above 0.
+An agent without such a turn in an episode is imitated if the episode succeeded and its score by the rule is above 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -43,9 +46,17 @@ class RFTConfig(GroupConfig):
     alone, all alike."""
     costs: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
     """Prices that R is less of, as a credit rule's (docs/credit.md#costs); read with ``weight_temperature``."""
+    credit: str | dict[str, Any] | None = None
+    """Credit rule by whose pay turns are imitated one by one, e.g. {rule = "local"} (docs/credit.md). none: whole
+    episodes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.credit is not None and (self.costs or self.weight_temperature is not None):
+            raise ConfigError(
+                f"credit is {self.credit}, by which rft imitates paid turns; weight_temperature and costs weigh whole"
+                " episodes. Leave these out; prices of turns stand in the credit: {rule = 'local', costs = {…}}."
+            )
         if self.costs and self.weight_temperature is None:
             raise ConfigError(
                 f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; set weight_temperature"
@@ -63,20 +74,36 @@ class RFT(SFT):
 
     def __init__(self, config: RFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        self.rule = credit.get({"rule": "broadcast", "costs": self.config.costs} if self.config.costs else "broadcast")
+        priced = {"rule": "broadcast", "costs": self.config.costs} if self.config.costs else "broadcast"
+        self.rule = credit.get(priced if self.config.credit is None else self.config.credit)
+        self.chain = "team" if self.config.credit is None else "agent"
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
-        """Returns whether an episode succeeded, or any is imitated."""
-        return self.config.weight_temperature is not None or any(self._succeeded(d) for d in group)
+        """Returns whether an episode succeeded, or any may be imitated."""
+        successes_alone = self.config.weight_temperature is None and self.config.credit is None
+        return not successes_alone or any(self._succeeded(d) for d in group)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Assigns 1 to successful episodes, 0 to others that came along in a group; or each its weight."""
+        """Assigns 1 to successful episodes, 0 to others of their groups; or each its weight, or 1 to paid turns."""
+        if self.config.credit is not None:
+            for d in trajectories:
+                self._pick_turns(d, estimates)
+            return {}
         weights = np.array([float(self._succeeded(d)) for d in trajectories])
         if self.config.weight_temperature is not None and trajectories:
             scores = np.array([credit.team_score(d, self.rule(d), estimates) for d in trajectories])
             weights = np.exp((scores - scores.max()) / self.config.weight_temperature)
         estimates.advantages |= credit.spread(trajectories, weights)
         return {}
+
+    def _pick_turns(self, trajectory: Trajectory, estimates: Estimates) -> None:
+        paid = self.rule(trajectory)
+        own = [pay > 0 for pay in paid.totals]
+        apart = {t.agent for t in trajectory.transitions if own[t.index]}
+        for t in trajectory.transitions:
+            share = self._succeeded(trajectory) and credit.agent_score(trajectory, paid, t.agent, estimates) > 0
+            picked = own[t.index] or (share and t.agent not in apart)
+            estimates.advantages[t] = np.array([picked], np.float32)
 
     def _succeeded(self, trajectory: Trajectory) -> bool:
         if trajectory.success is not None:

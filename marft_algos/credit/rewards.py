@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
@@ -44,6 +45,12 @@ class Payments:
     tokens: list[FloatArray | None] = field(default_factory=list)
     """Per transition: what each token of its reply is paid beside ``turns``, [L]; None: nothing. A KL in the reward
     (``Estimates.penalties``), which is charged whatever a rule pays, is added by the chains."""
+
+    @property
+    def totals(self) -> list[float]:
+        """Returns per transition all that it is paid for itself, whenever that comes."""
+        own = [r + _sum(x) for r, x in zip_longest(self.turns, self.tokens)]
+        return [r + sum(late.get(k, 0.0) for late in self.late) for k, r in enumerate(own)]
 
     def by_layer(self, layers: int) -> zip[tuple[float, Mapping[str, float], Mapping[int, float]]]:
         """Returns per layer what team, agents and turns of earlier layers are paid."""

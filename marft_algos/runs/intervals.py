@@ -23,14 +23,23 @@ class Interval:
     n: int
     infra: int | None = None
     """Episodes beside these n that outages took; None where that is not known."""
+    alike: int = 0
+    """Seeds whose outcomes are all the same, so that the bounds are over problems alone; 0: they differ."""
 
     def __str__(self) -> str:
         lost = "" if self.infra is None else f", infra {self.infra}"
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}], n = {self.n}{lost}"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]{self.seeds}, n = {self.n}{lost}"
 
     def signed(self) -> str:
         """Returns it as a difference is read: with signs, without n."""
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]{self.seeds}"
+
+    @property
+    def seeds(self) -> str:
+        """Says, where all seeds are alike, in what share of seeds that may be so: Clopper and Pearson's, n of n."""
+        if not self.alike:
+            return ""
+        return f" over problems; {self.alike} of {self.alike} seeds alike [{0.025 ** (1 / self.alike):.3f}, 1.000]"
 
 
 def wilson(successes: int, n: int) -> Interval:

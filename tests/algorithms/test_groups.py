@@ -443,3 +443,34 @@ def test_imitation_takes_successes_alone_or_weighs_every_episode_by_what_it_was_
             assert [float(estimates.advantages[t][0]) for t in d.transitions] == pytest.approx([weight] * 2)
     with pytest.raises(ConfigError, match="successes alone"):
         RFTConfig(costs={"tokens": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("setting", "success", "wanted"),
+    [
+        # left's first turn and right's only one are paid; left's second is not; the joiner stands for the success
+        ({"rule": "local"}, True, [1, 1, 0, 1]),
+        ("local", False, [1, 1, 0, 0]),  # the success counts for who has no paid turn, not for who has one
+        ({"rule": "local", "alpha": 0.0}, True, [1, 1, 0, 0]),  # the joiner is paid nothing by the rule
+        ({"rule": "local", "costs": {"tokens": 0.1}}, False, [1, 0, 0, 0]),  # .25 − .1·1, and .25 − .1·3
+        ({"rule": "local", "costs": {"tokens": 0.6}}, True, [0, 0, 0, 0]),  # the price is above all pay
+    ],
+)
+def test_imitation_of_paid_turns(setting: Any, success: bool, wanted: list[float]) -> None:
+    """Weights by hand: own pay above 0, or a success that an agent without such a turn is paid for."""
+    d = episode([["left", "right"], ["left"], ["joiner"]], success=success, rewards=[0, 0, 1], tokens=[1, 3, 2, 2])
+    d.transitions[0].turn.reward = d.transitions[1].turn.reward = 0.25
+    d.layers[1].late_rewards = {1: 0.25}  # paid a layer later: it is still that turn's
+    rule, estimates = RFT(RFTConfig(credit=setting)), Estimates()
+    assert rule.wanted([d]) and rule.credit([d], estimates) == {}
+    assert [float(estimates.advantages[t][0]) for t in d.transitions] == wanted
+
+
+def test_a_talk_paid_at_its_end_is_imitated_as_a_whole_and_weights_of_episodes_are_refused_beside_turns() -> None:
+    ends = [episode([["a"], ["b"], ["a"]], number=i, success=not i, rewards=[0, 0, 1 - i]) for i in range(2)]
+    estimates = Estimates()
+    RFT(RFTConfig(credit="local")).credit(ends, estimates)
+    assert [[float(estimates.advantages[t][0]) for t in d.transitions] for d in ends] == [[1] * 3, [0] * 3]
+    for others in ({"weight_temperature": 0.3}, {"costs": {"tokens": 0.1}}):
+        with pytest.raises(ConfigError, match="imitates paid turns"):
+            RFTConfig(credit="local", **others)

@@ -55,7 +55,7 @@ def test_the_toy_grid_trains_every_algorithm_somewhere_and_the_core_grid_ten() -
     toys = cells.expand(grid.load(CONFIGS / "bench_toys.toml"), "main")
     trained = {c.algorithm for c in toys if not c.skipped}
     rewarded = {name for name in algorithms.names() if not algorithms.get(name).imitates}
-    assert trained == {*rewarded, "untrained"}
+    assert trained == {*rewarded, "untrained", "rft-turns"}
     core = grid.load(CONFIGS / "bench_core.toml")
     assert len(core.algorithms) >= 10 and len(core.envs) == 4 and len(core.seeds) == 5
     assert set(core.controls) == set(grid.CONTROLS)
@@ -129,12 +129,12 @@ def test_what_does_not_fit_is_a_row_with_the_reason() -> None:
 
 
 def test_credit_rules_multiply_the_algorithms_that_have_the_choice() -> None:
-    found = expand(algorithms=["marft", "rft"], credit=["broadcast", "last"], controls=[], baseline="marft")
+    found = expand(algorithms=["marft", "grpo"], credit=["broadcast", "last"], controls=[], baseline="marft")
     assert {(c.algorithm, c.credit): bool(c.skipped) for c in found} == {
         ("marft", "broadcast"): False,
         ("marft", "last"): False,
-        ("rft", "broadcast"): True,
-        ("rft", "last"): True,
+        ("grpo", "broadcast"): True,
+        ("grpo", "last"): True,
     }
 
 

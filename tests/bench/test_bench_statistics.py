@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from benchmarks.correctness.statistics import simulate
 from marft_algos.runs import intervals
 from marft_algos.runs.intervals import Interval, wilson
 from marft_algos.workbench.bench import statistics as st
+from marft_algos.workbench.bench import tables
 from marft_envs.errors import ConfigError
 
 
@@ -83,9 +85,41 @@ def test_too_few_seeds_have_no_interval_but_a_mean() -> None:
 def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
     found = st.estimate([np.ones((5, 500))])
     assert (found.mean, found.high) == (1.0, 1.0) and found.low == pytest.approx(wilson(500, 500).low)
-    assert st.estimate([np.zeros((5, 500))]) == Interval(0.0, 0.0, pytest.approx(wilson(0, 500).high), 5)
+    assert st.estimate([np.zeros((5, 500))]) == Interval(0.0, 0.0, pytest.approx(wilson(0, 500).high), 5, alike=5)
     same = st.estimate([np.zeros((5, 500))], difference=True)
     assert same.low == -same.high < 0
+
+
+@pytest.mark.parametrize(
+    ("panels", "difference", "said"),
+    [
+        ([np.ones((5, 500))], False, "1.000 [0.992, 1.000] over problems; 5 of 5 seeds alike [0.478, 1.000], n = 5"),
+        ([np.zeros((3, 500))], True, "0.000 [-0.008, 0.008] over problems; 3 of 3 seeds alike [0.292, 1.000], n = 3"),
+        ([np.tile([1.0, 0.0], (4, 50))], False, "] over problems; 4 of 4 seeds alike [0.398, 1.000], n = 4"),
+        ([np.ones((5, 9)), np.ones((3, 9))], False, "] over problems; 3 of 3 seeds alike [0.292, 1.000], n = 8"),
+        ([np.ones((5, 9)), np.eye(5, 9)], False, "], n = 10"),  # in the second environment seeds differ
+        ([np.eye(3)], False, "], n = 3"),  # equal scores on other problems: another draw of seeds shows
+    ],
+)
+def test_seeds_that_agree_say_how_far_they_bound_other_seeds(
+    panels: Sequence[np.ndarray], difference: bool, said: str
+) -> None:
+    found = st.estimate(panels, difference=difference)
+    assert str(found).endswith(said) and found.seeds in tables.points(found)
+    assert ("over problems" in said) is ("over problems" in found.signed())
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_seeds_that_agree_hold_the_share_of_seeds_that_solve(seeds: int) -> None:
+    """Runs that solve all or nothing: of benchmarks whose seeds agree, the bounds over problems hold no p in between."""
+    for p in (0.05, 0.3, 0.6, 0.97):
+        solved = np.random.default_rng(seeds).binomial(seeds, p, size=4000)
+        missed = by_problems = 0.0
+        for k, share in ((0, 1 - p), (seeds, p)):  # nobody solves, or all do: of how many other seeds is that true?
+            found, often = st.estimate([np.full((seeds, 300), k / seeds)]), float((solved == k).mean())
+            missed += often * (share < float(found.seeds.split("[")[1].split(",")[0]))
+            by_problems += often * (not found.low <= p <= found.high)
+        assert missed <= 0.05 < (by_problems if p in (0.05, 0.6) else 1)
 
 
 def test_an_interval_ends_where_no_score_can_be() -> None:

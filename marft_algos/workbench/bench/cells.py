@@ -54,6 +54,7 @@ _LATER_OF_ALGORITHMS = {
     "lr_warmup": 0,  # of runs that do not begin with trained weights: `settled`
     "weight_temperature": None,
     "costs": {},
+    "credit": None,
     **{
         name: getattr(PPOConfig, name)
         for name in (

@@ -231,7 +231,7 @@ def points(e: Interval | None, *, signed: bool = False) -> str:
         return "–"
     sign = "+" if signed else ""
     text = f"{100 * e.mean:{sign}.1f}"
-    return text if math.isnan(e.low) else f"{text} [{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]"
+    return text if math.isnan(e.low) else f"{text} [{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]{e.seeds}"
 
 
 def share(e: Interval | None) -> str:
