@@ -68,6 +68,8 @@ class System:
     """What the paper says comes of it, in a sentence, as far as it can be asked here."""
     tests: tuple[Test, ...] = (Test(),)
     """What decides it: all of them hold, in every seed."""
+    withdrawn: str = ""
+    """Why full runs of this program say nothing of the claim, in a sentence; empty where they do."""
 
     def asked(self, who: str = "team") -> dict[str, Any]:
         """Returns the settings of the team, or of a rival of it: ``single`` or ``control``."""

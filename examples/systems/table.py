@@ -4,7 +4,8 @@ python examples/systems/table.py                         # prints it, from bench
 python examples/systems/table.py runs/systems --write    # takes in the full runs of a folder, and puts it into the page
 
 A claim comes out in kind where all its tests hold in every seed: a test compares a metric of the trained team, in the
-last evaluation, with the untrained team, one agent, the team without what the paper adds, or a number.
+last evaluation, with the untrained team, one agent, the team without what the paper adds, or a number. A system may be
+withdrawn: then its runs are shown, and no verdict.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns the cells of a system: its first test's metric of every team, seed by seed, and what comes of it."""
     found = {(row["who"], row["seed"]): row for row in rows}
     seeds = sorted({row["seed"] for row in rows})
-    metric, teams = one.tests[0].metric, [found["team", seed] for seed in seeds]
+    metric = one.tests[0].metric
 
     def cell(who: str, when: str = "after") -> str:
         rows = [found.get((who, s), {}).get(when, {}) for s in seeds]
@@ -61,8 +62,10 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
     held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
-    verdict = verdict if held else "cannot be asked"
-    untrained = f"{teams[0]['untrained'][metric]:.2f}" + ("" if imitated == "–" else f"; imitated {imitated}")
+    verdict = f"withdrawn: {one.withdrawn}" if one.withdrawn else verdict if held else "cannot be asked"
+    alone = cell("single", "untrained").partition(",")[0]
+    parts = [cell("team", "untrained").partition(",")[0], *([] if imitated == "–" else [f"imitated {imitated}"])]
+    untrained = "; ".join([*parts, *([] if alone == "–" else [f"one agent {alone}"])])
     decided = "; ".join(map(str, one.tests))
     return [f"**{one.title}**: {one.claim}", decided, untrained, cell("team"), cell("single"), cell("control"), verdict]
 

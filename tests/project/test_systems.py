@@ -82,12 +82,24 @@ def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "There is no system remma" in capsys.readouterr().err
 
 
+def test_withdrawn_runs_are_shown_without_a_verdict() -> None:
+    kept = json.loads(table.RESULTS.read_text(encoding="utf-8"))
+    said = {
+        name: table.line(system(name), [r for r in kept if r["system"] == name]) for name in NAMES if name in str(kept)
+    }
+    withdrawn = {name for name, cells in said.items() if cells[-1].startswith("withdrawn: ")}
+    assert withdrawn == {"waltzrl", "cmat", "rema", "collaboration_gap"}
+    assert said["waltzrl"][3] == "1.00, 1.00" and "paid twice" in said["waltzrl"][-1]
+    assert said["malt"][2] == "0.09; one agent 0.44" and said["malt"][-1] == "no"
+
+
 def rows(after: float, single: float) -> list[dict[str, object]]:
     """Returns results of one seed of a system that is to be ahead of its start and of one agent."""
-    key = {"system": "rema", "seed": 0, "iterations": 0, "untrained": {"success": 0.4}}
+    key = {"system": "search_r2", "seed": 0, "iterations": 0, "untrained": {"success": 0.4}}
     done = {"team": after, "single": single}
     return [
-        key | {"who": who, "settings": system("rema").digest(who), "after": {"success": x}} for who, x in done.items()
+        key | {"who": who, "settings": system("search_r2").digest(who), "after": {"success": x}}
+        for who, x in done.items()
     ]
 
 
@@ -101,7 +113,7 @@ def test_a_test_compares_a_metric(test: Test, wanted: bool) -> None:
 
 def test_a_claim_comes_out_where_every_test_holds_in_every_seed() -> None:
     def verdict(found: list[dict[str, object]]) -> str:
-        return table.line(system("rema"), found)[-1]
+        return table.line(system("search_r2"), found)[-1]
 
     second = [row | {"seed": 1} for row in rows(0.9, 0.88)]
     assert verdict(rows(0.9, 0.8)) == "yes" and verdict(rows(0.9, 0.88)) == "no"
@@ -116,7 +128,10 @@ def test_full_runs_of_a_folder_replace_kept_ones(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, [*rows(0.9, 0.8), *short])))
     assert table.merged(rows(0.5, 0.5), tmp_path) == [dict(row) for row in reversed(rows(0.9, 0.8))]
     assert table.stale(rows(0.9, 0.8)) == []
-    assert table.stale([row | {"settings": "0"} for row in rows(0.9, 0.8)]) == ["rema team 0", "rema single 0"]
+    assert table.stale([row | {"settings": "0"} for row in rows(0.9, 0.8)]) == [
+        "search_r2 team 0",
+        "search_r2 single 0",
+    ]
 
 
 def test_the_page_has_the_table_of_what_was_run() -> None:
