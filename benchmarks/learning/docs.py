@@ -13,6 +13,7 @@ documents, for the seeds that were run; below three seeds they say nothing of ot
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 import sys
@@ -42,6 +43,8 @@ NAMES = {
     "solo-terse": "one agent, all at once",
 }
 """Who -> what a figure calls it."""
+MODELS = {"embedded-docs": "embedded-docs (333 thousand parameters, taught on 52,000 joins)"}
+"""Base model -> what a figure says of it."""
 RAISED, TITLE = ("memory-terse",), "#1f2937"
 """Whose name stands a line higher, since another's is beside it; the ink of the title."""
 
@@ -88,6 +91,17 @@ def means(cells: Mapping[tuple[str, int], Sequence[Row]]) -> tuple[list[str], li
     return ["who", *(f"{length} window{'s' * (length > 1)}" for length in lengths)], lines
 
 
+def gains(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
+    """Returns what training has added to each who, by seed: the last evaluation less the first, paired."""
+    lines = []
+    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
+        ends = [(run["curve"][0], run["curve"][-1]) for run in runs if run.get("curve")]
+        if ends:
+            each = [intervals.paired(*both(first, last)).signed() for first, last in ends]
+            lines.append([str(length), who, f"{statistics.fmean(known(ends[0][0])):.3f}", " · ".join(each)])
+    return lines
+
+
 def known(run: Row) -> list[float]:
     """Returns the outcomes that no outage took."""
     return [outcome for outcome in run["outcomes"] if outcome is not None]
@@ -119,7 +133,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM) -> None:
+def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
     """Draws score over waiting time, a curve for each who, named where it ends: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
@@ -144,12 +158,12 @@ def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str =
     axes.set_xlabel("waiting for an answer: tokens written one after the other", fontsize=9)
     plots.finish(axes, "documents solved")
     axes.tick_params(labelsize=9)
-    figure.suptitle(claim(cells, team), fontsize=12, weight="bold", color=TITLE, x=0.01, ha="left")
+    figure.suptitle(claim(cells, team, model), fontsize=11, weight="bold", color=TITLE, x=0.01, ha="left")
     figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
 
 
-def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str) -> str:
-    """Says in a sentence what the team has on the longest documents, and what is as fast as it at most has."""
+def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
+    """Says of a model what its team has on the longest documents, and what is as fast as it at most has."""
     longest = max(length for who, length in cells if who == team)
     waits, score = {}, {}
     for (who, length), runs in cells.items():
@@ -158,9 +172,17 @@ def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str) -> str:
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
     rivals = [score[who] for who in score if who != team and waits[who] <= waits[team]]
     words = (
-        f"Within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
+        f"within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
     )
-    return f"{words};\nwhat else is as fast solves {max(rivals):.0%}" if rivals else words
+    words = f"{MODELS.get(model, model)}:\n{words}"
+    return f"{words},\nother ways that are as fast {max(rivals):.0%}" if rivals else words
+
+
+def base_model(folder: BenchFolder) -> str:
+    """Returns the model that a benchmark's policies began as."""
+    jobs = [folder.job_file(row["key"]) for row in folder.rows() if row["status"] == "done"]
+    named = {str(json.loads(job.read_text(encoding="utf-8"))["config"]["models"]) for job in jobs}
+    return ", ".join(sorted(named))
 
 
 def spawned(run: RunFolder) -> list[list[str]]:
@@ -211,7 +233,8 @@ def main() -> int:
         ]
         print(table(["who", "seed", *head], bosses(args.folder)))
         return 0
-    cells = finished(BenchFolder(args.folder).rows())
+    folder = BenchFolder(args.folder)
+    cells = finished(folder.rows())
     head = [
         "length",
         "who",
@@ -224,9 +247,10 @@ def main() -> int:
     ]
     print(table(*means(cells)))
     print(table(head, scores(cells)))
+    print(table(["length", "who", "at first", "gained in training, by seed"], gains(cells)))
     print(table(["length", "difference", "by seed", "over seeds"], differences(cells, args.team)))
     if args.figure:
-        draw(cells, args.figure, args.team)
+        draw(cells, args.figure, args.team, base_model(folder))
     return 0
 
 

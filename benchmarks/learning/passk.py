@@ -58,6 +58,8 @@ def counted(folders: Sequence[Path]) -> tuple[int, Counts]:
 def rows(samples: int, counts: Counts, baseline: str) -> list[list[str]]:
     """Returns the table, its head first: pass@k of each row in points, and the difference to the baseline's seeds.
 
+    A row that was played once, such as the untrained team, is set against each seed of the baseline.
+
     Raises:
         ConfigError: No evaluation is of the baseline.
     """
@@ -66,7 +68,8 @@ def rows(samples: int, counts: Counts, baseline: str) -> list[list[str]]:
         row, _, seed = name.partition("-")
         seeds[row][seed] = counts[name]
     check_known([baseline], seeds, "No evaluation is of the row '{}'.")
-    paired = [row for row in seeds if row != baseline and seeds[row].keys() == seeds[baseline].keys()]
+    others = [row for row in seeds if row != baseline]
+    paired = [row for row in others if len(seeds[row]) == 1 or seeds[row].keys() == seeds[baseline].keys()]
     body = []
     for k in powers(samples):
         shares = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
-from benchmarks.learning import docs
+import pytest
+
+from benchmarks.learning import docs, joins
 
 
 def run(env: str, outcomes: list[float | None], seed: int = 0, **fields: Any) -> dict[str, Any]:
@@ -44,3 +47,30 @@ def test_three_seeds_have_an_interval_over_seeds() -> None:
     rows += [run("memory", [0.0, 1.0, 1.0, 0.0], seed) for seed in range(3)]
     ((*_, over),) = docs.differences(docs.finished(rows))
     assert over.startswith("+0.667 ["), "of the three documents that nobody has lost"
+
+
+def test_what_training_added_is_the_last_evaluation_less_the_first() -> None:
+    curve = [{"outcomes": [0.0, None, 0.0, 1.0]}, {"outcomes": [1.0, 1.0, 1.0, 1.0]}]
+    ((length, who, first, gained),) = docs.gains(docs.finished([run("tree-2", [1.0] * 4, curve=curve)]))
+    assert (length, who, first) == ("2", "tree", "0.333") and gained.startswith("+0.667 ["), "of three documents"
+
+
+def test_a_figure_names_its_model_in_the_title() -> None:
+    rows = [run("tree-8", [1.0, 0.0]), run("memory-8", [0.0, 0.0], critical_path=5.0), run("chain-8", [1.0, 1.0])]
+    rows[2]["critical_path"] = 90.0
+    model, *words = docs.claim(docs.finished(rows), "tree", "embedded-docs").splitlines()
+    assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins):"
+    assert words == [
+        "within 8 tokens of waiting, readers in a tree solve 50% of long ledgers,",
+        "other ways that are as fast 0%",
+    ]
+
+
+def test_joins_are_of_the_digits_that_they_add_and_a_tree_needs_all_of_them() -> None:
+    said = {"12-3=9. x": "1 2", "-5+4=-1. x": "1 1", "0-14=-14": "1 2", r"-31+44=13. \boxed{13}": "2 2"}
+    assert {text: joins.joined(text) for text in said} == said
+    ledgers = [Counter({"1 1": 2, "1 2": 1}), Counter({"2 2": 1})]
+    by_hand = joins.CHAIN * (joins.ONE**2 * 0.5 + joins.TWO) / 2
+    assert joins.score(ledgers, 0.5) == pytest.approx(by_hand)
+    assert joins.score(ledgers, 0.5, 1.0) > by_hand
+    assert all(sum(each.values()) == 15 for each in joins.counted(3, "train"))

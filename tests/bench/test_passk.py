@@ -43,6 +43,9 @@ def test_shares_are_those_of_all_draws_and_differences_are_paired(tmp_path: Path
         assert gap.startswith(f"{means[1] - means[0]:+.1f} [")
     fewer = {name: one for name, one in counts.items() if name != "ours-2"}
     assert passk.rows(samples, fewer, "base")[0] == ["k", "base", "ours"], "other seeds are no pairs"
+    once = {**counts, "start-0": [0, 0]}
+    head, first, *_ = passk.rows(samples, once, "base")
+    assert head[-1] == "start less base" and first[-1].startswith(f"{-float(first[1]):+.1f} ["), "against each seed"
     with pytest.raises(ConfigError, match=r"No evaluation is of the row 'bas'.*base"):
         passk.rows(samples, counts, "bas")
 
@@ -63,6 +66,7 @@ def test_the_page_says_what_is_stored() -> None:
     stored = json.loads((ROOT / "benchmarks/results/passk.json").read_text())
     page = (ROOT / "docs/core.md").read_text()
     head, *body = passk.rows(stored["samples"], stored["right"], "r4")
-    assert head == ["k", "m4", "r4", "untrained", "m4 less r4"]
+    assert head == ["k", "m4", "r4", "untrained", "m4 less r4", "untrained less r4"]
     shown = [line for line in body if f"| {' | '.join((line[0], line[3], line[1], line[2], line[4]))} |" in page]
     assert [line[0] for line in shown] == ["1", "4", "8", "16", "64"]
+    assert body[-1][5] == "+3.5 [+0.3, +6.9]" and "by 3.5 points [0.3, 6.9]" in page
