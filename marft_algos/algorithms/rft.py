@@ -52,15 +52,12 @@ class RFTConfig(GroupConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.credit is not None and (self.costs or self.weight_temperature is not None):
-            raise ConfigError(
-                f"credit is {self.credit}, by which rft imitates paid turns; weight_temperature and costs weigh whole"
-                " episodes. Leave these out; prices of turns stand in the credit: {rule = 'local', costs = {…}}."
-            )
+        if self.credit and self.weight_temperature is not None:
+            raise ConfigError("credit imitates paid turns, weight_temperature weighs whole episodes: set one of them.")
         if self.costs and self.weight_temperature is None:
             raise ConfigError(
                 f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; set weight_temperature"
-                " (e.g. 0.3) beside it, or leave costs out."
+                " (e.g. 0.3) beside it, or leave costs out. Prices of paid turns stand in credit = {rule, costs}."
             )
 
 
@@ -74,36 +71,32 @@ class RFT(SFT):
 
     def __init__(self, config: RFTConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        priced = {"rule": "broadcast", "costs": self.config.costs} if self.config.costs else "broadcast"
-        self.rule = credit.get(priced if self.config.credit is None else self.config.credit)
-        self.chain = "team" if self.config.credit is None else "agent"
+        self.rule = credit.get(self.config.credit or ({"costs": cost} if (cost := self.config.costs) else "broadcast"))
+        self.chain = "agent" if self.config.credit else "team"
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Returns whether an episode succeeded, or any may be imitated."""
-        successes_alone = self.config.weight_temperature is None and self.config.credit is None
-        return not successes_alone or any(self._succeeded(d) for d in group)
+        return bool(self.config.weight_temperature or self.config.credit) or any(self._succeeded(d) for d in group)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns 1 to successful episodes, 0 to others of their groups; or each its weight, or 1 to paid turns."""
-        if self.config.credit is not None:
-            for d in trajectories:
-                self._pick_turns(d, estimates)
-            return {}
         weights = np.array([float(self._succeeded(d)) for d in trajectories])
         if self.config.weight_temperature is not None and trajectories:
             scores = np.array([credit.team_score(d, self.rule(d), estimates) for d in trajectories])
             weights = np.exp((scores - scores.max()) / self.config.weight_temperature)
         estimates.advantages |= credit.spread(trajectories, weights)
+        for d in trajectories if self.config.credit else ():
+            self._pick(d, estimates)
         return {}
 
-    def _pick_turns(self, trajectory: Trajectory, estimates: Estimates) -> None:
-        paid = self.rule(trajectory)
-        own = [pay > 0 for pay in paid.totals]
-        apart = {t.agent for t in trajectory.transitions if own[t.index]}
-        for t in trajectory.transitions:
-            share = self._succeeded(trajectory) and credit.agent_score(trajectory, paid, t.agent, estimates) > 0
-            picked = own[t.index] or (share and t.agent not in apart)
-            estimates.advantages[t] = np.array([picked], np.float32)
+    def _pick(self, d: Trajectory, estimates: Estimates) -> None:
+        """Assigns 1 to turns that were paid, or stand for a success that their agent is paid for, 0 to others."""
+        paid = self.rule(d)
+        own = {t: pay > 0 for t, pay in zip(d.transitions, paid.totals, strict=True)}
+        apart = {t.agent for t in own if own[t]}
+        for t in own:
+            share = self._succeeded(d) and t.agent not in apart and credit.agent_score(d, paid, t.agent, estimates) > 0
+            estimates.advantages[t] = np.array([own[t] or share], np.float32)
 
     def _succeeded(self, trajectory: Trajectory) -> bool:
         if trajectory.success is not None:

@@ -126,7 +126,7 @@ def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
     if solved is not None and solved < LEAST_START:
         text = f"{solved:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
     elif priced or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
-        text = "pay was more than success, and there reinforcement is ahead of imitation"
+        text = "pay was more than success: compare with imitation that sees it (rft with credit or weight_temperature)"
     else:
         text = "pay was success alone, and there imitation of successes (rft) does as well for less: compare"
     return f"{text}; docs/should-i-train-a-team.md"

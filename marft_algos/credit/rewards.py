@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from typing import Any, ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
@@ -49,8 +48,8 @@ class Payments:
     @property
     def totals(self) -> list[float]:
         """Returns per transition all that it is paid for itself, whenever that comes."""
-        own = [r + _sum(x) for r, x in zip_longest(self.turns, self.tokens)]
-        return [r + sum(late.get(k, 0.0) for late in self.late) for k, r in enumerate(own)]
+        own = zip(self.turns, self.tokens or [None] * len(self.turns), strict=True)
+        return [r + _sum(x) + sum(late.get(k, 0.0) for late in self.late) for k, (r, x) in enumerate(own)]
 
     def by_layer(self, layers: int) -> zip[tuple[float, Mapping[str, float], Mapping[int, float]]]:
         """Returns per layer what team, agents and turns of earlier layers are paid."""

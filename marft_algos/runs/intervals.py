@@ -37,9 +37,8 @@ class Interval:
     @property
     def seeds(self) -> str:
         """Says, where all seeds are alike, in what share of seeds that may be so: Clopper and Pearson's, n of n."""
-        if not self.alike:
-            return ""
-        return f" over problems; {self.alike} of {self.alike} seeds alike [{0.025 ** (1 / self.alike):.3f}, 1.000]"
+        n = self.alike
+        return f" over problems; {n} of {n} seeds alike [{0.025 ** (1 / n):.3f}, 1.000]" if n else ""
 
 
 def wilson(successes: int, n: int) -> Interval:

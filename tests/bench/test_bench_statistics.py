@@ -109,6 +109,13 @@ def test_seeds_that_agree_say_how_far_they_bound_other_seeds(
     assert ("over problems" in said) is ("over problems" in found.signed())
 
 
+def test_runs_that_are_all_above_the_others_say_so_of_their_seeds() -> None:
+    above = st.probability_of_improvement([np.ones((5, 50))], [np.zeros((4, 50))])
+    assert tables.share(above) == "1.00 [1.00, 1.00] over problems; 4 of 4 seeds alike [0.398, 1.000]"
+    split = st.probability_of_improvement([np.repeat([[1.0], [0.0], [1.0]], 50, 1)], [np.zeros((3, 50))])
+    assert tables.share(split).endswith("1.00]") and "seeds" not in tables.share(split)
+
+
 @pytest.mark.parametrize("seeds", [3, 5])
 def test_seeds_that_agree_hold_the_share_of_seeds_that_solve(seeds: int) -> None:
     """Runs that solve all or nothing: of benchmarks whose seeds agree, the bounds over problems hold no p in between."""

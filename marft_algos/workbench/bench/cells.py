@@ -52,9 +52,8 @@ _LATER = {
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
     "lr_warmup": 0,  # of runs that do not begin with trained weights: `settled`
-    "weight_temperature": None,
+    **dict.fromkeys(("weight_temperature", "credit")),  # of rft: none
     "costs": {},
-    "credit": None,
     **{
         name: getattr(PPOConfig, name)
         for name in (

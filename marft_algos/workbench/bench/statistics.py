@@ -171,7 +171,8 @@ def _draws(seeds: int, problems: int, stream: int) -> tuple[NDArray[np.int64], N
 def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes]) -> Interval:
     """Estimates P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
 
-    The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms.
+    The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms. Seeds are
+    ``alike`` where no resample differs from another.
     """
     value = float(np.mean([_above(a.mean(1)[None], b.mean(1)[None])[0] for a, b in zip(new, old, strict=True)]))
     n = sum(len(p) for p in new)
@@ -184,7 +185,7 @@ def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes])
         x, y = (np.take_along_axis(shares @ p.T, rows, axis=1) for p, rows in ((a, chosen), (b, others)))
         both.append(_above(x, y))
     low, high = np.quantile(np.mean(both, axis=0), [0.025, 0.975])
-    return Interval(value, float(low), float(high), n)
+    return Interval(value, float(low), float(high), n, alike=int(low == high) * min(map(len, (*new, *old))))
 
 
 def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -238,7 +238,7 @@ def share(e: Interval | None) -> str:
     """Writes ``0.92 [0.76, 1.00]``."""
     if e is None:
         return "–"
-    return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]"
+    return f"{e.mean:.2f}" if math.isnan(e.low) else f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}]{e.seeds}"
 
 
 def count(number: float, separator: str = " ") -> str:

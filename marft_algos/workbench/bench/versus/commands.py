@@ -15,7 +15,7 @@ from marft_algos.workbench.bench.versus.trial import Question, Trial
 ADVICE = {
     "team needed": "train the team, and see whose words it needs: marft eval RUN --swap AGENT",
     "no team needed": "train the single agent: it says in one context what the team says in several",
-    "too dear": "a team pays where nobody may know everything, or nobody can wait: --answer-latency N",
+    "too dear": "a team pays where nobody can wait, if it joins notes well: --answer-latency N",
     "not decided": "more seeds or tokens decide it; until then, train the single agent",
 }
 """What follows from a verdict."""
