@@ -68,7 +68,7 @@ SYSTEM = System(
     control={"env_kwargs": {"dependency": [[name] for name in ACTORS]}, "policies": "shared"},
     claim="Who agrees first and then acts at once is ahead of who acts in turn, where the first has heard nobody.",
     tests=(Test(), Test("control")),
-    withdrawn="its control sees one bit where the consensus sees three, and is paid by share and scored by all.",
+    withdrawn="its control sees less, and is paid by share and scored by all.",
 )
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ SYSTEM = System(
     single="systems/collaboration_gap_solo-v0",
     claim="Two halves of a maze are harder than one whole, and training together closes the gap.",
     tests=(Test(), Test("single", by=-0.05)),
-    withdrawn="the paper measures the gap and closes it by a relay; that training closes it is not its claim.",
+    withdrawn="its expert says what agents cannot know, and the paper trains nobody.",
 )
 
 if __name__ == "__main__":

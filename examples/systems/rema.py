@@ -27,7 +27,7 @@ SYSTEM = System(
     single_settings={"env_kwargs": {"levels": [0]}},
     claim="Two roles that are trained together are ahead of one agent that does both.",
     tests=(Test(), Test("single")),
-    withdrawn="its first agent does half of the arithmetic, where the paper's plans and leaves the work to the other.",
+    withdrawn="its first agent does half of the work, where the paper's plans.",
 )
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ SYSTEM = System(
     control={"algorithm": {"credit": "broadcast"}},
     claim="Who is paid for improvement learns to object where it helps, and is ahead of who is paid as all are.",
     tests=(Test(), Test("control")),
-    withdrawn="its control is paid twice for objecting to a right reply; paid for its last reply alone, it is level.",
+    withdrawn="its control is paid twice; paid for its last reply alone, it is level.",
 )
 
 if __name__ == "__main__":

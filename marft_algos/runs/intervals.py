@@ -38,7 +38,7 @@ class Interval:
     def seeds(self) -> str:
         """Says, where all seeds are alike, in what share of seeds that may be so: Clopper and Pearson's, n of n."""
         n = self.alike
-        return f" over problems; {n} of {n} seeds alike [{0.025 ** (1 / n):.3f}, 1.000]" if n else ""
+        return f" over problems; {n} of {n} seeds [{0.025 ** (1 / n):.3f}, 1.000]" if n else ""
 
 
 def wilson(successes: int, n: int) -> Interval:

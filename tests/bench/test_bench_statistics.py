@@ -93,10 +93,10 @@ def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
 @pytest.mark.parametrize(
     ("panels", "difference", "said"),
     [
-        ([np.ones((5, 500))], False, "1.000 [0.992, 1.000] over problems; 5 of 5 seeds alike [0.478, 1.000], n = 5"),
-        ([np.zeros((3, 500))], True, "0.000 [-0.008, 0.008] over problems; 3 of 3 seeds alike [0.292, 1.000], n = 3"),
-        ([np.tile([1.0, 0.0], (4, 50))], False, "] over problems; 4 of 4 seeds alike [0.398, 1.000], n = 4"),
-        ([np.ones((5, 9)), np.ones((3, 9))], False, "] over problems; 3 of 3 seeds alike [0.292, 1.000], n = 8"),
+        ([np.ones((5, 500))], False, "1.000 [0.992, 1.000] over problems; 5 of 5 seeds [0.478, 1.000], n = 5"),
+        ([np.zeros((3, 500))], True, "0.000 [-0.008, 0.008] over problems; 3 of 3 seeds [0.292, 1.000], n = 3"),
+        ([np.tile([1.0, 0.0], (4, 50))], False, "] over problems; 4 of 4 seeds [0.398, 1.000], n = 4"),
+        ([np.ones((5, 9)), np.ones((3, 9))], False, "] over problems; 3 of 3 seeds [0.292, 1.000], n = 8"),
         ([np.ones((5, 9)), np.eye(5, 9)], False, "], n = 10"),  # in the second environment seeds differ
         ([np.eye(3)], False, "], n = 3"),  # equal scores on other problems: another draw of seeds shows
     ],
@@ -111,7 +111,7 @@ def test_seeds_that_agree_say_how_far_they_bound_other_seeds(
 
 def test_runs_that_are_all_above_the_others_say_so_of_their_seeds() -> None:
     above = st.probability_of_improvement([np.ones((5, 50))], [np.zeros((4, 50))])
-    assert tables.share(above) == "1.00 [1.00, 1.00] over problems; 4 of 4 seeds alike [0.398, 1.000]"
+    assert tables.share(above) == "1.00 [1.00, 1.00] over problems; 4 of 4 seeds [0.398, 1.000]"
     split = st.probability_of_improvement([np.repeat([[1.0], [0.0], [1.0]], 50, 1)], [np.zeros((3, 50))])
     assert tables.share(split).endswith("1.00]") and "seeds" not in tables.share(split)
 
