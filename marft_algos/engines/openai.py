@@ -241,9 +241,8 @@ class OpenAIEngine(EngineBase):
                 answer = self._chat(request, params, refused)
                 break
             except self._errors.APIStatusError as error:
-                said = str(error)
-                names = {"max_tokens"} if "max_completion_tokens" in said else set[str]()
-                names |= {"temperature"} if params.greedy and "temperature" in said else set()
+                names = {"max_tokens"} if "max_completion_tokens" in str(error) else set[str]()
+                names |= {"temperature"} if params.greedy and "temperature" in str(error) else set()
                 if _status(error) not in (400, 422) or names <= refused:
                     raise
                 refused |= names

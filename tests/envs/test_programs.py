@@ -169,11 +169,11 @@ def test_sixty_four_programs_run_at_once_one_is_killed_and_one_is_silent(tmp_pat
 
 def test_short_and_equal_words_are_counted_and_not_found_within_others() -> None:
     from marft_envs.adapters.inward.endpoint import TurnRequest
-    from marft_envs.adapters.inward.quotes import Quotes, Said
+    from marft_envs.adapters.inward.quotes import Quotes, SaidTurn
 
     def found(prompt: str, *said: str, role: str = "user", given: str = "Is 1 + 1 = 2?") -> tuple[int, ...]:
         quotes = Quotes([marft_envs.AgentSpec("a_0", "a"), marft_envs.AgentSpec("b_0", "b")], [given])
-        quotes.said = [Said("a_0" if i % 2 == 0 else "b_0", words, words.strip()) for i, words in enumerate(said)]
+        quotes.said = [SaidTurn("a_0" if i % 2 == 0 else "b_0", words, words.strip()) for i, words in enumerate(said)]
         asked = TurnRequest("c_0", [{"role": role, "content": prompt}], [], "", socket.socket())
         quotes.read(asked)
         asked.line.close()

@@ -26,7 +26,7 @@ _STYLES: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent"
 """How programs write JSON."""
 
 
-class Said(NamedTuple):
+class SaidTurn(NamedTuple):
     """A turn, as its program was given it."""
 
     agent: str
@@ -57,7 +57,7 @@ class Quotes:
     """
 
     def __init__(self, team: Sequence[AgentSpec], given: Sequence[str] = ()) -> None:
-        self.said: list[Said] = []
+        self.said: list[SaidTurn] = []
         self._tags = role_tags(team)
         self._given = frozenset(text.strip() for text in given if text.strip())
         self._forms: dict[str, Forms] = {}
@@ -77,7 +77,7 @@ class Quotes:
             calls = calls if asked.parallel else calls[:1]
         self._calls += [(turn.index, _named(call)) for call in calls]
         texts = [content, *(call["function"]["arguments"] for call in calls)]
-        self.said.append(Said(turn.agent, content, content.strip(), self._values(texts, asked)))
+        self.said.append(SaidTurn(turn.agent, content, content.strip(), self._values(texts, asked)))
         extras: Mapping[str, Any] = turn.extras or {}
         message = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         finish = "tool_calls" if calls else "length" if extras.get("stop_reason") == "length" else "stop"
