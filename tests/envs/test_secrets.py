@@ -66,7 +66,7 @@ HARMLESS = [
     "The task-oriented agent said: 1 + 1 = 2, tokens: 12345678, sk-8 and the word password, then ask-me.",
     "token_count: 5, token_type: x, password_policy: strict, secret_name=db", "Basic understanding of basic programming",
     "a bearer of good news, the bearer token is missing", "Password: must have 8 characters", "the compass: north, bypass=yes",
-    "PWD=/home/me", "pass: 12, fail: 3", "secretary: Anna", "git clone ssh://git@host/x", "docker run -u 1000:1000 x",
+    "PWD=/srv/me", "pass: 12, fail: 3", "secretary: Anna", "git clone ssh://git@host/x", "docker run -u 1000:1000 x",
     "password = getpass.getpass()", "token = tokens[0]", "api_key=os.environ['KEY']", "password=${DB_PASS}", "token: <your token>",
     "def f(password: str, token: str | None = None) -> None: ...", "https://example.com:443/@scope/pkg?page=2&sort=key",
     "signature: get(user, id)", "I like cookies: they are sweet", "authorization: required", "f(token=token, secret=self.secret)",
