@@ -61,14 +61,9 @@ class Rubric:
                 f"A rubric's levels are {self.levels!r}; expected two or more with a worth from 0 to 1. Next:"
                 " levels={wrong = 0, right = 1}."
             )
-        for level, worth in self.levels.items():
-            names = [_plain(str(name)) for name in self.levels]
-            if (
-                type(level) is not str
-                or not level
-                or names.count(_plain(level)) > 1
-                or self.read(f"Verdict: {level}") != worth
-            ):
+        names = [_plain(name) if type(name) is str else "" for name in self.levels]
+        for name, (level, worth) in zip(names, self.levels.items(), strict=True):
+            if not name or names.count(name) > 1 or self.read(f"Verdict: {level}") != worth:
                 raise ConfigError(
                     f"No judge can give the level {level!r}: 'Verdict: LEVEL' with it is read as another or as none."
                     " Next: levels that are words and differ in more than case, with no blank, emphasis, '.' or '!'"
@@ -89,7 +84,7 @@ class Rubric:
         A verdict is a line ``Verdict: LEVEL`` with nothing else on it but markdown's emphasis and a full stop; the last
         such line counts. A reply may also be a level alone. Thoughts do not count.
         """
-        worths = {_plain(name): worth for name, worth in self.levels.items()}
+        worths = {_plain(str(name)): worth for name, worth in self.levels.items()}
         said = [_bare(line) for line in spoken(text).split("\n") if line.strip()]
         named = [_bare(level) for head, _, level in (line.partition(":") for line in said) if _bare(head) == "verdict"]
         for level in [*reversed(named), *(said if len(said) == 1 else ())]:

@@ -85,6 +85,7 @@ def test_a_verdict_is_the_last_line_that_is_nothing_else(text: str, worth: float
         {"ok\nno": 1, "no": 0},
         {"<think>": 1, "no": 0},
         {1: 1, 0: 0},
+        {"no": 0, 1: 1},
     ],
 )
 def test_levels_that_no_judge_can_give_are_refused(levels: dict[str, float]) -> None:
