@@ -72,6 +72,8 @@ def _factors(node: Node) -> Iterator[Node]:
 def coordinate(name: str, k: int, sizes: int = 1) -> Fraction:
     """The ``k``-th number for a variable, of one of so many sizes: about 1, 10, 100."""
     mixed = zlib.crc32(f"{k}:{name}".encode("utf-8", "surrogatepass"))
+    if sizes > 1:
+        mixed = mixed**2 >> 20  # a checksum is linear: the signs of two names would go together
     value = Fraction(mixed % 1021 + 3, 509) * 10 ** ((mixed >> 11) % sizes)
     return -value if k and mixed & 1024 else value
 

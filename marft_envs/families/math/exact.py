@@ -122,7 +122,7 @@ def _signed(radicands: Iterable[Node]) -> frozenset[str]:
     """Variables of what is below 0 somewhere, but for those whose sign does not matter, as x in ``x^2 y``."""
     rooted = set[str]()
     for inside in radicands:
-        point, *others = ({name: coordinate(name, k) for name in variables(inside)} for k in range(SIGN_POINTS))
+        point, *others = ({name: coordinate(name, k, 2) for name in variables(inside)} for k in range(SIGN_POINTS))
         if not any(
             value is not None and real(value) and complex(value).real < 0 for value in map(partial(at, inside), others)
         ):

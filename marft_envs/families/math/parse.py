@@ -294,7 +294,6 @@ class _Parser:
         return self.label()
 
     def label(self) -> str:
-        """Reads a group, or one token, as part of a name."""
         if self.peek() != "{":
             return self.take().lstrip("\\")
         self.take()
