@@ -112,7 +112,7 @@ def _zeros(edge: Node, base: Point, name: str) -> list[float]:
 
     first, second, *others = [(t, value(t)) for t in (-1e6, 1e6, -2.7, 0.9)]
     rise = (second[1] - first[1]) / (second[0] - first[0])
-    if not kinks(edge) and all(abs(first[1] + rise * (t - first[0]) - v) < 1e-6 * abs(rise) for t, v in others):
+    if not kinks(edge) and all(abs(first[1] + rise * (t - first[0]) - v) <= 1e-6 * abs(rise) for t, v in others):
         return [first[0] - first[1] / rise] if rise else []
     extrema = list(_crossings(slope, _GRID))  # two zeros between two numbers of the grid have one between them
     return [*extrema, *_crossings(value, sorted([*_GRID, *extrema]))]
