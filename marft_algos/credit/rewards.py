@@ -94,9 +94,6 @@ Paid = Payments | ReturnChain
 """What a rule returns."""
 
 
-# Rules ---------------------------------------------------------------------------------------------
-
-
 class Rule:
     """Base class: one that takes arguments is a dataclass of them.
 
