@@ -1,4 +1,4 @@
-"""Messages of others (OpenAI's chat API, OpenTelemetry's parts) as chats of text; rows of replies.
+"""Messages of others (OpenAI's chat API, OpenTelemetry's parts) as chats of text; what is unread; rows of replies.
 
 A call stands in an assistant's text as ``<tool_call>{…}</tool_call>``, what came of it in a user's as
 ``<tool_response>…</tool_response>``: the form of Hermes and Qwen, which agents here write and read.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,34 @@ _ROLES = {"developer": "system", "model": "assistant", "tool": "user", "function
 
 class UnreadableError(ValueError):
     """A message that is no text; what it says names the part."""
+
+
+class Unread:
+    """Collects reasons why something was not read, each once with its first place; or how many things were left out."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, int]] = {}
+
+    def count(self, what: str, number: int = 1, where: str = "") -> None:
+        """Notes a reason at its place; without a place, a number of things."""
+        if number:
+            place, before = self._found.get(what, (where, 0))
+            self._found[what] = place, before + number
+
+    @contextmanager
+    def noted(self, where: str) -> Iterator[None]:
+        """Notes what is wrong with what others wrote, and goes on."""
+        try:
+            yield
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+            name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
+            self.count(f"{name}{error}", where=where)
+
+    def lines(self) -> list[str]:
+        """Says all of it, a line a reason, numbers first."""
+        counted = [f"{n} {what}" for what, (where, n) in self._found.items() if not where]
+        placed = {what: f"{where}, and {n - 1} more" if n > 1 else where for what, (where, n) in self._found.items()}
+        return counted + [f"{where}: {what}" for what, where in placed.items() if where]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +95,8 @@ def chat(messages: Any) -> list[ChatMessage]:
 
 def plain(messages: Iterable[ChatMessage]) -> list[dict[str, str]]:
     """Returns messages as templates take them: those of one role that follow each other are one."""
-    out: list[dict[str, str]] = []
-    for message in messages:
-        if out and out[-1]["role"] == message.role:
-            out[-1]["content"] += "\n" + message.content
-        else:
-            out.append({"role": message.role, "content": message.content})
-    return out
+    of_a_role = groupby(messages, key=lambda message: message.role)
+    return [{"role": role, "content": "\n".join(message.content for message in those)} for role, those in of_a_role]
 
 
 def _message(message: Any) -> ChatMessage:
@@ -79,34 +104,29 @@ def _message(message: Any) -> ChatMessage:
     role = _ROLES.get(given, given)
     if role not in ("system", "user", "assistant"):
         raise UnreadableError(f"a message of role '{given}'")
-    parts = _either(message, "parts content contents refusal") or []
+    parts = first(message, "parts content contents refusal", [])
     parts = [parts] if isinstance(parts, str | Mapping) else parts
     if given in ("tool", "function") and not any(_kind(part) == _RESULT for part in parts):
-        call_id = _either(message, "tool_call_id id")
-        parts = [{"type": _RESULT, "id": call_id, "response": "\n".join(map(_text, parts))}]
+        parts = [{"type": _RESULT, "id": first(message, "tool_call_id id"), "response": "\n".join(map(_text, parts))}]
     words = [_text(part) for part in parts if _kind(part) not in ("tool_call", _RESULT, "reasoning")]
     results = tuple((_id(part), _result(part)) for part in parts if _kind(part) == _RESULT)
-    calls = [part for part in parts if _kind(part) == "tool_call"]
     functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
-    calls += [{**call, **call.get("function", {})} for call in functions]
+    given_calls = [*(part for part in parts if _kind(part) == "tool_call"), *functions]
+    calls = [(_id(call), _call({**call, **call.get("function", {})})) for call in given_calls]
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
-        lines.append(written([ToolCall(_named(call), _arguments(call)) for call in calls]))
-    named = tuple((_id(call), _named(call)) for call in calls)
-    return ChatMessage(role, "\n".join(lines), str(message.get("name") or ""), named, results)
+        lines.append(written([call for _, call in calls]))
+    named = tuple((call_id, call.name) for call_id, call in calls)
+    return ChatMessage(role, "\n".join(lines), str(first(message, "name")), named, results)
 
 
-def _either(table: Mapping[str, Any], keys: str) -> Any:
-    """Returns what stands under the first of these keys that is there, None if none is."""
-    return next((table[key] for key in keys.split() if table.get(key) is not None), None)
+def first(table: Mapping[str, Any], keys: str, default: Any = "") -> Any:
+    """Returns what stands under the first of these keys that is there and not empty."""
+    return next((table[key] for key in keys.split() if table.get(key)), default)
 
 
 def _id(part: Mapping[str, Any]) -> str:
-    return str(_either(part, "id call_id toolCallId tool_use_id"))
-
-
-def _named(call: Mapping[str, Any]) -> str:
-    return str(call.get("toolName") or call["name"])
+    return str(first(part, "id call_id toolCallId tool_use_id"))
 
 
 def _kind(part: Any) -> str:
@@ -121,16 +141,16 @@ def _text(part: Any) -> str:
     return text
 
 
-def _arguments(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = _either(call, "arguments args input") or {}
+def _call(call: Mapping[str, Any]) -> ToolCall:
+    name, given = str(call.get("toolName") or call["name"]), first(call, "arguments args input", {})
     read = json.loads(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping):
-        raise UnreadableError(f"arguments of '{_named(call)}' that are no JSON object")
-    return read
+        raise UnreadableError(f"arguments of '{name}' that are no JSON object")
+    return ToolCall(name, read)
 
 
 def _result(part: Mapping[str, Any]) -> str:
-    value = _either(part, "response result output content")
+    value = next((part[key] for key in ("response", "result", "output", "content") if part.get(key) is not None), None)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

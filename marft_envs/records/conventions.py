@@ -11,25 +11,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from marft_envs.records.chats import ChatMessage, UnreadableError, chat
-from marft_envs.records.spans import Event, Span, decoded, first
+from marft_envs.records.chats import ChatMessage, UnreadableError, chat, first
+from marft_envs.records.spans import Event, Span, decoded
 
 _TURNS = {"chat", "text_completion", "generate_content", "invoke_agent"}
 """Operations that may be an agent's turn."""
 _KINDS = {"llm", "chat_model", "generation"}
 _MODEL = re.compile(r"(?:.*[._])?(?:gen_?ai|llm|ai|langfuse|mlflow|openai|anthropic)[._].*model(?:[._]?(?:name|id))?")
 """Keys of a model's name."""
-_NO_TURN = re.compile(
-    r"embed|rerank|execute_tool|create_agent|workflow|retriev|moderat|image|speech|transcri|tool", re.I
-)
+_NO_TURN = re.compile(r"embed|rerank|create_agent|workflow|retriev|moderat|image|speech|transcri|tool", re.I)
 _WRAPPERS = {"message", "message_content", "tool_call", "tool", "json_schema"}
 """Steps in OpenInference's keys that name what stands there."""
 _CONVENTIONS = "OpenInference AI Traceloop Logfire MLflow Langfuse LangSmith GCP LLM"
 """What a key of each begins with."""
-_WORDS = re.compile(
-    r"(?:inputs?|outputs?|prompt|completion|request|response|messages?|content)(?:_json|\.value)?$", re.I
-)
+_WORDS = re.compile(r"(?i)(?:inputs?|outputs?|prompt|completion|request|response|messages?|content)(?:_json|\.value)?$")
 """Keys that may hold words."""
+_USAGE = (
+    r"(?:.*usage\.)?(?:input|prompt)_?tokens|llm\.token_count\.prompt",
+    r"(?:.*usage\.)?(?:output|completion)_?tokens|llm\.token_count\.completion",
+    r"(?:.*usage\.)?cost|llm\.cost\.total",
+)
+"""Keys of tokens of the prompt, of tokens of the reply, and of the cost."""
 _DEEPEST = 50
 """Levels of a tool's definition."""
 
@@ -41,17 +43,15 @@ Words = tuple[Sequence[ChatMessage], ChatMessage | None, Sequence[Any], int]
 def operation(span: Span) -> str:
     """Returns what a span of a model does; "" if it is none."""
     named = str(first(span.attributes, "gen_ai.operation.name llm.request.type ai.operationId"))
-    for key, value in span.attributes.items():
-        llm = key.lower().endswith(("kind", "type")) and str(value).strip('"').lower() in _KINDS
-        if llm or (value and _MODEL.fullmatch(key)):
-            return named or "chat"
-    return named if named in _TURNS else ""
+    kinds = [str(value).strip('"') for key, value in span.attributes.items() if key.lower().endswith(("kind", "type"))]
+    llm = model(span) or not _KINDS.isdisjoint(kind.lower() for kind in kinds)
+    return (named or "chat") if llm else named if named in _TURNS else ""
 
 
 def is_turn(span: Span) -> bool:
     """Whether it may be an agent's turn, if none is inside it."""
     done = operation(span)
-    return done in _TURNS or bool(done and not _NO_TURN.search(done))
+    return bool(done and not _NO_TURN.search(done))
 
 
 def convention(span: Span) -> str:
@@ -70,30 +70,23 @@ def agent(span: Span) -> str:
 
 def model(span: Span) -> str:
     """Returns the name of the model."""
-    keys = "gen_ai.response.model gen_ai.request.model llm.model_name ai.response.model ai.model.id"
-    return str(first(span.attributes, keys) or next((v for k, v in span.attributes.items() if _MODEL.fullmatch(k)), ""))
+    found = (key for key, value in span.attributes.items() if value and _MODEL.fullmatch(key))
+    return str(span.attributes.get(max(found, default=""), ""))  # "response" is behind "request"
 
 
-def usage(span: Span) -> tuple[int, int, float | None]:
-    """Returns tokens of prompt and reply, and the cost, None if it is not said."""
-    told = "gen_ai.usage.input_tokens gen_ai.usage.prompt_tokens llm.token_count.prompt ai.usage.inputTokens"
-    said = "gen_ai.usage.output_tokens gen_ai.usage.completion_tokens llm.token_count.completion ai.usage.outputTokens"
-    table = span.attributes
-    counts = first(table, f"{told} ai.usage.promptTokens", 0), first(table, f"{said} ai.usage.completionTokens", 0)
-    cost = next((table[key] for key in ("gen_ai.usage.cost", "llm.cost.total") if table.get(key) is not None), None)
-    return int(number(counts[0])), int(number(counts[1])), None if cost is None else number(cost)
-
-
-def number(value: Any) -> float:
-    """Reads a number of tokens, or a cost.
+def usage(table: Mapping[str, Any]) -> tuple[int, int, float | None]:
+    """Returns tokens of prompt and reply, and the cost, None if it is not said.
 
     Raises:
-        UnreadableError: It is negative, endless, or so large that it is none.
+        UnreadableError: One is negative, endless, or so large that it is none.
     """
-    read = float(value)
-    if not (isfinite(read) and 0 <= read < 1e15):
-        raise UnreadableError(f"tokens or a cost of '{str(value)[:40]}'")
-    return read
+    read = list[float | None]()
+    for pattern in _USAGE:
+        values = (value for key, value in table.items() if value is not None and re.fullmatch(pattern, key, re.I))
+        read.append(number := next(map(float, values), None))
+        if number is not None and not 0 <= number < 1e15:
+            raise UnreadableError(f"tokens or a cost of '{number}'")
+    return int(read[0] or 0), int(read[1] or 0), read[2]
 
 
 def definitions(tools: Any) -> Sequence[Any]:

@@ -123,11 +123,9 @@ def _pair(found: re.Match[str]) -> str:
     if not quote:
         kept = kept or re.match(rf"(?!{_NO})|{re.escape(name)}\W*$", value, re.IGNORECASE)
         kept = kept or ("pwd" in name.lower() and value[:1] in "/~")
-        if not found["sure"] and sep != "=" and re.fullmatch(_WORD, value):
-            before = found.string[max(0, found.start() - 40) : found.start()]
-            alone = re.search(_ALONE, before) and found.string[found.end() : found.end() + 1] in "\n\"'`}"
-            kept = (
-                kept or value[:1].isdigit() or not (alone or re.search(r"\w[-_]$", before) or re.search("[-_]", name))
-            )
+    if not (kept or quote or found["sure"] or sep == "=") and re.fullmatch(_WORD, value):
+        before = found.string[max(0, found.start() - 40) : found.start()]
+        alone = re.search(_ALONE, before) and found.string[found.end() : found.end() + 1] in "\n\"'`}"
+        kept = value[:1].isdigit() or not (alone or re.search(r"\w[-_]$", before) or re.search("[-_]", name))
     end = "" if quote else value[len(value.rstrip(",.)}]")) :]
     return found[0] if kept else f"{name}{sep}{quote}{MASK}{end}"

@@ -6,15 +6,14 @@ A span is there once, however often it was exported, and log records stand with 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import isfinite
 from typing import Any
 
-from marft_envs.records.chats import UnreadableError
-from marft_envs.records.unread import Unread
+from marft_envs.records.chats import Unread, UnreadableError, first
 
 Event = tuple[str, Mapping[str, Any]]
 """Name and attributes."""
@@ -23,6 +22,7 @@ _BATCHES = (
     ("resourceLogs resource_logs", "scopeLogs scope_logs", "logRecords log_records"),
 )
 _OF_A_LOG = {"eventName", "event_name", "observed_timestamp", "observedTimeUnixNano", "severityNumber", "timeUnixNano"}
+_SIMPLE = {"stringValue", "boolValue", "doubleValue", "bytesValue"}
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))? ?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 
 
@@ -86,32 +86,30 @@ class Spans:
         if record.keys() & {"messages", "request"}:
             return False
         context = record["context"] if isinstance(record.get("context"), Mapping) else record
-        trace, span_id = _hex(context, "trace_id traceId"), _hex(context, "span_id spanId")
-        parent = _hex(record, "parent_id parentSpanId parent_span_id")
+        key = _hex(context, "trace_id traceId"), _hex(context, "span_id spanId")
         table = attributes(record.get("attributes"))
         if record.keys() & _OF_A_LOG:
-            self._log(record, table, (trace, span_id))
-        elif span_id:
-            where = f"{where}, span {first(context, 'span_id spanId')}"
-            if table.get("logfire.span_type") == "pending_span":  # what is known of its parent before that has ended
-                span_id, parent = parent, str(table.get("logfire.pending_parent_id"))
-            self._add(record, Span(where, str(record.get("name")), trace, span_id, parent, 0, False, table, [], False))
-        return bool(span_id or record.keys() & _OF_A_LOG)
+            self._log(record, table, key)
+        elif key[1]:
+            self._span(record, table, key, f"{where}, span {key[1]}")
+        return bool(key[1] or record.keys() & _OF_A_LOG)
 
-    def _add(self, record: Mapping[str, Any], span: Span) -> None:
+    def _span(self, record: Mapping[str, Any], table: dict[str, Any], key: tuple[str, str], where: str) -> None:
         """Adds a span, unless there is one that says more under its ids."""
         status, resource = first(record, "status", {}), first(record, "resource", {})
         code = first(status, "status_code code") if isinstance(status, Mapping) else status
-        span.attributes.setdefault("service.name", attributes(resource.get("attributes")).get("service.name"))
-        span.events += [(str(one["name"]), attributes(one.get("attributes"))) for one in record.get("events") or ()]
-        span.failed = code in ("ERROR", "STATUS_CODE_ERROR", 2, "2") or "error.type" in span.attributes
-        end = first(record, "end_time endTimeUnixNano end_time_unix_nano", "0")
-        span.ended = end != "0" and span.attributes.get("logfire.span_type") != "pending_span"
-        with self._unread.noted(span.where):
+        table.setdefault("service.name", attributes(resource.get("attributes")).get("service.name"))
+        events = [(str(one["name"]), attributes(one.get("attributes"))) for one in record.get("events") or ()]
+        failed = code in ("ERROR", "STATUS_CODE_ERROR", 2, "2") or "error.type" in table
+        parent = _hex(record, "parent_id parentSpanId parent_span_id")
+        ended = first(record, "end_time endTimeUnixNano end_time_unix_nano", "0") != "0"
+        if table.get("logfire.span_type") == "pending_span":  # what is known of its parent before that has ended
+            key, parent, ended = (key[0], parent), str(table.get("logfire.pending_parent_id")), False
+        span = Span(where, str(record.get("name")), *key, parent, 0, ended, table, events, failed)
+        with self._unread.noted(where):
             span.start = _nanoseconds(first(record, "start_time startTimeUnixNano start_time_unix_nano", 0))
-        known = self._spans.setdefault((span.trace, span.id), span)
-        if known is not span and _says(span) > _says(known):
-            self._spans[span.trace, span.id] = span
+        known = self._spans.get(key, span)
+        self._spans[key] = max(known, span, key=lambda one: (one.ended, len(f"{one.attributes}{one.events}")))
 
     def _log(self, record: Mapping[str, Any], table: Mapping[str, Any], owner: tuple[str, str]) -> None:
         body = decoded(_plain(record.get("body")))
@@ -120,11 +118,6 @@ class Spans:
             times = "timeUnixNano time_unix_nano timestamp observedTimeUnixNano observed_timestamp"
             event = name, {**table, **(body if isinstance(body, Mapping) else {"content": body} if body else {})}
             self._logs[json.dumps(record, sort_keys=True)] = owner, _nanoseconds(first(record, times, 0)), event
-
-
-def first(table: Mapping[str, Any], keys: str, default: Any = "") -> Any:
-    """Returns what stands under the first of these keys that is there and not empty."""
-    return next((table[key] for key in keys.split() if table.get(key)), default)
 
 
 def _hex(table: Mapping[str, Any], keys: str) -> str:
@@ -145,25 +138,19 @@ def attributes(given: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Returns what a typed value of OTLP holds; anything else as it is."""
     kind, inner = next(iter(value.items())) if isinstance(value, Mapping) and len(value) == 1 else ("", value)
-    match kind.replace("_v", "V"):
-        case "arrayValue":
-            return [_plain(one) for one in inner.get("values") or ()]
-        case "kvlistValue":
-            return attributes(inner.get("values"))
-        case "intValue":
-            return int(inner)
-        case "stringValue" | "boolValue" | "doubleValue" | "bytesValue":
-            return inner
-    return value
-
-
-def _says(span: Span) -> tuple[bool, int]:
-    return span.ended, len(str(span.attributes)) + len(str(span.events))
+    kind = kind.replace("_v", "V")
+    if kind == "arrayValue":
+        return [_plain(one) for one in inner.get("values") or ()]
+    if kind == "kvlistValue":
+        return attributes(inner.get("values"))
+    if kind == "intValue":
+        return int(inner)
+    return inner if kind in _SIMPLE else value
 
 
 def _nanoseconds(value: Any) -> float:
     """Reads a time: nanoseconds as a number or its text, or ISO 8601 with any number of digits of a second."""
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int | float) and isfinite(value):
         return value
     if re.fullmatch(r"-?\d{1,30}", str(value)):
         return int(value)

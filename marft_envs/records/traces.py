@@ -14,10 +14,9 @@ from typing import Any
 
 from marft_envs.errors import DataError
 from marft_envs.records import conventions
-from marft_envs.records.chats import ChatMessage, UnreadableError, chat
-from marft_envs.records.conventions import definitions, number
-from marft_envs.records.spans import Span, Spans, first
-from marft_envs.records.unread import Unread
+from marft_envs.records.chats import ChatMessage, Unread, UnreadableError, chat, first
+from marft_envs.records.conventions import definitions, usage
+from marft_envs.records.spans import Span, Spans
 
 CASES = "cases-v0"
 """The environment of a team's own tasks."""
@@ -114,13 +113,11 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
         if (text := json.dumps(content, sort_keys=True)) in seen:
             return unread.count("chats are logged twice, and read once")
         seen.add(text)
-    choices = answer.get("choices") or []
+    choices = sorted(first(answer, "choices", []), key=lambda choice: choice.get("index") or 0)
     if isinstance(response, str) and response:
-        replies: Sequence[Any] = [{"role": "assistant", "content": response}]
-    else:
-        replies = [choice["message"] for choice in sorted(choices, key=lambda choice: choice.get("index") or 0)][:1]
-        unread.count(_LEFT, max(0, len(choices) - 1))
-    turns = [(messages, said) for said in chat(replies)]
+        choices = [{"message": {"role": "assistant", "content": response}}]
+    unread.count(_LEFT, max(0, len(choices) - 1))
+    turns = [(messages, said) for said in chat(choice["message"] for choice in choices[:1])]
     turns = turns or [(messages[:i], said) for i, said in enumerate(messages) if said.role == "assistant"]
     if not turns:
         raise UnreadableError("a chat without a reply")
@@ -133,11 +130,7 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
         trace.turns.append(turn := TracedTurn(where, agent, said, told, (), str(first(request, "model"))))
         with unread.noted(where):
             turn.tools = definitions(request.get("tools") or ())
-    usage = first(answer, "usage", {})
-    turn.prompt_tokens, turn.tokens = (
-        int(number(first(usage, f"{kind}_tokens", 0))) for kind in ("prompt", "completion")
-    )
-    turn.cost = None if more.get("cost") is None else number(more["cost"])
+    turn.prompt_tokens, turn.tokens, turn.cost = usage({**first(answer, "usage", {}), "cost": more.get("cost")})
 
 
 def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
@@ -153,40 +146,37 @@ def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
 
 def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> None:
     """Adds what spans say to the traces: a turn for each that may be one and has none inside."""
-    by_id, around = {(span.trace, span.id): span for span in spans}, set[int]()
-    agents = _agents(spans, by_id)
-    turns = {id(span) for span in spans if conventions.is_turn(span)}
-    for span in spans:
-        outer = by_id.get((span.trace, span.parent)) if id(span) in turns else None
-        while outer is not None and id(outer) not in around:
-            around.add(id(outer))
-            outer = by_id.get((outer.trace, outer.parent))
+    outer, agents, around = _outwards(spans), dict[Span, str](), set[Span | None]()
+    for span, one_around in outer.items():
+        agents[span] = conventions.agent(span) or (agents[one_around] if one_around else "")
+    for span, one_around in reversed(outer.items()):
+        if span in around or conventions.is_turn(span):
+            around.add(one_around)
     for span in spans:
         trace = traces.setdefault(span.trace, Trace(span.trace))
         with unread.noted(span.where):
             _told_of(span, trace)
-        if id(span) in turns and id(span) not in around:
-            trace.turns.append(turn := TracedTurn(span.where, agents[id(span)] or "agent"))
+        if span in around:
+            continue
+        if conventions.is_turn(span):
+            trace.turns.append(turn := TracedTurn(span.where, agents[span] or "agent"))
             _fill(turn, span, unread)
-        elif id(span) not in around and (done := conventions.operation(span)) not in ("", "execute_tool"):
+        elif (done := conventions.operation(span)) not in ("", "execute_tool"):
             unread.count(f"spans of '{done}' ({conventions.convention(span)}) are no turns")
 
 
-def _agents(spans: Sequence[Span], by_id: Mapping[tuple[str, str], Span]) -> dict[int, str | None]:
-    """Returns whose each span is, by the nearest that says so, it or one around it. Rings of parents are cut."""
-    agents = dict[int, str | None]()
+def _outwards(spans: Sequence[Span]) -> dict[Span, Span | None]:
+    """Returns the span around each; one stands behind that around it. Rings of parents are cut."""
+    by_id, outer = {(span.trace, span.id): span for span in spans}, dict[Span, Span | None]()
     for span in spans:
-        path, outer = list[Span](), by_id.get((span.trace, span.id))
-        while outer is not None and id(outer) not in agents:
-            agents[id(outer)] = None
-            path.append(outer)
-            outer = by_id.get((outer.trace, outer.parent))
-        name = agents[id(outer)] if outer is not None else ""
-        if name is None:
-            path[-1].parent = ""
-        for one in reversed(path):
-            agents[id(one)] = name = conventions.agent(one) or name or ""
-    return agents
+        path, one = dict[Span, Span | None](), by_id.get((span.trace, span.id))
+        while one is not None and one not in outer and one not in path:
+            path[one] = by_id.get((one.trace, one.parent))
+            one = path[one]
+        if one in path:
+            path[next(reversed(path))] = None
+        outer.update(reversed(path.items()))
+    return outer
 
 
 def _told_of(span: Span, trace: Trace) -> None:
@@ -207,7 +197,7 @@ def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
     """Reads tokens, costs and messages of a turn."""
     turn.model = conventions.model(span)
     with unread.noted(span.where):
-        turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(span)
+        turn.prompt_tokens, turn.tokens, turn.cost = usage(span.attributes)
     with unread.noted(span.where):
         turn.told, turn.said, turn.tools, more = conventions.words(span)
         unread.count(_LEFT, more)
