@@ -29,6 +29,7 @@ _KINDS = {
     "tool_result": _RESULT, "function_call_output": _RESULT,
 }  # fmt: skip
 """What others call parts."""
+_IDS = "id call_id toolCallId tool_use_id"
 _ROLES = {"developer": "system", "model": "assistant", "tool": "user", "function": "user"}
 
 
@@ -109,10 +110,10 @@ def _message(message: Any) -> ChatMessage:
     if given in ("tool", "function") and not any(_kind(part) == _RESULT for part in parts):
         parts = [{"type": _RESULT, "id": first(message, "tool_call_id id"), "response": "\n".join(map(_text, parts))}]
     words = [_text(part) for part in parts if _kind(part) not in ("tool_call", _RESULT, "reasoning")]
-    results = tuple((_id(part), _result(part)) for part in parts if _kind(part) == _RESULT)
+    results = tuple((str(first(part, _IDS)), _result(part)) for part in parts if _kind(part) == _RESULT)
     functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
     given_calls = [*(part for part in parts if _kind(part) == "tool_call"), *functions]
-    calls = [(_id(call), _call({**call, **call.get("function", {})})) for call in given_calls]
+    calls = [(str(first(call, _IDS)), _call({**call, **call.get("function", {})})) for call in given_calls]
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
         lines.append(written([call for _, call in calls]))
@@ -123,10 +124,6 @@ def _message(message: Any) -> ChatMessage:
 def first(table: Mapping[str, Any], keys: str, default: Any = "") -> Any:
     """Returns what stands under the first of these keys that is there and not empty."""
     return next((table[key] for key in keys.split() if table.get(key)), default)
-
-
-def _id(part: Mapping[str, Any]) -> str:
-    return str(first(part, "id call_id toolCallId tool_use_id"))
 
 
 def _kind(part: Any) -> str:

@@ -6,9 +6,9 @@ OpenTelemetry's for generative AI: messages in attributes, in the event of the w
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
 from marft_envs.records.chats import ChatMessage, UnreadableError, chat, first
@@ -36,10 +36,6 @@ _DEEPEST = 50
 """Levels of a tool's definition."""
 
 
-Words = tuple[Sequence[ChatMessage], ChatMessage | None, Sequence[Any], int]
-"""What a model was told, what it said, its tools, and how many choices there are beside the first."""
-
-
 def operation(span: Span) -> str:
     """Returns what a span of a model does; "" if it is none."""
     named = str(first(span.attributes, "gen_ai.operation.name llm.request.type ai.operationId"))
@@ -50,8 +46,7 @@ def operation(span: Span) -> str:
 
 def is_turn(span: Span) -> bool:
     """Whether it may be an agent's turn, if none is inside it."""
-    done = operation(span)
-    return bool(done and not _NO_TURN.search(done))
+    return bool(done := operation(span)) and not _NO_TURN.search(done)
 
 
 def convention(span: Span) -> str:
@@ -93,17 +88,17 @@ def definitions(tools: Any) -> Sequence[Any]:
     """Returns definitions of tools.
 
     Raises:
-        UnreadableError: They are no list of tables, hold an endless number, or are too deep.
+        UnreadableError: They are no list of tables, or are too deep.
+        ValueError: They hold an endless number.
     """
     found = [decoded(tool) for tool in tools] if isinstance(tools, list | tuple) else [tools]
     level: list[Any] = found
     for _ in range(_DEEPEST):
         tables = (one for one in level if isinstance(one, Mapping | list))
         level = [x for one in tables for x in (one.values() if isinstance(one, Mapping) else one)]
-        if any(isinstance(one, float) and not isfinite(one) for one in level):
-            break
     if level or not all(isinstance(tool, Mapping) for tool in found):
         raise UnreadableError("tools that are no list of definitions")
+    json.dumps(found, allow_nan=False)
     return found
 
 
@@ -121,8 +116,8 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return kept
 
 
-def words(span: Span) -> Words:
-    """Returns what a model was told and said.
+def words(span: Span) -> tuple[Sequence[ChatMessage], ChatMessage | None, Sequence[Any], int]:
+    """Returns what a model was told, what it said, its tools, and how many choices there are beside the first.
 
     Raises:
         UnreadableError: A message cannot be read.

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from math import isfinite
 from typing import Any
 
 from marft_envs.records.chats import Unread, UnreadableError, first
@@ -60,15 +59,12 @@ class Spans:
 
     def in_order(self) -> list[Span]:
         """Returns the spans in the order in which they began."""
-        joined: dict[tuple[str, str], list[Event]] = {}
+        own = {key: list(span.events) for key, span in self._spans.items()}
         for key, _, event in sorted(self._logs.values(), key=lambda log: log[1]):
-            joined.setdefault(key, []).append(event)
-        for key, events in joined.items():
-            if key in self._spans:
-                span = self._spans[key]
-                span.events += [event for event in events if event not in span.events]
-            else:
-                self._unread.count("log records of generative AI are of no span that was read", len(events))
+            if key not in own:
+                self._unread.count("log records of generative AI are of no span that was read")
+            elif event not in own[key]:
+                self._spans[key].events.append(event)
         return sorted(self._spans.values(), key=lambda span: span.start)
 
     def _each(self, table: Mapping[str, Any], levels: Sequence[str], where: str, resource: Any) -> None:
@@ -150,7 +146,7 @@ def _plain(value: Any) -> Any:
 
 def _nanoseconds(value: Any) -> float:
     """Reads a time: nanoseconds as a number or its text, or ISO 8601 with any number of digits of a second."""
-    if isinstance(value, int | float) and isfinite(value):
+    if isinstance(value, int | float) and abs(value) < 1e30:
         return value
     if re.fullmatch(r"-?\d{1,30}", str(value)):
         return int(value)

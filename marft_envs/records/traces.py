@@ -15,7 +15,6 @@ from typing import Any
 from marft_envs.errors import DataError
 from marft_envs.records import conventions
 from marft_envs.records.chats import ChatMessage, Unread, UnreadableError, chat, first
-from marft_envs.records.conventions import definitions, usage
 from marft_envs.records.spans import Span, Spans
 
 CASES = "cases-v0"
@@ -129,8 +128,9 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
         agent = str(first(more, "agent agent_name") or said.name or "agent")
         trace.turns.append(turn := TracedTurn(where, agent, said, told, (), str(first(request, "model"))))
         with unread.noted(where):
-            turn.tools = definitions(request.get("tools") or ())
-    turn.prompt_tokens, turn.tokens, turn.cost = usage({**first(answer, "usage", {}), "cost": more.get("cost")})
+            turn.tools = conventions.definitions(request.get("tools") or ())
+    used = {**first(answer, "usage", {}), "cost": more.get("cost")}
+    turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(used)
 
 
 def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
@@ -197,7 +197,7 @@ def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
     """Reads tokens, costs and messages of a turn."""
     turn.model = conventions.model(span)
     with unread.noted(span.where):
-        turn.prompt_tokens, turn.tokens, turn.cost = usage(span.attributes)
+        turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(span.attributes)
     with unread.noted(span.where):
         turn.told, turn.said, turn.tools, more = conventions.words(span)
         unread.count(_LEFT, more)
