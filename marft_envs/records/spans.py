@@ -21,7 +21,6 @@ _BATCHES = (
     ("resourceLogs resource_logs", "scopeLogs scope_logs", "logRecords log_records"),
 )
 _OF_A_LOG = {"eventName", "event_name", "observed_timestamp", "observedTimeUnixNano", "severityNumber", "timeUnixNano"}
-_SIMPLE = {"stringValue", "boolValue", "doubleValue", "bytesValue"}
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))? ?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 
 
@@ -141,7 +140,7 @@ def _plain(value: Any) -> Any:
         return attributes(inner.get("values"))
     if kind == "intValue":
         return int(inner)
-    return inner if kind in _SIMPLE else value
+    return inner if kind in ("stringValue", "boolValue", "doubleValue", "bytesValue") else value
 
 
 def _nanoseconds(value: Any) -> float:

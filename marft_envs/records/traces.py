@@ -156,12 +156,10 @@ def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> Non
         trace = traces.setdefault(span.trace, Trace(span.trace))
         with unread.noted(span.where):
             _told_of(span, trace)
-        if span in around:
-            continue
-        if conventions.is_turn(span):
+        if span not in around and conventions.is_turn(span):
             trace.turns.append(turn := TracedTurn(span.where, agents[span] or "agent"))
             _fill(turn, span, unread)
-        elif (done := conventions.operation(span)) not in ("", "execute_tool"):
+        elif span not in around and (done := conventions.operation(span)) not in ("", "execute_tool"):
             unread.count(f"spans of '{done}' ({conventions.convention(span)}) are no turns")
 
 
