@@ -10,13 +10,16 @@ from __future__ import annotations
 import io
 import logging
 import os
+import signal
 import stat
 import sys
+import threading
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from typing import Any
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
@@ -70,6 +73,24 @@ def prepared() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = before
+
+
+@contextmanager
+def signals(handlers: Mapping[signal.Signals, Any]) -> Iterator[list[signal.Signals]]:
+    """Has signals handled while inside, in the main thread, where alone they can be; yields which.
+
+    A SIGHUP that is ignored stays so: ``nohup``.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    heard = [number for number in handlers if main and not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, handlers[number]) for number in heard}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not set by Python, and nothing that it could put back
+                signal.signal(number, handler)
 
 
 def leave() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import re
 import shlex
@@ -22,12 +23,14 @@ from typing import Annotated, Any
 
 import tyro
 
+import marft_envs
 from marft_algos import terminal
-from marft_algos.config import manual, trust
+from marft_algos.config import arguments, manual, trust
 from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
-from marft_envs.errors import MarftError, did_you_mean, elsewhere
+from marft_envs.errors import ConfigError, MarftError, did_you_mean, elsewhere
+from marft_envs.registration import FOREIGN, PROGRAM, broken, check_keywords, import_for
 
 COMMANDS = {command: entry.what for command, entry in manual.MANUAL.items() if entry.module}
 GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for title in manual.TITLES}
@@ -71,17 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except trust.NotExecuted as reason:
         say(reason)
         return 0
-    except MarftError as error:
+    except (MarftError, UnicodeEncodeError) as error:
         if debug:
             raise
-        fail(f"{error}{_advice(str(error), words)}")
+        fail(_explained(error, words))
         return 2 if isinstance(error, UsageError) else 1
-    except UnicodeEncodeError as error:  # wherever a name comes into a text
-        if debug:
-            raise
-        near = ascii(error.object[max(error.start - 80, 0) : error.end + 80])
-        fail(f"A name is no UTF-8, as what is written must be: {near}. Expected a name in UTF-8: rename it first.")
-        return 1
     except KeyboardInterrupt as stop:
         say(str(stop) or "stopped", error=True)
         return 130
@@ -90,12 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def _advice(message: str, words: list[str]) -> str:
-    """Says what to type where an error's own words name no command and no option."""
-    if re.search(r"\bmarft [a-z]|--[a-z]", message) or words[:1] not in ([command] for command in COMMANDS):
-        return ""
+def _explained(error: Exception, words: list[str]) -> str:
+    """Says what is wrong, and what to type where an error's own words name no command and no option."""
+    if isinstance(error, UnicodeEncodeError):  # wherever a name comes into a text
+        near = ascii(error.object[max(error.start - 80, 0) : error.end + 80])
+        return f"A name is no UTF-8, as what is written must be: {near}. Expected a name in UTF-8: rename it first."
+    if re.search(r"\bmarft [a-z]|--[a-z]", str(error)) or words[:1] not in ([command] for command in COMMANDS):
+        return str(error)
     verb = words[1:2] if words[0] == "bench" and words[1:2] in (["run"], ["report"]) else []
-    return f"\nAll options: {shlex.join(['marft', words[0], *verb, manual.WHOLE])}"
+    return f"{error}\nAll options: {shlex.join(['marft', words[0], *verb, manual.WHOLE])}"
 
 
 @contextmanager
@@ -104,22 +104,13 @@ def _terminable() -> Iterator[None]:
 
     A SIGHUP that is ignored stays so: ``nohup``.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers can be set in the main thread only
-        return
-    handlers: dict[signal.Signals, Any] = {signal.SIGTERM: signal.default_int_handler}
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-        handlers[signal.SIGHUP] = _hung_up
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     hook = sys.unraisablehook
-    sys.unraisablehook = partial(_repeated, hook)
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
-        for number, handler in before.items():
-            if handler is not None:  # None: not set by Python, and nothing that it could put back
-                signal.signal(number, handler)
+    with terminal.signals({signal.SIGTERM: signal.default_int_handler, signal.SIGHUP: _hung_up}) as heard:
+        sys.unraisablehook = partial(_repeated, hook) if heard else hook
+        try:
+            yield
+        finally:
+            sys.unraisablehook = hook
 
 
 def _repeated(hook: Callable[[Any], object], error: Any) -> None:
@@ -144,20 +135,19 @@ def _dispatch(words: list[str]) -> int:
         say(welcome())
         return 0
     if words[0] in ("--version", "-V"):
-        say(f"marft {importlib.import_module('marft_envs').__version__}")
+        say(f"marft {marft_envs.__version__}")
         return 0
     command, rest = words[0], words[1:]
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
     try:
-        code: int = getattr(module_of(command), f"run_{command}")(rest)
+        return int(getattr(module_of(command), f"run_{command}")(rest))
     except SystemExit as refused:
         for word in rest if refused.code else []:
             if here := WISHES.get(command + word.partition("=")[0].replace("_", "-")):
                 say(f"{word} is written so here: {here}", error=True)
         raise
-    return code
 
 
 def module_of(command: str) -> ModuleType:
@@ -192,9 +182,6 @@ class EnvsArguments:
 
 def run_envs(argv: list[str]) -> int:
     """``marft envs [ID]``."""
-    import marft_envs
-    from marft_algos.config import arguments
-
     options = arguments.parse(EnvsArguments, argv, prog="marft envs")
     if options.id:
         say(describe(options.id, options.env_kwargs))
@@ -209,8 +196,6 @@ def run_envs(argv: list[str]) -> int:
 
 def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     """Describes an environment: what it is, who is in the team, who sees whom, what they see."""
-    import marft_envs
-
     spec = marft_envs.spec(env_id)
     env = marft_envs.make(env_id, **kwargs)
     env.reset(seed=0)
@@ -256,11 +241,7 @@ class ProfilesArguments:
 
 def run_profiles(argv: list[str]) -> int:
     """``marft profiles ID > FILE``."""
-    import json
-
-    import marft_envs
-    from marft_algos.config import arguments, presets
-    from marft_envs.errors import ConfigError
+    from marft_algos.config import presets
     from marft_envs.records import experts
 
     options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
@@ -294,9 +275,6 @@ class CheckArguments:
 
 def run_check(argv: list[str]) -> int:
     """``marft check ID|MODULE:ENV``."""
-    import marft_envs
-    from marft_algos.config import arguments
-
     options = arguments.parse(CheckArguments, argv, prog="marft check")
     clauses = foreign_clauses(options.target, options.env_kwargs)
     say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
@@ -308,10 +286,6 @@ def run_check(argv: list[str]) -> int:
 
 def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
     """Lists what an environment of others offers, clause by clause; empty for those of this project."""
-    import marft_envs
-    from marft_envs.errors import ConfigError
-    from marft_envs.registration import PROGRAM
-
     try:
         foreign = "target" in marft_envs.spec(target).kwargs and not target.startswith(PROGRAM)
     except ConfigError:
@@ -325,10 +299,6 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
 
 def factory(target: str, kwargs: dict[str, Any]) -> Any:
     """Returns a callable without arguments that builds ``target``: an id, ``module:id`` or ``module:callable``."""
-    import marft_envs
-    from marft_envs.errors import ConfigError
-    from marft_envs.registration import FOREIGN, PROGRAM, broken, check_keywords, import_for
-
     module, _, name = target.rpartition(":")
     if not module or not name.isidentifier() or target.startswith((*FOREIGN, PROGRAM)):
         return lambda: marft_envs.make(target, **kwargs)

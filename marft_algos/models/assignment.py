@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from marft_envs import errors
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
@@ -68,7 +69,5 @@ def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[st
 
 def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> frozenset[str]:
     """Returns the policies that a setting names; an unknown one is an error."""
-    for name in policies:
-        if name not in names:
-            raise ConfigError(f"'{setting}' names an unknown policy '{name}'. {did_you_mean(name, names)}")
+    errors.check_known(policies, names, f"'{setting}' names an unknown policy '{{}}'.")
     return frozenset(policies)

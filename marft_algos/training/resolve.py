@@ -26,7 +26,7 @@ from marft_algos.rollout import selfplay
 from marft_algos.runs import start
 from marft_algos.types import SamplingParams
 from marft_envs import AgentSpec, FlexEnv
-from marft_envs.errors import ConfigError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError
 
 NATIVE = Endpoint("native")
 """Where replies come from that no setting sends elsewhere: our own decode loop in this process."""
@@ -122,9 +122,7 @@ def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None, 
     config = _with_frozen(config, team, agents)
     named: dict[str, Endpoint] = config.engines
     known = list(dict.fromkeys(agents.values()))
-    for policy in named:
-        if policy not in known:
-            raise ConfigError(f"'engines' names an unknown policy '{policy}'. {did_you_mean(policy, known)}")
+    check_known(named, known, "engines")
     server, still = tinker(config.tinker) or NATIVE, config.frozen
     endpoints = {policy: named.get(policy, NATIVE if policy in still else server) for policy in known}
     check_known(config.frozen, known, "frozen")
@@ -242,10 +240,6 @@ def check_training(spec: RunSpec) -> None:
             f"value_warmup is {warmup} and iterations {config.iterations}: only value heads are trained, no policy.",
             stacklevel=2,
         )
-    _check_arithmetic(config)
-
-
-def _check_arithmetic(config: TrainConfig) -> None:
     algorithm = config.algorithm
     learns = isinstance(algorithm, UpdateConfig) and not algorithm.offline
     if learns and config.dtype == "bf16" and algorithm.old_logprobs == "sampler":
@@ -253,5 +247,5 @@ def _check_arithmetic(config: TrainConfig) -> None:
             "dtype is bf16 and old_logprobs 'sampler': sampler and learner round differently, and a run stops at its "
             f"first update if they differ by more than ratio_tolerance = {algorithm.ratio_tolerance}. Type: "
             f"{presets.BF16_OPTIONS} (presets for bf16 have them, such as smollm2-bf16).",
-            stacklevel=3,
+            stacklevel=2,
         )

@@ -10,7 +10,6 @@ import math
 import shlex
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,20 +102,10 @@ class Interrupt:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Receives the signals while inside; a SIGHUP that is ignored stays so (``nohup``), which is said once."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # signals reach the main thread only
-            return
-        heard = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
-            heard.append(signal.SIGHUP)
-        elif self._group.rank == 0:
-            warnings.warn("SIGHUP is ignored, as nohup has it: a closed terminal does not end the run.", stacklevel=3)
-        before = {number: signal.signal(number, self) for number in heard}
-        try:
+        with terminal.signals(dict.fromkeys((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), self)) as heard:
+            if heard and signal.SIGHUP not in heard and self._group.rank == 0:
+                warnings.warn("SIGHUP is ignored, as nohup has it: a closed terminal ends no run.", stacklevel=3)
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 class TrainingSession:
@@ -182,9 +171,9 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
         for agent, share in cut.items()
         if share >= HALF
     ]
-    unread = _unread(numbers)
-    if unread >= HALF:
-        seen.append(f"nothing could be read from {unread:.0%} of {_what(numbers)}")
+    if (unread := _unread(numbers)) >= HALF:
+        what = "turns" if "task/malformed" in numbers else "answers"
+        seen.append(f"nothing could be read from {unread:.0%} of {what}")
     if not seen:
         return ""
     examples = ""
@@ -251,7 +240,3 @@ def _unread(numbers: Mapping[str, float]) -> float:
     if "task/verdict/no_code" in numbers:
         return numbers["task/verdict/no_code"]
     return numbers.get("task/malformed", 0.0) / max(numbers.get("turns", 1.0), 1.0)
-
-
-def _what(numbers: Mapping[str, float]) -> str:
-    return "turns" if "task/malformed" in numbers else "answers"
