@@ -32,7 +32,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.runs.disk import clear, reading, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
 from marft_envs import artefacts
-from marft_envs.errors import ConfigError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, check_known
 
 FORMAT = 1
 _TORCH_WRITES = re.compile(r"inline_container|PytorchStreamWriter|iostream|cannot be opened|Parent directory")
@@ -97,12 +97,7 @@ def newest_whole(folder: Path) -> tuple[Path, list[str]]:
 
 
 def save(
-    folder: Path,
-    progress: RunProgress,
-    policies: PolicySet,
-    names: Sequence[str],
-    state: Mapping[str, Any],
-    ahead: Sequence[Any] = (),
+    folder: Path, progress: RunProgress, policies: PolicySet, names: Sequence[str], state: Mapping[str, Any]
 ) -> Path:
     """Writes a checkpoint; a crash at any moment leaves the earlier ones as they are.
 
@@ -111,19 +106,18 @@ def save(
         progress: Where the run is.
         policies: Whose weights.
         names: Policy ids to write.
-        state: Tensors and plain Python: value heads, optimisers.
-        ahead: Plain Python: episodes that wait to be learnt from.
+        state: Tensors and plain Python: value heads, optimisers; ``ahead`` are episodes that wait to be learnt from.
 
     Raises:
         RunError: Full disk, read-only folder.
         NotFiniteError: Weights have blown up.
     """
     target = step_dir(folder, progress.iteration)
-    finite.check(state, "Value heads or optimisers")
+    finite.check(_numbers(state), "Value heads or optimisers")
     with replacing(target) as aside, _as_os_errors():
         for name in names:
             policies.save_adapter(name, aside / "policies" / name)
-        torch.save({**state, "ahead": list(ahead), "random": _random_state()}, aside / "state.pt")
+        torch.save({**state, "random": _random_state()}, aside / "state.pt")
         described = {"format": FORMAT, "policies": list(names), **dataclasses.asdict(progress)}
         (aside / "state.json").write_text(json.dumps(described, indent=1) + "\n")
         artefacts.write(aside)
@@ -148,9 +142,8 @@ def prune(folder: Path, keep: Literal["last", "best", "all"], best: int | None) 
     there = steps(folder)
     kept = set(there) if keep == "all" else {*there[-1:], *([best] if keep == "best" else [])}
     with writing(folder):
-        for iteration in there:
-            if iteration not in kept:
-                remove(step_dir(folder, iteration))
+        for iteration in sorted({*there} - kept):
+            remove(step_dir(folder, iteration))
         for leftover in folder.glob(".tmp-*"):
             clear(leftover)
 
@@ -177,9 +170,7 @@ def check_policies(path: Path, names: Sequence[str]) -> None:
         ConfigError: It has no such policy, or one is damaged.
     """
     there = sorted(folder.name for folder in (path / "policies").glob("*"))
-    for name in names:
-        if name not in there:
-            raise ConfigError(f"The checkpoint {path} has no policy '{name}'. {did_you_mean(name, there)}")
+    check_known(names, there, f"The checkpoint {path} has no policy '{{}}'.")
     if names:
         artefacts.check(path, *(f"policies/{name}" for name in names))
 
@@ -212,8 +203,7 @@ def load_values(path: Path) -> dict[str, torch.Tensor]:
     Raises:
         ConfigError: As ``load_state``.
     """
-    heads: dict[str, torch.Tensor] = _read_state(path)["critics"]
-    return heads
+    return dict(_read_state(path)["critics"])
 
 
 def _read_state(path: Path) -> dict[str, Any]:
@@ -226,10 +216,14 @@ def _read_state(path: Path) -> dict[str, Any]:
             f"The checkpoint {path} cannot be read: {why}. Its files are damaged, or cut. Move it away, and the same"
             f" command takes the one before; or begin another run with its weights: marft train --start {path}"
         ) from error
-    numbers = {key: value for key, value in state.items() if key not in ("ahead", "random")}
     then = f"Go on from an earlier checkpoint, or begin with the weights alone: marft train --start {path}"
-    finite.check_read(numbers, f"'{path / 'state.pt'}'", then)
+    finite.check_read(_numbers(state), f"'{path / 'state.pt'}'", then)
     return state
+
+
+def _numbers(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what has to be finite."""
+    return {key: value for key, value in state.items() if key not in ("ahead", "random")}
 
 
 def _random_state() -> dict[str, Any]:

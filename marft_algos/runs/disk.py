@@ -77,16 +77,12 @@ def writer(folder: Path) -> tuple[int, str] | None:
     try:
         who = json.loads((folder / FILE).read_text(encoding="utf-8"))
         number, host = int(who["pid"]), str(who["host"])
+        if host == socket.gethostname():
+            with suppress(PermissionError):  # somebody else's process
+                os.kill(number, 0)
+        return number, host
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-    if host == socket.gethostname():
-        try:
-            os.kill(number, 0)
-        except PermissionError:
-            pass  # somebody else's process
-        except (OSError, OverflowError):
-            return None
-    return number, host
 
 
 def _taken(folder: Path, command: str) -> IO[str]:
@@ -193,15 +189,13 @@ def mend(path: Path) -> None:
             drop_cut_line(file)
 
 
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DENIED = (errno.EACCES, errno.EPERM)
+_FORBIDDEN = (*_DENIED, errno.EROFS)
 _MISPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOTTY)
 """What CIFS, FUSE and the like say where nothing can be synced."""
-_UNSYNCED_FOLDER = (errno.EBADF, errno.EISDIR, errno.EACCES, errno.EPERM)
-_IN_USE = (
-    *(errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ETXTBSY, errno.EACCES, errno.EPERM),
-    *(errno.ESTALE, errno.EXDEV),
-)
+_UNSYNCED_FOLDER = (*_DENIED, errno.EBADF, errno.EISDIR)
+_IN_USE = (*_DENIED, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ETXTBSY, errno.ESTALE, errno.EXDEV)
 """What network disks say of what another process has open; the last: of folders of a lower layer of OverlayFS."""
 
 

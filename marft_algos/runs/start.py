@@ -138,9 +138,7 @@ def check(config: TrainConfig, models: Mapping[str, str], agents: Mapping[str, s
                 f"This run begins with {origin}, whose {key} is {there!r}; here it is {here!r}, and weights of one do"
                 f" not fit the other. Leave {option} out, or --start."
             )
-    for policy in models:
-        if policy in config.adapters or _is_bare(config, policy):
-            continue
+    for policy in loaded(config, [*models]):
         if policy not in origin.policies:
             raise ConfigError(_absent(origin, policy, agents))
         there = origin.config.models

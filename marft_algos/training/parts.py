@@ -32,6 +32,9 @@ from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError
 from marft_envs.problems.rows import digest
 
+MakeEngine = Callable[[PolicySet], RolloutEngine]
+"""Makes what writes the replies of these policies."""
+
 
 @dataclass(slots=True)
 class Parts:
@@ -77,7 +80,7 @@ def build(
     env: FlexEnv | EnvFactory | None = None,
     eval_env: FlexEnv | EnvFactory | None = None,
     model: tuple[Any, Any] | None = None,
-    engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None = None,
+    engine: RolloutEngine | MakeEngine | None = None,
     loggers: Sequence[Logger] = (),
     group: RankGroup | None = None,
 ) -> Parts:
@@ -109,8 +112,7 @@ def build(
         ExitStack() as undo,
     ):
         problems = setup.problems(config, first, held_out)
-        drawn_from = {"training": first, "evaluation": held_out}
-        data = {name: digest(env.unwrapped.task) for name, env in drawn_from.items()}
+        data = {name: digest(at.unwrapped.task) for name, at in (("training", first), ("evaluation", held_out))}
         curriculum = setup.curriculum(config, make_env, first, problems)
         followed = tuple(optional(first.unwrapped.task, "followed"))
         spec = resolve(config, first, held_out)
@@ -143,13 +145,11 @@ def build(
     return Parts(*known, tuple(loggers), shown, *drawn)
 
 
-def _engine(
-    spec: RunSpec, policies: PolicySet, engine: RolloutEngine | Callable[[PolicySet], RolloutEngine] | None
-) -> RolloutEngine:
+def _engine(spec: RunSpec, policies: PolicySet, engine: RolloutEngine | MakeEngine | None) -> RolloutEngine:
     if engine is None:
         return hosting.make_engine(spec, policies)
     if isinstance(engine, type) or not hasattr(engine, "generate"):
-        return cast(Callable[[PolicySet], RolloutEngine], engine)(policies)
+        return cast(MakeEngine, engine)(policies)
     return cast(RolloutEngine, engine)
 
 

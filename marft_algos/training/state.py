@@ -10,7 +10,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks.alike import check_state
-from marft_algos.ranks.group import RankGroup, lead, restarts
+from marft_algos.ranks.group import lead, restarts
 from marft_algos.runs import checkpoint
 from marft_algos.runs import start as starts
 from marft_algos.runs.disk import write_whole
@@ -32,35 +32,27 @@ class RunState:
         learner: What learns.
         critics: Their value heads, if there are any.
         queue: What is played and not yet learnt from.
-        group: The ranks.
     """
 
     def __init__(
-        self,
-        parts: Parts,
-        config: TrainConfig,
-        learner: Learner,
-        critics: Critics | None,
-        queue: RolloutQueue,
-        group: RankGroup,
+        self, parts: Parts, config: TrainConfig, learner: Learner, critics: Critics | None, queue: RolloutQueue
     ) -> None:
-        self._spec, self._config, self._policies = parts.spec, config, parts.policies
-        self._learner, self._critics, self._queue, self._group = learner, critics, queue, group
-        self._data = parts.data
+        self._parts, self._config, self._policies = parts, config, parts.policies
+        self._learner, self._critics, self._queue, self._group = learner, critics, queue, learner.lanes.group
         self._saved = setup.saved_policies(config, parts.policies)
         self.silent = 0.0
         """Seconds between the last sign of life and a restart of the ranks."""
 
     def create(self) -> RunFolder:
         """Makes the folder of a new run."""
-        setup.take_values(self._spec, self._critics)
-        run = seen(lead(self._group, partial(starts.create, self._config, self._spec.local)), self._group)
+        setup.take_values(self._parts.spec, self._critics)
+        run = seen(lead(self._group, partial(starts.create, self._config, self._parts.spec.local)), self._group)
         self.check_data(run)
         return run
 
     def check_data(self, run: RunFolder) -> None:
         """Compares what the run draws from with what it began with; see :func:`marft_algos.runs.start.check_data`."""
-        lead(self._group, partial(starts.check_data, run, self._config, self._data))
+        lead(self._group, partial(starts.check_data, run, self._config, self._parts.data))
 
     def begun(self, run: RunFolder) -> bool:
         """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""
@@ -106,5 +98,6 @@ class RunState:
         progress.version = self._policies.version
         if profiles := self._learner.algorithm.profiles(None):
             write_whole(run.profiles_file, json.dumps(profiles, indent=2, ensure_ascii=False) + "\n")
-        checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state, self._queue.state_dict())
+        state["ahead"] = self._queue.state_dict()
+        checkpoint.save(run.checkpoints, progress, self._policies, self._saved, state)
         checkpoint.prune(run.checkpoints, self._config.keep, progress.best_iteration)

@@ -57,7 +57,7 @@ class Trainer:
         self.rollouts = rollouts.make(parts, self.lanes)
         self._queue = RolloutQueue(parts, config, self.rollouts, self.group)
         self._evaluator = Evaluator(parts, self._queue.held_out)
-        self.state = RunState(parts, config, self.learner, self.critics, self._queue, self.group)
+        self.state = RunState(parts, config, self.learner, self.critics, self._queue)
         self.progress = RunProgress()
         self._others = self.group.seconds
 
@@ -97,7 +97,7 @@ class Trainer:
             sinks += self.parts.loggers
         session = TrainingSession(run, display, sinks, self.group)
         try:
-            with session.guarded(lambda: self._save(run) if self.state.begun(run) else None):
+            with session.guarded(lambda: self.state.save(run, self.progress) if self.state.begun(run) else None):
                 self.rollouts.lost = run.lost
                 self.policies.prepare()
                 self.rollouts.prepare()
@@ -168,11 +168,11 @@ class Trainer:
             except StoppedError:
                 self.progress.unevaluated = True  # the update is done; a resumed run begins with what is missing
                 session.log({"iteration": iteration, **metrics}, self.progress, started)
-                self._save(session.run)
+                self.state.save(session.run, self.progress)
                 raise
         session.log({"iteration": iteration, **metrics}, self.progress, started)
         if evaluated or due(iteration, config.save_every):
-            self._save(session.run)
+            self.state.save(session.run, self.progress)
         session.interrupt.agreed()
 
     def _waits(self) -> dict[str, Any]:
@@ -192,16 +192,13 @@ class Trainer:
             metrics = self._evaluator.evaluate(session.run, session.display, self.progress)
         self.progress.unevaluated = False
         session.log({"iteration": self.progress.iteration, **metrics}, self.progress, started)
-        self._save(session.run, again=True)
+        self.state.save(session.run, self.progress, again=True)
 
     def _record(self, run: RunFolder, collected: Collected) -> None:
         renderer = self.policies.renderer
         tokenizers = {policy: renderer.tokenizer(policy) for policy in renderer.policies}
         played, learnt = collected.trajectories[: self.config.record_episodes], self.learner.estimates
         run.write_episodes("train", self.progress.iteration, [records.row(t, learnt, tokenizers) for t in played])
-
-    def _save(self, run: RunFolder, again: bool = False) -> None:
-        self.state.save(run, self.progress, again)
 
 
 @contextmanager
