@@ -27,7 +27,7 @@ Make = Callable[[dict[str, Any], int, str], T]
 
 
 def of_file(path: Path, needs: str = "") -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yields number, place (as errors name it) and content of each line that is not blank.
+    """Returns number, place (as errors name it) and content of each line that is not blank.
 
     Args:
         path: The file, one JSON object per line.
@@ -37,8 +37,7 @@ def of_file(path: Path, needs: str = "") -> Iterator[tuple[int, str, dict[str, A
         DataError: It cannot be read or holds no rows; or a line is not UTF-8, no JSON object, nested too deeply, or has
             text that no file can hold (half a surrogate pair), or has a key twice.
     """
-    for number, where, row, _, _ in _lines(path, needs):
-        yield number, where, row
+    return (line[:3] for line in _lines(path, needs))
 
 
 def made(
@@ -249,12 +248,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         repeated = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise _Repeated(repeated)
+        raise DataError(f"the key '{repeated}' stands twice in one object. Keep one of them.")
     return content
-
-
-class _Repeated(Exception):
-    """A key stands twice in one object."""
 
 
 def _parsed(raw: bytes, where: str) -> Any:
@@ -264,8 +259,8 @@ def _parsed(raw: bytes, where: str) -> Any:
         if "\\ud" in line.lower():
             json.dumps(row, ensure_ascii=False).encode("utf-8")
         return row
-    except _Repeated as error:
-        raise DataError(f"{where}: the key '{error}' stands twice in one object. Keep one of them.") from error
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{where}: not UTF-8 text ({error}). Save the file as UTF-8.") from error
     except UnicodeEncodeError as error:

@@ -194,9 +194,8 @@ def _places(text: str, words: str) -> Iterator[int]:
 
 
 def _joined(text: str, i: int) -> bool:
-    if not (0 < i < len(text) and text[i - 1].isalnum() and text[i].isalnum()):
-        return False
-    return _ESCAPE.search(text, max(i - 6, 0), i) is None
+    letters = 0 < i < len(text) and text[i - 1].isalnum() and text[i].isalnum()
+    return letters and _ESCAPE.search(text, max(i - 6, 0), i) is None
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -54,8 +54,7 @@ def _opened(path: Path, stamps: tuple[tuple[Path, int, int], ...], folder: Path 
     for file, _, size in stamps:
         digest.update(f"\n{file.relative_to(path.parent).as_posix()} {size}\n".encode(errors="surrogateescape"))
         with file.open("rb") as content:
-            for part in iter(lambda: content.read(1 << 20), b""):
-                digest.update(part)
+            hashlib.file_digest(content, lambda: digest)
     return stored(digest.hexdigest(), lambda: read(path), folder)
 
 
@@ -73,14 +72,12 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = sorted(f for f in path.rglob("*") if f.suffix in SUFFIXES and f.exists() and not f.is_dir())
     for file in found:
-        what = ""
-        if not file.resolve().is_relative_to(path.resolve()):
-            what = "is a link out of the corpus"
-        elif not file.is_file():
-            what = "is no regular file"
-        elif any("\ud800" <= letter <= "\udfff" for letter in file.name):
-            what = "has a name that is no UTF-8"
-        if what:
+        faults = {
+            "is a link out of the corpus": not file.resolve().is_relative_to(path.resolve()),
+            "is no regular file": not file.is_file(),
+            "has a name that is no UTF-8": any("\ud800" <= letter <= "\udfff" for letter in file.name),
+        }
+        if what := next((fault for fault, holds in faults.items() if holds), ""):
             raise DataError(f"{ascii(str(file))[1:-1]} {what}. Put a file of text in its place, or take it away.")
     return found
 
@@ -172,9 +169,7 @@ class Searcher:
         if len(parts) == 2 and self.index is not None:
             parts = [*(self.index.get(str(parts[0])) or ())]
         if len(parts) != len(Passage._fields):
-            raise ConfigError(
-                f"The search returned {item!r}; expected (id, score) of the corpus, or (id, title, text)."
-            )
+            raise ConfigError(f"The search returned {item!r}; expected (id, score) of the corpus or (id, title, text).")
         return Passage(*map(str, parts))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Searcher:

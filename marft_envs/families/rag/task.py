@@ -63,13 +63,12 @@ class RagTask(Drawn[OpenQuestion]):
         self._roles = {agent.name: agent.role for agent in team}
         self._searchers = [agent.name for agent in team if agent.role == "searcher"]
         self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
-        self._found, self._searches, self._last = set[str](), 0, ""
         self.corpus = search.index.corpus if search.index is not None else ""
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the question ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
-        self._found, self._searches, self._last = set(), 0, ""
+        self._found, self._searches, self._last = set[str](), 0, ""
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem."""

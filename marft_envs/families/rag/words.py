@@ -48,15 +48,9 @@ def _patterns() -> _Patterns:
     marks = "".join(re.escape(chr(c)) for c in range(_LAST) if unicodedata.category(chr(c))[0] == "M")
     alone, paired = rf"(?=\w)[{_UNSPACED}][{marks}]*", rf"(?=\w)[{_UNSPACED}{_HANGUL}][{marks}]*"
     other = rf"[^\W{_UNSPACED}{_HANGUL}]+"
-    return _Patterns(
-        re.compile(rf"(?:{paired})+|{other}(?:[{marks}]+(?:{other})?)*"),
-        re.compile(paired),
-        re.compile(alone),
-        re.compile(f"[{_UNSPACED}{_HANGUL}{marks}]"),
-        re.compile(
-            rf"[{_OPENING}]*(?:{alone}){{1,2}}[^\w\s{_OPENING}]*|(?:(?!{alone})\S)+?(?=[{_OPENING}]*(?:{alone})|$)"
-        ),
-    )
+    word, strange = rf"(?:{paired})+|{other}(?:[{marks}]+(?:{other})?)*", f"[{_UNSPACED}{_HANGUL}{marks}]"
+    atom = rf"[{_OPENING}]*(?:{alone}){{1,2}}[^\w\s{_OPENING}]*|(?:(?!{alone})\S)+?(?=[{_OPENING}]*(?:{alone})|$)"
+    return _Patterns(*map(re.compile, (word, paired, alone, strange, atom)))
 
 
 def plain(text: str) -> str:
