@@ -102,12 +102,9 @@ def shown(message: Mapping[str, Any], responses: bool) -> Message:
     """Returns a message whose images are parts of its content, as the two APIs take them."""
     if "images" not in message:
         return dict(message)
-    kind = "input_{}" if responses else "{}"
-    parts: list[Message] = [{"type": kind.format("text"), "text": message["content"]}]
-    for url in message["images"]:
-        image = {"type": "input_image", "image_url": url}
-        parts.append(image if responses else {"type": "image_url", "image_url": {"url": url}})
-    return {"role": message["role"], "content": parts}
+    text, kind = ("input_text", "input_image") if responses else ("text", "image_url")
+    images = [{"type": kind, "image_url": url if responses else {"url": url}} for url in message["images"]]
+    return {"role": message["role"], "content": [{"type": text, "text": message["content"]}, *images]}
 
 
 def items(chat: Sequence[Message]) -> Iterator[Message]:

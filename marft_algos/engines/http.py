@@ -25,6 +25,7 @@ NONSENSE = (KeyError, TypeError, AttributeError, IndexError, ValueError, StopIte
 MESSAGE = 500
 """Characters of a server's message that are kept."""
 _CHUNK = 1 << 16
+Headers = Mapping[str, str]
 _PROMPT = re.compile(
     r"context.?(length|window|size)|\btoo (long|many tokens)|token count"
     r"|content.?(policy|filter|management)|moderation",
@@ -181,13 +182,7 @@ class EngineServer:
             raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
 
     def exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        timeout: float,
-        headers: Mapping[str, str] | None = None,
-        most: int | None = None,
+        self, method: str, path: str, body: bytes | None, timeout: float, headers: Headers | None = None, most: int = 0
     ) -> tuple[bytes, str]:
         """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""
         parts, deadline = urlsplit(self.url + path), Deadline(timeout)
@@ -212,14 +207,11 @@ class EngineServer:
     @contextmanager
     def _connection(self, parts: SplitResult, timeout: float, deadline: Deadline) -> Iterator[_Plain]:
         """Yields a connection for one request: one that is open, else a new one."""
-        found = None
-        while self._open and found is None:
-            with suppress(IndexError):  # another thread has taken the last
-                found = self._open.pop()
-            if found is not None and not found.idle():
-                found.close()
-                found = None
-        connection = found or (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
+        try:
+            while not (connection := self._open.pop()).idle():
+                connection.close()
+        except IndexError:  # none is open, or another thread has taken the last
+            connection = (_Secure if parts.scheme == "https" else _Plain)(parts.netloc, timeout=timeout)
         connection.take(deadline, timeout)
         try:
             yield connection
@@ -250,9 +242,8 @@ class EngineServer:
         message = f"{answer.status} {text or self.masked(answer.reason)}"
         if answer.status == 429 or answer.status >= 500:
             return ServerDown(f"{self.url} said {message}")
-        there = ""
-        if answer.status < 400:
-            there = str(answer.headers.get("Location"))
+        there = str(answer.headers.get("Location")) if answer.status < 400 else ""
+        if there:
             said = self.masked(there)[:MESSAGE]
             message = f"{self.url} redirects to {said}, and redirects are not followed. Name that address itself."
         return ServerRefused(answer.status, message, there)

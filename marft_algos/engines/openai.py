@@ -84,12 +84,9 @@ class OpenAIEngine(EngineBase):
         self._key = key if endpoint.key_use()[0] else None
         self._answered: set[tuple[SamplingParams, bool]] = set()
         """Settings, and whether with tools, with which the endpoint has answered something."""
+        seconds, http = endpoint.timeout, careful(openai, endpoint.timeout, lambda: bool(self._answered))
         self._client = openai.OpenAI(
-            api_key=key,
-            base_url=url,
-            timeout=endpoint.timeout,
-            max_retries=endpoint.retries,
-            http_client=careful(openai, endpoint.timeout, lambda: bool(self._answered)),
+            api_key=key, base_url=url, timeout=seconds, max_retries=endpoint.retries, http_client=http
         )
         self._meter, self._notes, self._asking = Meter(endpoint.price_in, endpoint.price_out), Notes(), threading.Lock()
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="openai")
@@ -277,15 +274,10 @@ class OpenAIEngine(EngineBase):
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
         extra = {"return_token_ids": True, "add_special_tokens": False, "stop_token_ids": list(ends), **STRAIGHT}
-        return self._client.completions.with_raw_response.create(
-            model=self._endpoint.model,
-            prompt=request.prompt_ids,
-            max_tokens=params.max_new_tokens,
-            temperature=0.0 if params.greedy else params.temperature,
-            seed=request.seed & _SEED,
-            logprobs=1,
-            extra_body=extra,
-        )
+        settings: dict[str, Any] = {"model": self._endpoint.model, "max_tokens": params.max_new_tokens, "logprobs": 1}
+        settings |= {"temperature": 0.0 if params.greedy else params.temperature, "seed": request.seed & _SEED}
+        create = self._client.completions.with_raw_response.create
+        return create(prompt=request.prompt_ids, extra_body=extra, **settings)
 
     def _read_chat(self, request: GenerationRequest, params: SamplingParams, answer: Any) -> Generation:
         if not answer.choices:
