@@ -59,6 +59,7 @@ def confine(order: dict[str, Any]) -> None:
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_STACK: _STACK,
     }
     if order["processes"]:
         limits[resource.RLIMIT_NPROC] = order["processes"]
@@ -66,9 +67,6 @@ def confine(order: dict[str, Any]) -> None:
         hard = resource.getrlimit(name)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(name, (value, value))
-    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = _STACK if hard == resource.RLIM_INFINITY else min(_STACK, hard)
-    resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))
     if "landlock" in mechanisms:
         landlock.restrict_signals()
     if "seccomp" in mechanisms:

@@ -10,8 +10,9 @@ import secrets
 import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from marft_envs.errors import ConfigError
 from marft_envs.sandbox import values
@@ -29,6 +30,8 @@ from marft_envs.server.door import LINES, DoorHandler, FrontDoor, RefusedRequest
 
 if TYPE_CHECKING:
     from marft_envs.sandbox.pool import Sandbox
+
+T = TypeVar("T")
 
 PROTOCOL = 3
 """Number of the form of requests and answers; another form gets another number. Services before number 2 name none."""
@@ -59,7 +62,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname or not parts.username:
             raise ConfigError("the service's url has the form http://TOKEN@HOST:PORT")
         self._parts = parts
-        self._where = f"{parts.scheme}://{parts.hostname}:{parts.port or ''}"
+        self._service = f"the sandbox's service at {parts.scheme}://{parts.hostname}:{parts.port or ''}"
 
     def guarantees(self) -> frozenset[str]:
         """What the service's layer guarantees.
@@ -72,11 +75,10 @@ class Client:
         except SandboxError as error:
             raise SandboxUnavailable(f"{error}. {_START}") from None
         if answer.get("protocol") != PROTOCOL:
-            they = f"the sandbox's service at {self._where}"
-            raise SandboxUnavailable(f"{_differs(answer, they, 'this client')}. {_START}")
+            raise SandboxUnavailable(f"{_differs(answer, self._service, 'this client')}. {_START}")
         names = answer.get("guarantees")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise SandboxUnavailable(f"the sandbox's service at {self._where} names no guarantees. {_START}")
+            raise SandboxUnavailable(f"{self._service} names no guarantees. {_START}")
         return frozenset(names)
 
     def run_calls(self, program: Mapping[str, str], calls: Sequence[Call], limits: Limits) -> list[CallResult]:
@@ -85,9 +87,7 @@ class Client:
         request = {**program, "calls": rows, "limits": dataclasses.asdict(limits)}
         answer = self._ask("calls", request, limits.total_s + _GRACE)
         try:
-            results = [
-                CallResult(_status(row[0]), values.decode(row[1]), *_facts(*row[2:])) for row in answer["results"]
-            ]
+            results = [CallResult(*_facts(status, values.decode(v), *rest)) for status, v, *rest in answer["results"]]
             if len(results) != len(calls):
                 raise ValueError(f"{len(results)} results for {len(calls)} calls")
         except (values.BadValue, LookupError, ValueError, TypeError) as error:
@@ -96,45 +96,38 @@ class Client:
 
     def run_stdio(self, program: Mapping[str, str], stdin: bytes, limits: Limits) -> StdioResult:
         """As ``supervise.run_stdio``."""
-        request = {**program, "stdin": _text(stdin), "limits": dataclasses.asdict(limits)}
+        request = {**program, "stdin": base64.b64encode(stdin).decode(), "limits": dataclasses.asdict(limits)}
         answer = self._ask("stdio", request, limits.total_s + _GRACE)
         try:
             stdout = base64.b64decode(answer["stdout"], validate=True)
-            facts = _facts(answer["stderr"], answer["cpu_s"], answer["wall_s"])
-            return StdioResult(_status(answer["status"]), stdout, *facts)
+            return StdioResult(*_facts(answer["status"], stdout, *(answer[x] for x in ("stderr", "cpu_s", "wall_s"))))
         except (KeyError, ValueError, TypeError) as error:
             raise self._nonsense(error) from None
 
     def _nonsense(self, error: Exception) -> SandboxError:
-        said = f"{type(error).__name__}: {error}"[:200]
-        return SandboxError(f"the sandbox's service at {self._where} answered nonsense ({said})")
+        return SandboxError(f"{self._service} answered nonsense ({f'{type(error).__name__}: {error}'[:200]})")
 
-    def _ask(self, what: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
+    def _ask(self, what: str, request: dict[str, Any], timeout: float, again: bool = True) -> dict[str, Any]:
         """One request, tried twice: a run has no effect outside, so doing it again does no harm."""
-        for attempt in (1, 2):
-            try:
-                return self._post(what, request, timeout)
-            except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-                if attempt == 2:
-                    raise SandboxError(f"the sandbox's service at {self._where} failed: {str(error)[:200]}") from None
-        raise AssertionError("unreachable")
+        try:
+            return self._post(what, request, timeout)
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
+            if again:
+                return self._ask(what, request, timeout, again=False)
+            raise SandboxError(f"{self._service} failed: {str(error)[:200]}") from None
 
     def _post(self, what: str, request: dict[str, Any], timeout: float) -> dict[str, Any]:
-        secure = self._parts.scheme == "https"
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        connection = kind(str(self._parts.hostname), self._parts.port, timeout=timeout)
-        try:
-            token = urllib.parse.unquote(str(self._parts.username))
-            headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
+        token = urllib.parse.unquote(str(self._parts.username))
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        with closing(kind(str(self._parts.hostname), self._parts.port, timeout=timeout)) as connection:
             connection.request("POST", f"/{what}", json.dumps(request).encode(), headers)
             answer = connection.getresponse()
             body = json.loads(answer.read(_ANSWER_BYTES))
-        finally:
-            connection.close()
         if not isinstance(body, dict):
             raise ValueError("an answer that is no object")
         if answer.status != 200:
-            raise SandboxError(f"the sandbox's service at {self._where} refused: {str(body.get('error'))[:500]}")
+            raise SandboxError(f"{self._service} refused: {str(body.get('error'))[:500]}")
         return body
 
 
@@ -148,31 +141,16 @@ def _differs(info: dict[str, Any], they: str, we: str) -> str:
     return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _status(said: Any) -> CallStatus:
-    """What a service calls the end of a run.
-
-    Raises:
-        ValueError: It is no :data:`CallStatus`.
-    """
-    if said not in get_args(CallStatus):
-        raise ValueError("a status that there is not")
-    return cast("CallStatus", said)
-
-
-def _facts(message: Any, cpu_s: Any, wall_s: Any) -> tuple[str, float, float]:
-    """What else a service says of a run: its message, and CPU and wall seconds.
+def _facts(status: Any, value: T, message: Any, cpu_s: Any, wall_s: Any) -> tuple[CallStatus, T, str, float, float]:
+    """What a service says of a run: how it ended, what it gave, its message, and CPU and wall seconds.
 
     Raises:
         ValueError: One is of another type, or a time is NaN, negative or endless.
     """
-    times = (cpu_s, wall_s)
-    if not isinstance(message, str) or not all(type(time) in (int, float) and 0 <= time < _AGES for time in times):
-        raise ValueError("a message that is no text, or a time that is no number from 0 on")
-    return message[:MESSAGE_CAP], float(cpu_s), float(wall_s)
+    timed = all(type(time) in (int, float) and 0 <= time < _AGES for time in (cpu_s, wall_s))
+    if status not in get_args(CallStatus) or not isinstance(message, str) or not timed:
+        raise ValueError("a status that there is not, a message that is no text, or a time that is no number from 0 on")
+    return status, value, message[:MESSAGE_CAP], float(cpu_s), float(wall_s)
 
 
 def _strings(request: dict[str, Any], *names: str) -> list[str]:
@@ -181,9 +159,8 @@ def _strings(request: dict[str, Any], *names: str) -> list[str]:
     Raises:
         ValueError: One is absent or no text.
     """
-    for name in names:
-        if not isinstance(request.get(name), str):
-            raise ValueError(f"'{name}' is {type(request.get(name)).__name__}; expected text")
+    if wrong := next((name for name in names if not isinstance(request.get(name), str)), ""):
+        raise ValueError(f"'{wrong}' is {type(request.get(wrong)).__name__}; expected text")
     return [request[name] for name in names]
 
 
@@ -232,14 +209,13 @@ class _Handler(DoorHandler):
             source, stdin, prelude = _strings(request, "source", "stdin", "prelude")
             data = base64.b64decode(stdin, validate=True)
             done = sandbox.run_stdio(source, data, prelude=prelude, limits=limits)
-            return {**dataclasses.asdict(done), "stdout": _text(done.stdout)}
+            return {**dataclasses.asdict(done), "stdout": base64.b64encode(done.stdout).decode()}
         if self.path == "/calls":
             source, entry, setup, prelude = _strings(request, "source", "entry_point", "setup", "prelude")
             calls = _calls(request.get("calls"))
             results = sandbox.run_calls(source, entry, calls, setup=setup, prelude=prelude, limits=limits)
             cap = 8 * int(limits.output_bytes)
-            rows = [[r.status, values.encode(r.value, cap), r.message, r.cpu_s, r.wall_s] for r in results]
-            return {"results": rows}
+            return {"results": [[r.status, values.encode(r.value, cap), r.message, r.cpu_s, r.wall_s] for r in results]}
         raise ValueError(f"no path {self.path[:100]}")
 
 
