@@ -195,13 +195,18 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
             f"The model '{spec}' has no tokenizer: there is none in tokenizer.json or tokenizer.model. Expected what"
             " tokenizer.save_pretrained(folder) writes beside the weights."
         )
-    chat = _chat(spec, tokenizer, settings)
-    _describe(chat, own, described)
-    return chat
+    return _chat(spec, tokenizer, settings, own, described)
 
 
-def _describe(chat: Chat, own: GenerationConfig, described: Any) -> None:
-    """Notes a model's end tokens, its context and its vocabulary."""
+def _chat(spec: str, tokenizer: Any, settings: ModelSettings, own: GenerationConfig, described: Any) -> Chat:
+    """Returns how a model is spoken to, with its end tokens, its context and its vocabulary."""
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"The model '{spec}' has no chat template, so its agents cannot be addressed. Expected an instruction"
+            " model. Choose one (for example the '-Instruct' variant), or set tokenizer.chat_template and"
+            " tokenizer.save_pretrained(folder)."
+        )
+    chat = Chat(spec, tokenizer, settings.thinking, settings.template_tools, settings.date)
     ends = own.eos_token_id
     listed = ends if isinstance(ends, list) else [ends]
     end_ids = {i for i in (*listed, chat.tokenizer.eos_token_id, chat.closing()) if i is not None}
@@ -209,6 +214,7 @@ def _describe(chat: Chat, own: GenerationConfig, described: Any) -> None:
     text = described.get_text_config()
     chat.context = int(getattr(text, "max_position_embeddings", None) or 1 << 30)
     chat.vocabulary = int(text.vocab_size)
+    return chat
 
 
 def generation(location: str, described: Any) -> GenerationConfig:
@@ -250,14 +256,11 @@ def load_base(
         loaded: Any = AutoModelForCausalLM.from_pretrained(location, dtype=stored, trust_remote_code=False, **told)
     model, found = loaded
     _check_whole(spec, found)
-    _freed(model)
     if not options and not settings.sharded:
         nn.Module.to(model, device)  # transformers' own wrapper is typed wrongly
     if device.type == "cuda" and "attention" in fused_passes():
         attention.use(model)
-    if settings.head_dtype == "fp32":
-        widen_head(model)
-    _check_head(spec, model)
+    _prepare(spec, model, settings)
     if settings.sharded:
         move_all_but_layers(model, device)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=device, chat=chat)
@@ -276,23 +279,23 @@ def wrap_base(model: PreTrainedModel, tokenizer: Any, settings: ModelSettings | 
     """
     settings, dtype = settings or ModelSettings(), model.dtype
     spec = str(getattr(model, "name_or_path", "") or type(model).__name__)
-    chat = _chat(spec, tokenizer, settings)
-    _describe(chat, model.generation_config or GenerationConfig.from_model_config(model.config), model.config)
-    _freed(model)
-    if settings.head_dtype == "fp32":
-        widen_head(model)
-    _check_head(spec, model)
+    own = model.generation_config or GenerationConfig.from_model_config(model.config)
+    chat = _chat(spec, tokenizer, settings, own, model.config)
+    _prepare(spec, model, settings)
     return BaseModel(spec=spec, model=model, dtype=dtype, device=model.device, chat=chat)
 
 
-def _freed(model: PreTrainedModel) -> None:
-    """Freezes a model, and lets its pad token be a token like others: of many it is one that ends replies, too.
+def _prepare(spec: str, model: PreTrainedModel, settings: ModelSettings) -> None:
+    """Freezes and checks a model, and lets its pad token be one like others: of many it is one that ends replies, too.
 
     Padding is left out by its place. By its id, the embedding of the end would get no gradient in a full fine-tune.
     """
     model.requires_grad_(False).eval()
     embeddings: Any = model.get_input_embeddings()
     embeddings.padding_idx = None
+    if settings.head_dtype == "fp32":
+        widen_head(model)
+    _check_head(spec, model)
 
 
 def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
@@ -367,16 +370,6 @@ def _check_whole(spec: str, found: Mapping[str, Any]) -> None:
             f" missing, {len(other)} have another shape (the first: {[*missing, *other][0]}). Expected all of a causal"
             " language model's. Save or download it again, or choose another: --models"
         )
-
-
-def _chat(spec: str, tokenizer: Any, settings: ModelSettings) -> Chat:
-    if not tokenizer.chat_template:
-        raise ConfigError(
-            f"The model '{spec}' has no chat template, so its agents cannot be addressed. Expected an instruction"
-            " model. Choose one (for example the '-Instruct' variant), or set tokenizer.chat_template and"
-            " tokenizer.save_pretrained(folder)."
-        )
-    return Chat(spec, tokenizer, settings.thinking, settings.template_tools, settings.date)
 
 
 @torch.no_grad()

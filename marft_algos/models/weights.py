@@ -113,9 +113,7 @@ class Weights:
         shapes = [{name: list(tensor.shape) for name, tensor in table.items()} for table in (tensors, saved)]
         wrong = sorted(name for name in tensors.keys() | saved.keys() if shapes[0].get(name) != shapes[1].get(name))
         if wrong:
-            mine, theirs = (
-                {name.split(".lora_")[0].rpartition(".")[2] for name in s if ".lora_" in name} for s in shapes
-            )
+            mine, theirs = ({n.split(".lora_")[0].rpartition(".")[2] for n in s if ".lora_" in n} for s in shapes)
             layers = f" Type: --lora-targets {' '.join(sorted(theirs))}" if theirs and theirs != mine else ""
             here, there = (table.get(wrong[0], "not there") for table in shapes)
             raise ConfigError(
@@ -195,19 +193,15 @@ def adapters(
     peft.eval()
     modules = {n: m for n, m in model.base_model.named_modules() if isinstance(m, LoraLayer)}
     blocks = _checkpointed(model) if checkpointing else ()
-    policies: dict[str, Weights] = {}
     siblings: list[Weights] = []
-    for name in names:
-        marker = f".{_adapter(name)}."
-        tensors = {n.replace(marker, "."): p for n, p in sorted(peft.named_parameters()) if marker in n}
+    for name, own in zip(names, map(_adapter, names), strict=True):
+        tensors = {n.replace(f".{own}.", "."): p for n, p in sorted(peft.named_parameters()) if f".{own}." in n}
         for tensor in tensors.values():
             tensor.data = tensor.data.to(base.device, torch.float32)
-        policies[name] = Weights(
-            base, model, tensors, name not in frozen, peft, _adapter(name), modules, merge, blocks, siblings
-        )
-        policies[name].restore_grad()
-    siblings += policies.values()
-    return policies
+        trained = name not in frozen
+        siblings.append(Weights(base, model, tensors, trained, peft, own, modules, merge, blocks, siblings))
+        siblings[-1].restore_grad()
+    return dict(zip(names, siblings, strict=True))
 
 
 def _adapter(policy: str) -> str:

@@ -150,13 +150,7 @@ class TinkerServer:
             self.tell("session_heartbeat", {"session_id": self.session, "type": "session_heartbeat"})
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None,
-        until: float,
-        kind: str = "application/json",
-        what: str = "",
+        self, method: str, path: str, body: bytes | None, until: float, kind: str = "application/json", what: str = ""
     ) -> tuple[bytes, str]:
         """Sends a request until it is answered; messages say what it is for.
 
@@ -272,11 +266,8 @@ class Model:
         pieces = self._send(rows, "importance_sampling", False)
         body = {"model_id": self.id, "seq_id": next(self._numbers), "adam_params": dict(adam), "type": "optim_step"}
         done = self.server.start("optim_step", body)
-        found = [scored for piece in pieces for scored in piece()]
-        gaps = [
-            np.abs(now - row.inputs["logprobs"])[row.inputs["advantages"] != 0]
-            for now, row in zip(found, rows, strict=True)
-        ]
+        found = zip((scored for piece in pieces for scored in piece()), (row.inputs for row in rows), strict=True)
+        gaps = [np.abs(now - sent["logprobs"])[sent["advantages"] != 0] for now, sent in found]
         answer = self.server._json(*done())
         try:
             metrics = (answer.get("metrics") or {}) | {"gap": np.concatenate(gaps).mean()}
@@ -307,12 +298,9 @@ class Model:
         for row in rows:
             check(row, self._vocabulary)
         most = max(_PIECE // (24 * max((len(row.ids) for row in rows), default=1)), 1)
-        pieces = [rows[i : i + most] for i in range(0, len(rows), most)]
-        waits = [
-            self.server.start("forward_backward", wire.work(self.id, next(self._numbers), piece, loss, forward))
-            for piece in pieces
-        ]
-        return [partial(_scored, wait, piece) for wait, piece in zip(waits, pieces, strict=True)]
+        pieces = (rows[i : i + most] for i in range(0, len(rows), most))
+        asked = ((piece, wire.work(self.id, next(self._numbers), piece, loss, forward)) for piece in pieces)
+        return [partial(_scored, self.server.start("forward_backward", data), piece) for piece, data in asked]
 
 
 def grad_norm(metrics: Mapping[str, float]) -> float | None:

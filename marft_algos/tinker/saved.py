@@ -27,6 +27,8 @@ from marft_envs.errors import ConfigError
 
 FILE = "tinker.json"
 _ADAPTER, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+_BROKEN = (*NONSENSE, tarfile.TarError, zlib.error, EOFError, OSError, OverflowError, RecursionError, SafetensorError)
+"""What reading a damaged archive raises."""
 _RATIO, _ROOM, _MEMBERS = 16, 32 << 20, 1000
 """An archive may unpack to so many times its own bytes and so many more; of its files so many are looked at."""
 
@@ -128,14 +130,5 @@ def _adapter(archive: bytes) -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
         if not tensors or not isinstance(settings, dict):
             raise ValueError("no adapter in it")
         return adapter, tensors, settings
-    except (
-        *NONSENSE,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        OSError,
-        OverflowError,
-        RecursionError,
-        SafetensorError,
-    ) as e:
+    except _BROKEN as e:
         raise TinkerError(f"its archive of {len(archive)} bytes is broken ({type(e).__name__}: {e})") from e

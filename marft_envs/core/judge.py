@@ -10,7 +10,7 @@ import copy
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +29,6 @@ _VERDICT = re.compile(r"(verdict)([\s*_]*[:\uff1a\ufe55\ufe13])", re.IGNORECASE)
 _AROUND = " *_"
 """What may stand around a verdict and its level: blanks and markdown's emphasis."""
 _HIDDEN = ("", "")
-_NOBODY = frozenset[str]()
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,6 @@ def judged(env: FlexEnv, rubric: Rubric | Mapping[str, Any]) -> FlexEnv:
         raise ConfigError("The team has a judge already; an agent's role is 'judge'. Rename that role in its profiles.")
     names = tuple(judge.name for judge in judges)
     answerers = frozenset(agent.name for agent in env.team if agent.with_answer) or frozenset(env.possible_agents[-1:])
-    rules = {field.name: getattr(env.rules, field.name) for field in fields(env.rules)}
     return FlexEnv(
         [*env.team, *judges],
         JudgedTask(env.task, rubric, names, answerers),
@@ -133,7 +131,7 @@ def judged(env: FlexEnv, rubric: Rubric | Mapping[str, Any]) -> FlexEnv:
         observation=env.observation_kind,
         render_mode=env.render_mode,
         env_id=env.env_id,
-        **rules,
+        **vars(env.rules),
     )
 
 
@@ -232,16 +230,8 @@ class JudgedTask:
         outcome = self._weighed(self.task.on_layer(turns))
         if not outcome.terminated or outcome.fault:
             return outcome
-        self._ending = replace(
-            outcome,
-            team_reward=0.0,
-            turn_rewards={},
-            segments={},
-            agent_rewards={},
-            results={},
-            feedback={},
-            dead=_NOBODY,
-        )
+        empty: dict[str, Any] = {k: {} for k in ("turn_rewards", "segments", "agent_rewards", "results", "feedback")}
+        self._ending = replace(outcome, team_reward=0.0, dead=frozenset(), **empty)
         return replace(outcome, terminated=False, stop_reason="", info={**outcome.info, _OVER: True})
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -267,8 +257,6 @@ class JudgedTask:
 
     def _weighed(self, outcome: Outcome) -> Outcome:
         w = self.rubric.task_weight
-        if w == 1.0:
-            return outcome
         return replace(
             outcome,
             team_reward=w * outcome.team_reward,

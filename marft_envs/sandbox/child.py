@@ -117,8 +117,7 @@ def _name_standard() -> None:
 
     def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         name = text(path)
-        writes = flags & (os.O_WRONLY | os.O_RDWR)
-        number = NOTHING if name == os.devnull and writes else STANDARD.get(name)
+        number = NOTHING if name == os.devnull and flags & (os.O_WRONLY | os.O_RDWR) else STANDARD.get(name)
         return by_kernel(path, flags, mode, dir_fd=dir_fd) if number is None else again(number)
 
     os.open = opened
@@ -130,9 +129,7 @@ def _module(name: str, source: str) -> types.ModuleType:
 
     module = types.ModuleType(name)
     sys.modules[name] = module
-    sys.argv = [FILE]
-    sys.orig_argv = [FILE]
-    sys.executable = ""
+    sys.argv, sys.orig_argv, sys.executable = [FILE], [FILE], ""
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
     builtins.exit = _sitebuiltins.Quitter("exit", "Ctrl-D")
     builtins.quit = _sitebuiltins.Quitter("quit", "Ctrl-D")
