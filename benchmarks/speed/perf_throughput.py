@@ -2,9 +2,9 @@
 
 ::
 
-    marft bench perf throughput                                # a tiny shape: 16 episodes, 64 + 64 tokens
-    marft bench perf throughput --shape qwen2.5-3b --episodes 64 --prompt 400 --new 512 --micro 16384      # one GPU
-    marft bench perf throughput --against HEAD~5               # this tree and that commit, in turn
+    python -m benchmarks throughput                                # a tiny shape: 16 episodes, 64 + 64 tokens
+    python -m benchmarks throughput --shape qwen2.5-3b --episodes 64 --prompt 400 --new 512 --micro 16384      # one GPU
+    python -m benchmarks throughput --against HEAD~5               # this tree and that commit, in turn
 
 Both agents of a dual team, a policy each, the second reading the first, in a real environment with chat prompts that
 share their profile, as a run has them; replies have full length. CPU seconds of one thread on a CPU, wall seconds on a

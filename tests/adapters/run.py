@@ -48,7 +48,16 @@ GROUPS = {
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
     "benchmarl": Group(
         "benchmarl",
-        ("hydra-core==1.3.2", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers", "matplotlib"),
+        (
+            "hydra-core==1.3.2",
+            "tqdm",
+            "cloudpickle",
+            "packaging",
+            "importlib_metadata",
+            "orjson",
+            "pyvers",
+            "matplotlib",
+        ),
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.2", "torchrl==0.11.1", "tensordict==0.11.0"),
     ),

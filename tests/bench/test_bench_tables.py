@@ -356,21 +356,13 @@ def test_the_toy_matrix_wants_four_seeds_of_five_or_a_reason_given_before() -> N
     assert toys_matrix.verdict("mat", "relay-v0", [row("mat", 0, [1.0], status="skipped", error="shared")])[1]
 
 
-def test_bad_calls_say_what_to_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_calls_say_what_to_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench"]) == 0
     assert "marft bench run" in capsys.readouterr().out
     assert main(["bench", "reprot"]) == 1
     assert main(["bench", "report", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert "Did you mean 'report'" in said and "is no benchmark" in said
-    monkeypatch.chdir(tmp_path)
-    assert main(["bench", "perf"]) == 1
-    assert "Clone the repository" in capsys.readouterr().err
-    monkeypatch.chdir(ROOT)
-    for asked in ([], ["--help"]):
-        assert main(["bench", "perf", *asked]) == 0 and "\n  throughput " in capsys.readouterr().out
     (tmp_path / "something").write_text("")
     with pytest.raises(ConfigError, match="no benchmark"):
         BenchFolder(tmp_path).prepare({})

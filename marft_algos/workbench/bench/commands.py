@@ -1,10 +1,8 @@
-"""``marft bench run``, ``report``, ``pack``, ``leaderboard`` and ``perf``."""
+"""``marft bench run``, ``report``, ``pack`` and ``leaderboard``."""
 
 from __future__ import annotations
 
-import runpy
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 USAGE = """\
 Runs a grid of algorithms, environments and seeds, and reports on it.
 
-usage: marft bench {{run,report,pack,leaderboard,perf}} …
+usage: marft bench {{run,report,pack,leaderboard}} …
 
 Examples:
 {examples}
@@ -32,8 +30,7 @@ Verbs:
   marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
   marft bench report DIR [--check BASELINE]                             tables, figures, one page
   marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs
-  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   scores of packed results, a table for each env
-  marft bench perf [NAME]                                               measures speed (from the repository)"""
+  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   scores of packed results, one table an env"""
 
 
 def run_bench(argv: list[str]) -> int:
@@ -187,16 +184,4 @@ def run_leaderboard(argv: list[str]) -> int:
     return 0
 
 
-def run_perf(argv: list[str]) -> int:
-    """``marft bench perf NAME …``: ``python -m benchmarks NAME …`` of the repository; it is not in the package."""
-    if not Path("benchmarks/__main__.py").is_file():
-        raise ConfigError("The measurements of speed are not here. Clone the repository and type it in its root.")
-    before, sys.argv = sys.argv, ["marft bench perf", *(argv or ["--help"])]
-    try:
-        runpy.run_module("benchmarks", run_name="__main__")
-    finally:
-        sys.argv = before
-    return 0
-
-
-VERBS = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard, "perf": run_perf}
+VERBS = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard}
