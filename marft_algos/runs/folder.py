@@ -335,10 +335,7 @@ class RunFolder:
         for line in reversed(self.metrics()):
             if "eval/instances" in line:
                 return PanelFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
-        done = self.recorded("eval")  # a run of an earlier version, which does not say what was held out
-        if not done:
-            return None
-        return PanelFacts.of([record.task_id for record in self.evaluation(done[-1])])
+        return None
 
     def gain(self, iteration: int | None = None) -> tuple[Interval, Interval, Interval] | None:
         """Returns untrained and trained outcome, and the paired difference; None before there are two evaluations.

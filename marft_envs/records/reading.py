@@ -7,11 +7,10 @@ and agents that are there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, cast, get_args
 
-from marft_envs.core.faults import fault_by
 from marft_envs.core.plain import CRITICAL_PATH
 from marft_envs.core.types import (
     AgentSpec,
@@ -30,25 +29,20 @@ Check = Callable[[Any, str], Any]
 """Takes a value and where it stands; returns it as an episode holds it, or raises DataError."""
 
 _LONGEST = 40
+_ALWAYS = ("fault", "asked")
+"""Fields without which an outage would be a score, and D what was not asked for."""
 
 
 def episode_of(data: Any) -> Episode:
-    """Returns the episode that data of a record hold, those of earlier versions too.
+    """Returns the episode that data of a record hold.
 
     Raises:
         DataError: Naming the field that is missing, unknown, of a wrong type, or an index of nothing.
     """
-    if isinstance(data, Mapping) and "fault" not in data and isinstance(data.get("stop_reason", ""), str):
-        # From before there was the field: they were left out of training, or should have been.
-        data = {**data, "fault": fault_by(data.get("stop_reason", ""))}
     if isinstance(data, Mapping):
         data = {name: value for name, value in data.items() if name != CRITICAL_PATH}
     episode: Episode = _object(data, "", Episode, _EPISODE)
     _check_indices(episode)
-    for record, written in zip(episode.rounds, data["rounds"], strict=True):
-        if "asked" not in written:
-            # From before D was recorded as executed: its `D` is what was asked for, and the edges are what was seen.
-            record.D, record.asked = _executed(episode, record.edges), record.D
     return episode
 
 
@@ -157,19 +151,10 @@ def _object(value: Any, where: str, cls: type, checks: Mapping[str, Check]) -> A
         if name not in checks:
             raise DataError(f"No episode record: {dot}{_named(name)} is unknown. {did_you_mean(_named(name), checks)}")
     for field in dataclasses.fields(cls):
-        needed = field.default is field.default_factory is dataclasses.MISSING
+        needed = field.default is field.default_factory is dataclasses.MISSING or field.name in _ALWAYS
         if needed and field.name not in value:
             raise DataError(f"No episode record: {dot}{field.name} is missing. Expected what trajectory.write wrote.")
     return cls(**{name: checks[name](item, dot + name) for name, item in value.items()})
-
-
-def _executed(episode: Episode, edges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    place = {agent.name: i for i, agent in enumerate(episode.agents)}
-    actors = [place[turn.agent] for turn in episode.turns]
-    executed = [[0] * len(place) for _ in place]
-    for i, j in edges:
-        executed[actors[i]][actors[j]] = int(actors[i] != actors[j])
-    return executed
 
 
 _EXAMPLE = partial(_object, cls=Example, checks={"user": _text, "assistant": _text})

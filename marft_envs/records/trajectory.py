@@ -1,9 +1,8 @@
 """Writes, reads and replays episode records in JSONL, and turns them into samples for fine-tuning.
 
 One line is one episode (:class:`marft_envs.core.types.Episode`): turns, layers with the three reward channels, the D of
-every round as executed, with its turn-level edges, and as asked for. Records of earlier versions, in which D was what
-was asked for, are read as what they mean now (``reading``). Text that UTF-8 cannot hold survives, as
-escapes; only an adjacent pair of surrogates comes back as the character that it stands for.
+every round as executed, with its turn-level edges, and as asked for. Text that UTF-8 cannot hold survives, as escapes;
+only an adjacent pair of surrogates comes back as the character that it stands for.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import marft_envs
 from helpers.flex import PlainTask, flex, play
-from marft_envs import Chain, ConfigError, DataError, Independent, Orchestrator, Outcome
+from marft_envs import ConfigError, DataError, Independent, Orchestrator, Outcome
 from marft_envs.records.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
 
 
@@ -228,28 +228,6 @@ def test_records_that_cannot_be_replayed_say_why() -> None:
     with pytest.raises(ConfigError, match=r"cannot rebuild dependency=.*Independent.*env=your_environment"):
         replay(episode)
     assert replay(episode, env).turns == episode.turns
-
-
-def as_it_was_written_before(episode: Any) -> dict[str, Any]:
-    """The record of an earlier version: D is what was asked for, and nothing is known of late pay and bad routes."""
-    data = to_dict(episode)
-    for record in data["rounds"]:
-        record["D"] = record.pop("asked")
-    for turn in data["turns"]:
-        del turn["max_chars"]
-    for layer in data["layers"]:
-        del layer["late_rewards"]
-    del data["invalid_routes"]
-    return data
-
-
-@pytest.mark.parametrize("history", ["deps", "own", "public"])
-def test_records_of_an_earlier_version_still_load_and_replay(history: str) -> None:
-    build = lambda: flex(3, Chain(sees="previous"), paying(), max_rounds=2, history=history)  # noqa: E731
-    episode = play(build()).episode
-    old = from_dict(json.loads(json.dumps(as_it_was_written_before(episode))))
-    assert old == episode, "D is worked out from the edges, and what D said then is what was asked for"
-    replay(old, build())
 
 
 def test_late_pay_survives_forks_json_and_replay() -> None:
