@@ -6,11 +6,11 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
@@ -25,8 +25,8 @@ from marft_algos.workbench.play import PlayArguments, Reply, team_of
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.registration import make
-from marft_envs.server.chat import ChatHandler, ChatRequest
-from marft_envs.server.door import HOST, FrontDoor, RefusedRequest, gone
+from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
+from marft_envs.server.door import HOST, LOOK_S, RefusedRequest, gone
 from marft_envs.workers.pool import Ticket, Turns
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 WAITING = 64
 """Requests that may wait for the team; one more is refused."""
-_LOOK_S = 0.05
-"""Seconds between looks at who has gone."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class ServedTeam:
             raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
         self._turns.arrive(ticket := Ticket["ServedTeam"]())
         try:
-            while not ticket.called.wait(_LOOK_S):
+            while not ticket.called.wait(LOOK_S):
                 if not wanted():
                     raise ConnectionAbortedError
             began = time.monotonic()
@@ -128,8 +126,7 @@ class ServedTeam:
                     base.attach(agent, _counted(said))
                     said = said.text
                 self.env.step(said)
-        episode: Episode = base.episode
-        return episode
+        return cast(Episode, base.episode)
 
 
 def _counted(said: Generation) -> dict[str, Any]:
@@ -197,7 +194,7 @@ def _key(option: str) -> str | None:
     return key
 
 
-class TeamServer(FrontDoor):
+class TeamServer(ChatServer):
     """The server of one ``marft serve``."""
 
     def __init__(self, team: ServedTeam, name: str, port: int = 0, heard: Heard = None, key: str | None = None) -> None:
@@ -210,7 +207,7 @@ class TeamServer(FrontDoor):
             heard: Is told what was answered.
             key: What users have to show; None: nothing.
         """
-        self.team, self.name, self.heard = team, name, heard
+        self.team, self.models, self.heard = team, (name,), heard
         super().__init__(_Handler, port, key=key)
 
 
@@ -218,10 +215,6 @@ class _Handler(ChatHandler):
     server: TeamServer
     most = 4 << 20
     key_expected = "Authorization: Bearer KEY, with the key of marft serve --key"
-
-    @property
-    def models(self) -> Sequence[str]:
-        return [self.server.name]
 
     def do_POST(self) -> None:
         """Answers a chat."""
@@ -235,7 +228,7 @@ class _Handler(ChatHandler):
         keys = ("agent", "text", "sees", "result")
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
-        self.answer(asked, self.server.name, {"content": episode.turns[-1].text}, finish, usage, **more)
+        self.answer(asked, self.server.models[0], {"content": episode.turns[-1].text}, finish, usage, **more)
         if self.server.heard is not None:
             self.server.heard.answered(text, episode)
 
@@ -250,10 +243,9 @@ def _task(asked: ChatRequest) -> str:
         raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
     roles = [message["role"] for message in asked.messages]
     if roles != ["user"]:
-        says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}"
-        raise RefusedRequest(
-            400, f"{says}. Expected a message of a user, alone, with all that counts.", field="messages"
-        )
+        says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}."
+        says += " Expected a message of a user, alone, with all that counts."
+        raise RefusedRequest(400, says, field="messages")
     text: str = asked.messages[0]["content"]
     if not text.strip():
         raise RefusedRequest(400, "Expected a message of a user, of text: this one is empty.", field="messages")

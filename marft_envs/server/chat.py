@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from marft_envs.server.door import DoorHandler, RefusedRequest
+from marft_envs.server.door import DoorHandler, FrontDoor, RefusedRequest
 
 PATH = "/v1/chat/completions"
 _PIECE = 16
@@ -121,21 +121,24 @@ def _message(message: Any) -> dict[str, Any]:
     return {**message, "content": "".join(texts)}
 
 
+class ChatServer(FrontDoor):
+    """A server of models."""
+
+    models: Sequence[str]
+    """Names that are listed."""
+
+
 class ChatHandler(DoorHandler):
     """Speaks OpenAI's API: lists models, reads requests, writes answers and errors."""
 
+    server: ChatServer
     most = 64 << 20
     """Bytes of a request."""
-
-    @property
-    def models(self) -> Sequence[str]:
-        """Names that are listed."""
-        raise NotImplementedError
 
     def do_GET(self) -> None:
         """Lists the models, which clients ask for before they talk to one; ``/health`` says that somebody is here."""
         about = {"object": "model", "created": 0, "owned_by": "marft"}
-        made = {f"/v1/models/{name}": {"id": name, **about} for name in self.models}
+        made = {f"/v1/models/{name}": {"id": name, **about} for name in self.server.models}
         known = {"/health": {"status": "ok"}, "/v1/models": {"object": "list", "data": [*made.values()]}, **made}
         if (asked := unquote(self.route)) not in known:
             raise RefusedRequest(404, f"There is no {asked[:100]}. Expected /v1/models, or {PATH} by POST.")
@@ -171,9 +174,8 @@ class ChatHandler(DoorHandler):
         choice = {"index": 0, "logprobs": None, "finish_reason": finish}
         if not asked.body.get("stream"):
             choices = [{**choice, "message": {"role": "assistant", **message}}]
-            return self.send_json(
-                200, {**about, "object": "chat.completion", "choices": choices, "usage": usage, **more}
-            )
+            about |= {"object": "chat.completion", "choices": choices, "usage": usage}
+            return self.send_json(200, {**about, **more})
         counted = (asked.body.get("stream_options") or {}).get("include_usage")
         about |= {"object": "chat.completion.chunk", **({"usage": None} if counted else {})}
         words = message["content"] or ""

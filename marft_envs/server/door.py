@@ -32,7 +32,7 @@ LINES = 256
 HEAD_BYTES = 64 << 10
 PATIENCE_S = 60.0
 """Seconds that a stranger may take to ask, and anybody to go on with what he has begun."""
-_LOOK_S = 0.05
+LOOK_S = 0.05
 """Seconds between looks at who has gone."""
 _LINGER_S, _LINGER_BYTES = 1.0, 8 << 20
 """What is thrown away unread, so that who still sends gets to read why he is refused."""
@@ -245,7 +245,7 @@ class FrontDoor(ThreadingHTTPServer):
 
     def start(self) -> threading.Thread:
         """Serves in a thread of its own."""
-        thread = threading.Thread(target=self.serve_forever, args=(_LOOK_S,), name="marft-server", daemon=True)
+        thread = threading.Thread(target=self.serve_forever, args=(LOOK_S,), name="marft-server", daemon=True)
         thread.start()
         return thread
 
@@ -271,7 +271,7 @@ class FrontDoor(ThreadingHTTPServer):
         with self._moved:
             while len(self._open if self.counts_known else self._strangers) >= self._lines:
                 self._drop(self.grace_s, 1)
-                self._moved.wait(_LOOK_S)
+                self._moved.wait(LOOK_S)
             self._open.add(request)
             self._strangers[request] = time.monotonic()
         super().process_request(request, client_address)

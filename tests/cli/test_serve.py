@@ -89,7 +89,7 @@ def test_the_last_agent_is_streamed(served: TeamServer) -> None:
 
 def test_the_client_of_openai_talks_to_a_team(served: TeamServer) -> None:
     openai = pytest.importorskip("openai", reason="openai is not installed (extra hosted)")
-    served.name = "runs/old"
+    served.models = ("runs/old",)
     with openai.OpenAI(
         base_url=f"http://127.0.0.1:{served.server_address[1]}/v1", api_key="any", max_retries=0
     ) as client:

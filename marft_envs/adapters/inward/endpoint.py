@@ -12,8 +12,8 @@ from typing import Any
 
 from marft_envs.core.types import Written
 from marft_envs.errors import did_you_mean
-from marft_envs.server.chat import ChatHandler, ChatRequest
-from marft_envs.server.door import FrontDoor, RefusedRequest, gone
+from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
+from marft_envs.server.door import RefusedRequest, gone
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class TurnRequest:
         return tuple(sorted({i for message in self.written for i in message.quotes}))
 
 
-class Loopback(FrontDoor):
+class Loopback(ChatServer):
     """Listens on a free port of 127.0.0.1, to one program at a time.
 
     Args:
@@ -53,7 +53,7 @@ class Loopback(FrontDoor):
 
     def __init__(self, agents: Sequence[str]) -> None:
         super().__init__(_Handler, key="")
-        self.agents = tuple(agents)
+        self.models = tuple(agents)
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
         self._tell: Callable[[TurnRequest | RefusedRequest], None] = lambda event: None
         self._asked: list[TurnRequest] = []
@@ -93,17 +93,16 @@ class Loopback(FrontDoor):
             RefusedRequest: It is no turn, the episode is over, or the reply is not what was asked for.
         """
         user, model = (asked.body.get(name) or "" for name in ("user", "model"))
-        agent = user if user in self.agents else model
+        agent = user if user in self.models else model
         body = asked.raw.decode(errors="replace")
         turn = TurnRequest(agent, asked.messages, asked.tools, body, line)
         turn.choice, turn.parallel = asked.choice, asked.body.get("parallel_tool_calls") is not False
         with self._lock:
             if not self.has_key(header):
                 raise RefusedRequest(401, f"The episode is over. Expected {_Handler.key_expected}.")
-            if agent not in self.agents:
+            if agent not in self.models:
                 says = f"There is no agent '{agent}' in the team; expected as model one of them."
-                unknown = RefusedRequest(404, f"{says} {did_you_mean(agent, self.agents)}")
-                self._tell(unknown)
+                self._tell(unknown := RefusedRequest(404, f"{says} {did_you_mean(agent, self.models)}"))
                 raise unknown
             again = next((old for old in self._asked if old.body == body and gone(old.line)), None)
             if again is not None:
@@ -132,10 +131,6 @@ class _Handler(ChatHandler):
     server: Loopback
     for_browsers = False
     key_expected = "this episode's: the OPENAI_API_KEY that the program was given"
-
-    @property
-    def models(self) -> Sequence[str]:
-        return self.server.agents
 
     def check_head(self) -> None:
         super().check_head()
