@@ -32,6 +32,7 @@ from marft_envs.core.teams import Team
 from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError, absent
+from marft_envs.families.tables import read
 from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
 
 if TYPE_CHECKING:
@@ -61,55 +62,9 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
-for _team, _summary in {
-    "solo": "one agent solves a math problem",
-    "dual": "reasoner, then actor: the paper's two-agent math team",
-    "trio": "planner, reasoner, actor",
-    "quartet": "planner, reasoner, critic, actor",
-    "octet": "a planner, four solvers, two critics and a judge",
-    "debate": "three solvers in parallel, then a judge",
-    "router": "an orchestrator's words pick one of four specialists",
-}.items():
-    register(f"math-{_team}-v0", "marft_envs.families.math:make", {"team_name": _team}, _summary)
-for _team, _summary in {
-    "solo": "one agent writes a program, which runs in a sandbox",
-    "dual": "planner, then coder",
-    "reflect": "coder and reflector, until all public tests pass: up to 3 rounds",
-    "retry": "the reflecting team's control: one coder who reads the feedback himself",
-    "trio": "planner, coder, reviewer: the reviewer's program counts",
-    "tester": "coder and tester in parallel, then the coder mends",
-}.items():
-    register(f"code-{_team}-v0", "marft_envs.families.code:make", {"team_name": _team}, _summary)
-for _team, _summary in {
-    "solo": "one agent with all tools",
-    "dual": "planner, then an executor that calls tools until it is done",
-    "trio": "planner, executor, and a verifier that can hand back",
-    "router": "a router's words name the specialist that acts next",
-    "supervisor": "whoever holds control hands it over by a tool",
-    "debate": "two proposers in parallel, then an executor",
-    "dual_control": "an agent and a user-agent with tools of their own on one state",
-    "service": "a planner and an agent serve a user, who has tools of its own and is not trained",
-    "screened": "an actor who never reads results, and a reader without tools who says one value of them",
-    "desks": "two desks with records and tools of their own, who hear each other's words alone",
-}.items():
-    register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team}, _summary)
-for _team, _summary in {
-    "solo": "one agent reads a document, as far as its window goes",
-    "memory": "one agent reads page by page and keeps a note",
-    "chain": "readers, each of a part, who hand on a note",
-    "map": "readers side by side, then one who joins their notes",
-    "tree": "readers side by side, then joiners layer by layer, a few notes each",
-    "recall": "a writer keeps a note session by session, and is asked only afterwards, by way of an answerer",
-    "boss": "a boss's words spawn readers and name their pages; later it answers",
-}.items():
-    register(f"docs-{_team}-v0", "marft_envs.families.docs:make", {"team_name": _team}, _summary)
-for _team, _summary in {
-    "solo": "one agent searches, round by round, and answers",
-    "chain": "searcher and reader in turn, then an answerer",
-    "planner": "a planner's words send out searchers side by side; a checker answers, or asks for more",
-    "router": "a router's words name who acts next: searcher, reader or answerer",
-}.items():
-    register(f"rag-{_team}-v0", "marft_envs.families.rag:make", {"team_name": _team}, _summary)
+for _family, _teams in read("marft_envs.families", "ids").items():
+    for _team, _summary in _teams.items():
+        register(f"{_family}-{_team}-v0", f"marft_envs.families.{_family}:make", {"team_name": _team}, _summary)
 for _team, _summary in {
     "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
     "messenger": "the same, but the reader passes the letter on: a quarantine in name only",

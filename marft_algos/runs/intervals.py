@@ -23,7 +23,7 @@ class Interval:
     n: int
     infra: int | None = None
     """Episodes beside these n that outages took; None where that is not known."""
-    alike: int = 0
+    agreeing_seeds: int = 0
     """Seeds whose outcomes are all the same, so that the bounds are over problems alone; 0: they differ."""
 
     def __str__(self) -> str:
@@ -36,8 +36,8 @@ class Interval:
 
     @property
     def seeds(self) -> str:
-        """Says, where all seeds are alike, in what share of seeds that may be so: Clopper and Pearson's, n of n."""
-        n = self.alike
+        """Says, where all seeds agree, in what share of seeds that may be so: Clopper and Pearson's, n of n."""
+        n = self.agreeing_seeds
         return f" over problems; {n} of {n} seeds [{0.025 ** (1 / n):.3f}, 1.000]" if n else ""
 
 

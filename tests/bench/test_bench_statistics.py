@@ -85,7 +85,9 @@ def test_too_few_seeds_have_no_interval_but_a_mean() -> None:
 def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
     found = st.estimate([np.ones((5, 500))])
     assert (found.mean, found.high) == (1.0, 1.0) and found.low == pytest.approx(wilson(500, 500).low)
-    assert st.estimate([np.zeros((5, 500))]) == Interval(0.0, 0.0, pytest.approx(wilson(0, 500).high), 5, alike=5)
+    assert st.estimate([np.zeros((5, 500))]) == Interval(
+        0.0, 0.0, pytest.approx(wilson(0, 500).high), 5, agreeing_seeds=5
+    )
     same = st.estimate([np.zeros((5, 500))], difference=True)
     assert same.low == -same.high < 0
 

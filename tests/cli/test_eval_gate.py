@@ -79,7 +79,7 @@ def test_cohorts_are_a_column_and_one_task_has_no_interval(capsys: pytest.Captur
     evaluate("b", lambda i: i < 11)
     code, found = compared(capsys, "--cohort", "customer", "--fail-if-worse", "10")
     alone = next(c for c in found["changes"] if c["cohort"] == "customer zoo")
-    assert alone["difference"] == {"mean": -1.0, "low": None, "high": None, "n": 1, "infra": None}
+    assert alone["difference"] == {"mean": -1.0, "low": None, "high": None, "n": 1, "infra": None, "agreeing_seeds": 0}
     assert code == 0 and not alone["verdict"], "a cohort of one is shown, and fails nothing"
     assert compared(capsys, "--cohort", "customer", "--gate", "accuracy=-0.05")[0] == 3, "the whole does"
     assert main(["eval", "--compare", "a", "b", "--cohort", "customer"]) == 0

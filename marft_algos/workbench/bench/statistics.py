@@ -111,9 +111,9 @@ def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs, *
         difference: The outcomes are differences. Data cannot tell: those of two algorithms may all be 0 or more.
 
     Returns:
-        ``n`` is the number of runs, ``alike`` that of seeds if no outcome differs between them. Bounds lie in [0, 1]
-        for shares and in [-1, 1] for their differences. They are nan if an environment has fewer than ``MIN_SEEDS``
-        seeds: no interval can be given.
+        ``n`` is the number of runs, ``agreeing_seeds`` that of seeds if no outcome differs between them. Bounds lie in
+        [0, 1] for shares and in [-1, 1] for their differences. They are nan if an environment has fewer than
+        ``MIN_SEEDS`` seeds: no interval can be given.
 
     Raises:
         ConfigError: No array, or one that is empty.
@@ -128,17 +128,17 @@ def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs, *
     parts = [spread(p) for p in per_env]
     variance = sum(part.variance for part in parts) / len(per_env) ** 2
     least, most = _range(per_env, difference)
-    alike = min(map(len, per_env)) if all((p == p[0]).all() for p in per_env) else 0
+    agreeing = min(map(len, per_env)) if all((p == p[0]).all() for p in per_env) else 0
     if variance == 0:  # everything solved, or no outcome differs: bounds the share of exceptions
         rest = wilson(0, min(p.shape[1] for p in per_env)).high
-        return Interval(value, max(value - rest, least), min(value + rest, most), len(runs), alike=alike)
+        return Interval(value, max(value - rest, least), min(value + rest, most), len(runs), agreeing_seeds=agreeing)
     df = sum(p.variance for p in parts) ** 2 / sum(p.variance**2 / p.df for p in parts if p.variance)
     resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(per_env)], axis=1)
     around = statistic(resampled, weights)
     wide = float(mean_of_runs(resampled, weights).std())
     stretch = student_quantile(0.975, round(df, 1)) * math.sqrt(variance) / (Z95 * wide)
     low, high = (value + stretch * float(q - around.mean()) for q in np.quantile(around, [0.025, 0.975]))
-    return Interval(value, max(low, least), min(high, most), len(runs), alike=alike)
+    return Interval(value, max(low, least), min(high, most), len(runs), agreeing_seeds=agreeing)
 
 
 def enough(per_env: Sequence[Outcomes]) -> bool:
@@ -172,7 +172,7 @@ def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes])
     """Estimates P(a run of ``new`` scores above a run of ``old``), ties half, averaged over environments.
 
     The interval is the percentiles of the two-level bootstrap, problems drawn jointly for both algorithms. Seeds are
-    ``alike`` where no resample differs from another.
+    ``agreeing_seeds`` where no resample differs from another.
     """
     value = float(np.mean([_above(a.mean(1)[None], b.mean(1)[None])[0] for a, b in zip(new, old, strict=True)]))
     n = sum(len(p) for p in new)
@@ -185,7 +185,7 @@ def probability_of_improvement(new: Sequence[Outcomes], old: Sequence[Outcomes])
         x, y = (np.take_along_axis(shares @ p.T, rows, axis=1) for p, rows in ((a, chosen), (b, others)))
         both.append(_above(x, y))
     low, high = np.quantile(np.mean(both, axis=0), [0.025, 0.975])
-    return Interval(value, float(low), float(high), n, alike=int(low == high) * min(map(len, (*new, *old))))
+    return Interval(value, float(low), float(high), n, agreeing_seeds=int(low == high) * min(map(len, (*new, *old))))
 
 
 def _above(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.float64]:
