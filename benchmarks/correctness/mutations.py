@@ -144,8 +144,8 @@ MUTATIONS = [
     Mutation(
         "... a frozen agent's does not",
         "marft_algos/models/weights.py",
-        "name not in frozen, peft, _adapter(name), modules, merge",
-        "name not in frozen, peft, _adapter(names[0]), modules, merge",
+        "tensors, trained, peft, own, modules, merge",
+        "tensors, trained, peft, _adapter(names[0]), modules, merge",
         "algorithms/test_defects.py::test_an_update_reaches_the_sampler_of_the_trained_agent_only",
     ),
     Mutation(
