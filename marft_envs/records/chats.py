@@ -61,8 +61,8 @@ class Unread:
     def lines(self) -> list[str]:
         """Says all of it, a line a reason, numbers first."""
         counted = [f"{n} {what}" for what, (where, n) in self._found.items() if not where]
-        placed = {what: f"{where}, and {n - 1} more" if n > 1 else where for what, (where, n) in self._found.items()}
-        return counted + [f"{where}: {what}" for what, where in placed.items() if where]
+        placed = [(f"{where}, and {n - 1} more" if n > 1 else where, what) for what, (where, n) in self._found.items()]
+        return counted + [f"{where}: {what}" for where, what in placed if self._found[what][0]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def usage(table: Mapping[str, Any]) -> tuple[int, int, float | None]:
         values = (value for key, value in table.items() if value is not None and re.fullmatch(pattern, key, re.I))
         read.append(number := next(map(float, values), None))
         if number is not None and not 0 <= number < 1e15:
-            raise UnreadableError(f"tokens or a cost of '{number}'")
+            raise UnreadableError(f"tokens or a cost of '{number:g}'")
     return int(read[0] or 0), int(read[1] or 0), read[2]
 
 

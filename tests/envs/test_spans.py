@@ -162,6 +162,7 @@ def test_each_span_of_a_model_is_one_turn(objects: list[Any], unread: str, tmp_p
 def test_what_has_no_words_is_named(objects: list[Any], turns: int, unread: str, tmp_path: Path) -> None:
     said, why = found(tmp_path, *objects)
     assert (len(said), unread in why, bool(unread)) == (turns, True, bool(why)), why
+    assert "; " not in why, "a reason is said once"
 
 
 def test_turns_are_in_the_order_of_time(tmp_path: Path) -> None:
