@@ -14,7 +14,7 @@ from typing import Any
 
 from marft_envs.records.chats import Unread, UnreadableError, first
 
-Event = tuple[str, Mapping[str, Any]]
+Event = tuple[str, dict[str, Any]]
 """Name and attributes."""
 _BATCHES = (
     ("resourceSpans resource_spans", "scopeSpans scope_spans instrumentationLibrarySpans", "spans"),
