@@ -19,7 +19,7 @@ from marft_envs import Chain, FlexEnv, Outcome
 from marft_envs.core.faults import fault_of
 from marft_envs.core.vector import VectorEnv
 from marft_envs.core.wrappers import RecordEpisodes
-from marft_envs.errors import ConfigError, WorkerError
+from marft_envs.errors import ConfigError, DataError, WorkerError
 from marft_envs.families.tools import make, oracle, patterns
 from marft_envs.families.tools.dialects import written
 from marft_envs.records import trajectory
@@ -209,17 +209,18 @@ def test_records_keep_the_fault_and_replay(error: Exception, tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize(
-    ("stop_reason", "fault"),
-    [("task", ""), ("error: RuntimeError: x", "engine"), ("world_crashed", "world"), ("world_hung", "world")],
-)
-def test_records_from_before_there_was_the_field_are_read_as_they_were_meant(stop_reason: str, fault: str) -> None:
+@pytest.mark.parametrize(("stop_reason", "field"), [("error: RuntimeError: x", "fault"), ("task", "asked")])
+def test_a_record_that_does_not_say_whose_fault_it_was_or_what_was_asked_for_is_refused(
+    stop_reason: str, field: str
+) -> None:
+    """Its default would make a score of an outage, or say that nothing was asked for."""
     env = flex(1)
     env.reset(seed=0)
     env.step("x")
-    data = trajectory.to_dict(env.episode)
-    del data["fault"]
-    assert trajectory.from_dict({**data, "stop_reason": stop_reason}).fault == fault
+    data = {**trajectory.to_dict(env.episode), "stop_reason": stop_reason}
+    del (data if field == "fault" else data["rounds"][0])[field]
+    with pytest.raises(DataError, match=rf"No episode record: .*{field} is missing"):
+        trajectory.from_dict(data)
 
 
 # Tools --------------------------------------------------------------------------------------------------
