@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from itertools import islice, pairwise, product
 
 from marft_envs.families.math.evaluation import ABSOLUTE, ExpressionWalk, Undefined, Value, evaluate
@@ -69,6 +70,7 @@ def _factors(node: Node) -> Iterator[Node]:
             yield from _factors(child)
 
 
+@lru_cache(maxsize=4096)
 def coordinate(name: str, k: int, sizes: int = 1) -> Fraction:
     """The ``k``-th number for a variable, of one of so many sizes: about 1, 10, 100."""
     mixed = zlib.crc32(f"{k}:{name}".encode("utf-8", "surrogatepass"))

@@ -123,12 +123,10 @@ def _signed(radicands: Iterable[Node]) -> frozenset[str]:
     rooted = set[str]()
     for inside in radicands:
         point, *others = ({name: coordinate(name, k, 2) for name in variables(inside)} for k in range(SIGN_POINTS))
-        if not any(
-            value is not None and real(value) and complex(value).real < 0 for value in map(partial(at, inside), others)
-        ):
-            continue
-        mirrored = (name for name in point if _same_at((inside, inside), point, {**point, name: -point[name]}))
-        rooted |= variables(inside) - set(mirrored)
+        reals = (value for value in map(partial(at, inside), others) if value is not None and real(value))
+        if any(complex(value).real < 0 for value in reals):
+            mirrored = (name for name in point if _same_at((inside, inside), point, {**point, name: -point[name]}))
+            rooted |= variables(inside) - set(mirrored)
     return frozenset(rooted)
 
 
