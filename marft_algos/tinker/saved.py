@@ -21,12 +21,12 @@ from torch import Tensor
 
 from marft_algos.engines.http import NONSENSE, ServerDown, ServerRefused
 from marft_algos.models import finite
+from marft_algos.models.saved import SETTINGS, WEIGHTS
 from marft_algos.tinker.client import ADAPTER_BYTES, V1, Model, TinkerError, TinkerServer
 from marft_algos.tinker.dialect import Dialect
 from marft_envs.errors import ConfigError
 
 FILE = "tinker.json"
-_ADAPTER, _SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 _BROKEN = (*NONSENSE, tarfile.TarError, zlib.error, EOFError, OSError, OverflowError, RecursionError, SafetensorError)
 """What reading a damaged archive raises."""
 _RATIO, _ROOM, _MEMBERS = 16, 32 << 20, 1000
@@ -54,8 +54,8 @@ def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path
         # Some servers leave this out, and peft would then load two kinds of layers and drop the rest without a word.
         layers = sorted({key.split(".lora_")[0].rpartition(".")[2] for key in tensors})
         settings["target_modules"] = settings.get("target_modules") or layers
-        (folder / _ADAPTER).write_bytes(adapter)
-        (folder / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        (folder / WEIGHTS).write_bytes(adapter)
+        (folder / SETTINGS).write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     (folder / FILE).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return folder
 
@@ -125,7 +125,7 @@ def _adapter(archive: bytes) -> tuple[bytes, dict[str, Tensor], dict[str, Any]]:
         with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
             members = [m for m in itertools.islice(tar, _MEMBERS) if m.isreg() and not m.issparse()]
             found = {m.name.rpartition("/")[2]: cast(IO[bytes], tar.extractfile(m)) for m in members}
-            adapter, told = found[_ADAPTER].read(), found[_SETTINGS].read()
+            adapter, told = found[WEIGHTS].read(), found[SETTINGS].read()
         tensors, settings = tensors_of(adapter), json.loads(told)
         if not tensors or not isinstance(settings, dict):
             raise ValueError("no adapter in it")

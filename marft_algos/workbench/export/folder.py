@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from marft_algos.models import finite
 from marft_algos.models.loading import read
+from marft_algos.models.saved import SETTINGS, WEIGHTS
 from marft_algos.runs.disk import copy, replacing
 from marft_algos.terminal import say
 from marft_algos.workbench.export import bases, card, gguf, team
@@ -24,7 +25,6 @@ from marft_envs.errors import ConfigError
 
 MARK = "export.json"
 """In an export; a folder that holds it may be written anew."""
-_ADAPTER = ("adapter_model.safetensors", "adapter_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +128,8 @@ def _policy(wanted: Wanted, out: Path, policy: str, base: ExportBase) -> list[st
     if wanted.whole:
         copy(source, out / policy)
     else:
-        weights, settings = _ADAPTER
-        shutil.copyfile(source / weights, out / policy / weights)
-        bases.name_base(source / settings, out / policy / settings, part.reference, inference_mode=True)
+        shutil.copyfile(source / WEIGHTS, out / policy / WEIGHTS)
+        bases.name_base(source / SETTINGS, out / policy / SETTINGS, part.reference, inference_mode=True)
     _finish(wanted, part, out / policy)
     folders, model = [policy], out / policy
     if wanted.merged and not wanted.whole:
