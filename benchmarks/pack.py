@@ -15,8 +15,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.packed import MEMORY, pack
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.packed import MEMORY, pack
 
 __all__ = ["MEMORY", "RESULTS", "pack"]
 

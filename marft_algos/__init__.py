@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig as TrainConfig
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
+    from marft_algos.evaluation.api import EvaluationResult as EvaluationResult
+    from marft_algos.evaluation.api import evaluate as evaluate
     from marft_algos.learner.learner import Learner as Learner
     from marft_algos.models.chat import Renderer as Renderer
     from marft_algos.rollout.collector import Collector as Collector
@@ -35,14 +37,12 @@ if TYPE_CHECKING:
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
     from marft_algos.training.trainer import Trainer as Trainer
-    from marft_algos.workbench.api import EvaluationResult as EvaluationResult
-    from marft_algos.workbench.api import evaluate as evaluate
 
 _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
-    "EvaluationResult": "workbench.api",
+    "EvaluationResult": "evaluation.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
     "Parts": "training.parts",
@@ -54,7 +54,7 @@ _LAZY = {
     "UpdateConfig": "algorithms.base",
     "build": "training.parts",
     "check_engine": "engines.conformance",
-    "evaluate": "workbench.api",
+    "evaluate": "evaluation.api",
     "register": "algorithms.base",
     "train": "training.api",
 }

@@ -32,8 +32,8 @@ from marft_envs.core.teams import Team
 from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError, absent
-from marft_envs.families.tables import read
 from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
+from marft_envs.tables import read
 
 if TYPE_CHECKING:
     from marft_envs.families.tools import ToolTask as ToolTask

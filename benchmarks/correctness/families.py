@@ -20,8 +20,8 @@ from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from marft_algos.models.probing import NAME, TOOL, Render, common, read_back
+from marft_envs.call_formats import Dialect
 from marft_envs.errors import ConfigError
-from marft_envs.families.tools.dialects import Dialect
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/dialects.md"

@@ -29,7 +29,8 @@ FLOORS = (
     ("rollout",),
     ("training",),
     ("cluster",),
-    ("workbench",),
+    ("evaluation",),
+    ("extras",),
     ("cli",),
     ("__main__",),
 )

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.runs import table
+from marft_algos.extras.bench import statistics
 from marft_algos.runs.intervals import Interval, paired, wilson
-from marft_algos.workbench.bench import statistics
 
 PROBLEMS = 500
 SPREADS = {5: (0.0, 1.0, 2.0, 4.0), 3: (0.0, 1.4, 2.9)}

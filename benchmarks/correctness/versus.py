@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.runs import table
+from marft_algos.extras.bench.versus import verdict
 from marft_algos.runs.intervals import wilson
-from marft_algos.workbench.bench.versus import verdict
 
 MARGIN = 0.05
 

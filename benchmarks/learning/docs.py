@@ -25,11 +25,11 @@ import numpy as np
 
 from benchmarks.runs import table
 from marft_algos.credit.formulas import spearman
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.statistics import enough, estimate
+from marft_algos.extras.bench.tables import complete
 from marft_algos.runs import intervals, plots
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.statistics import enough, estimate
-from marft_algos.workbench.bench.tables import complete
 
 Row = Mapping[str, Any]
 TEAM = "chain"

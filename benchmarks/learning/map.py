@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import points, table
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.statistics import Outcomes, enough, estimate
+from marft_algos.extras.bench.tables import alike, complete
 from marft_algos.runs import plots
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.statistics import Outcomes, enough, estimate
-from marft_algos.workbench.bench.tables import alike, complete
 from marft_envs.errors import ConfigError
 
 Row = Mapping[str, Any]

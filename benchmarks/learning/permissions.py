@@ -26,11 +26,11 @@ from typing import Any
 
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, table
+from marft_algos.evaluation.held_out import HeldOut
 from marft_algos.runs import intervals, paths
 from marft_algos.types import Trajectory
-from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs import Episode, FlexEnv
-from marft_envs.families.tools import ToolCall
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools.depot.injections import demanded
 from marft_envs.families.tools.depot.letters import Letters
 

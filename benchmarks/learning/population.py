@@ -26,8 +26,8 @@ from benchmarks import shapes
 from benchmarks.pack import MEMORY
 from benchmarks.runs import peak_memory, table
 from marft_algos.config.values import dumps
-from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.folder import BenchFolder
 
 SHAPE = shapes.tiny(512, 8)
 SHORT = {

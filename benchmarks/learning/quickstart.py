@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import Done, Job, points, run_all, table
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.statistics import estimate
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
-from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.statistics import estimate
 from marft_envs.errors import ConfigError
 
 RESULTS = Path(__file__).parents[1] / "results" / "quickstart.json"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.runs import table
-from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 

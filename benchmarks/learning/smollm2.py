@@ -39,13 +39,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.statistics import estimate
+from marft_algos.extras.bench.tables import complete
 from marft_algos.models.arithmetic import check_bf16
 from marft_algos.runs import folder as runs
 from marft_algos.runs import kinds
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
-from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.statistics import estimate
-from marft_algos.workbench.bench.tables import complete
 from marft_envs.errors import ConfigError, did_you_mean
 
 RESULTS = Path(__file__).parents[1] / "results" / "smollm2"

@@ -25,7 +25,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from benchmarks.runs import Done, Job, run_all, table
-from marft_algos.workbench.bench.statistics import student_quantile
+from marft_algos.extras.bench.statistics import student_quantile
 
 ENVS: Mapping[str, tuple[str, ...]] = {
     "math": ("--env", "math-dual-v0", "--iterations", "30"),

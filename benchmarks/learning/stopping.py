@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.runs import points, table
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.statistics import Outcomes, enough, estimate
-from marft_algos.workbench.bench.tables import complete
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.statistics import Outcomes, enough, estimate
+from marft_algos.extras.bench.tables import complete
 
 RELIABILITY, LONGEST = 0.8, 8
 

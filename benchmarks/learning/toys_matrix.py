@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.learning.ladder import CEILING, share
 from benchmarks.runs import table
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench.folder import BenchFolder
 
 ENOUGH, OF = 4, 5
 EXCEPTIONS: Mapping[tuple[str, str], str] = {

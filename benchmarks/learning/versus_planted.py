@@ -24,11 +24,11 @@ from typing import Any
 
 from benchmarks.pack import RESULTS
 from benchmarks.runs import table
+from marft_algos.extras.bench.versus import report, run
+from marft_algos.extras.bench.versus.trial import Trial
 from marft_algos.jsonl import drop_cut_line
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.intervals import wilson
-from marft_algos.workbench.bench.versus import report, run
-from marft_algos.workbench.bench.versus.trial import Trial
 
 ENV = "examples.planted:planted-v0"
 SETTINGS: Mapping[str, Any] = {

@@ -15,10 +15,10 @@ import argparse
 from pathlib import Path
 
 from benchmarks.runs import table
-from marft_algos.workbench.bench import sweep, tables
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.versus import verdict
-from marft_algos.workbench.bench.versus.trial import SINGLE_AGENTS
+from marft_algos.extras.bench import sweep, tables
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.versus import verdict
+from marft_algos.extras.bench.versus.trial import SINGLE_AGENTS
 from marft_envs.errors import ConfigError
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.runs import table
-from marft_algos.workbench.bench.statistics import student_quantile
+from marft_algos.extras.bench.statistics import student_quantile
 from marft_envs.errors import ConfigError
 
 HERE = Path(__file__).resolve().parents[2]

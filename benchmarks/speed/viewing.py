@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from marft_algos.workbench.view.index import EpisodeIndex, Filter, Page
+from marft_algos.extras.view.index import EpisodeIndex, Filter, Page
 
 SAID = "the sum of the first two is 16, and 16 times 9 is 144, so the answer is \\boxed{144}. "
 

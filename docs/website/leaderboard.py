@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from marft_algos.workbench.bench import leaderboard, packed, tables
-from marft_algos.workbench.bench.leaderboard import BoardEntry
-from marft_algos.workbench.bench.statistics import estimate
+from marft_algos.extras.bench import leaderboard, packed, tables
+from marft_algos.extras.bench.leaderboard import BoardEntry
+from marft_algos.extras.bench.statistics import estimate
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results"
 ABOUT = """\

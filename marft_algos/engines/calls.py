@@ -10,8 +10,8 @@ from types import SimpleNamespace as Part
 from typing import Any
 
 from marft_algos.types import GenerationRequest
-from marft_envs.families.tools import ToolCall
-from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, dialect, parse
+from marft_envs.call_formats import DEFAULT, DIALECTS, Dialect, dialect, parse
+from marft_envs.call_formats.call import ToolCall
 
 Message = dict[str, Any]
 _RESULTS = re.compile(r"\[feedback(?:, round \d+)?\]\n")

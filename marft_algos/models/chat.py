@@ -17,8 +17,8 @@ from jinja2 import TemplateError
 
 from marft_algos.models import DATE, clock, markers
 from marft_algos.models.probing import dialect_of
+from marft_envs.call_formats import MARKS, Dialect
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families.tools.dialects import MARKS, Dialect
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""

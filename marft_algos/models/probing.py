@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product, takewhile
 from typing import Any
 
+from marft_envs.call_formats import Dialect, find
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError
-from marft_envs.families.tools import ToolCall
-from marft_envs.families.tools.dialects import Dialect, find
 
 Render = Callable[..., str | None]
 """(messages, **options) -> text; None where the template refuses them."""

@@ -14,10 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from marft_envs.call_formats import written
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.types import AgentSpec, Episode, LayerRecord, TurnRecord
 from marft_envs.errors import DataError
-from marft_envs.families.tools.dialects import written
-from marft_envs.families.tools.types import ToolCall
 from marft_envs.problems import rows
 from marft_envs.records.secrets import masked as masked
 

@@ -68,7 +68,7 @@ def reply(turn: TurnRecord) -> list[dict[str, Any]]:
     called = calls(turn)
     if not called:
         return [text(turn.text)]
-    from marft_envs.families.tools.dialects import parse
+    from marft_envs.call_formats import parse
 
     spoken = parse(turn.text, "any").words
     return [
@@ -98,8 +98,8 @@ def calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
     """Returns name, arguments as JSON and the line of the result of each call that was carried out or refused."""
     if not turn.result:
         return []
-    from marft_envs.families.tools.dialects import parse
-    from marft_envs.families.tools.dialects.tags import unwrapped_result
+    from marft_envs.call_formats import parse
+    from marft_envs.call_formats.tags import unwrapped_result
     from marft_envs.families.tools.session import one_line
 
     calls, lines = parse(turn.text, "any").calls, [unwrapped_result(line) for line in turn.result.split("\n")]

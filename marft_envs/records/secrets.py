@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from marft_envs.families import tables
+from marft_envs import tables
 
 MASK = "***"
 _RULES = tables.read("marft_envs.records", "secrets")

@@ -29,17 +29,17 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import Counterfactual, Local, Priced, Shapley
 from marft_algos.credit.replayed import LeaveOneOut
 from marft_algos.engines.server import ServerSettings
+from marft_algos.evaluation.options import EvalArguments
+from marft_algos.extras.bench import grid
+from marft_algos.extras.bench.commands import RunArguments
+from marft_algos.extras.bench.versus.commands import VersusArguments
+from marft_algos.extras.bench.versus.trial import Trial
+from marft_algos.extras.play import PlayArguments
+from marft_algos.extras.serve import ServeArguments
+from marft_algos.extras.view.commands import ViewArguments
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.saved import LoraSettings
 from marft_algos.types import SamplingParams
-from marft_algos.workbench.bench import grid
-from marft_algos.workbench.bench.commands import RunArguments
-from marft_algos.workbench.bench.versus.commands import VersusArguments
-from marft_algos.workbench.bench.versus.trial import Trial
-from marft_algos.workbench.evaluation.options import EvalArguments
-from marft_algos.workbench.play import PlayArguments
-from marft_algos.workbench.serve import ServeArguments
-from marft_algos.workbench.view.commands import ViewArguments
 from marft_envs.errors import ConfigError
 
 OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]

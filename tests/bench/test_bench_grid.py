@@ -12,9 +12,9 @@ import pytest
 
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import settings as configs
-from marft_algos.workbench.bench import cells, grid, sweep
-from marft_algos.workbench.bench.cells import Cell
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench import cells, grid, sweep
+from marft_algos.extras.bench.cells import Cell
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "examples" / "configs"

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import pack
+from marft_algos.extras.bench import run
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.bench import run
-from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow  # real processes, killed and started again

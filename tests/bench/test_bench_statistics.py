@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from benchmarks.correctness.statistics import simulate
+from marft_algos.extras.bench import statistics as st
+from marft_algos.extras.bench import tables
 from marft_algos.runs import intervals
 from marft_algos.runs.intervals import Interval, wilson
-from marft_algos.workbench.bench import statistics as st
-from marft_algos.workbench.bench import tables
 from marft_envs.errors import ConfigError
 
 

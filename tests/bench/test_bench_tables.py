@@ -16,9 +16,9 @@ import pytest
 from benchmarks.learning import population, sampled, toys_matrix
 from helpers import preloaded
 from marft_algos.cli import main
+from marft_algos.extras.bench import figures, page, tables
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.runs import plots
-from marft_algos.workbench.bench import figures, page, tables
-from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]

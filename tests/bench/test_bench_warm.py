@@ -7,9 +7,9 @@ from typing import Any
 
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
+from marft_algos.extras.bench import worker
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.bench import worker
-from marft_algos.workbench.bench.folder import BenchFolder
 
 QUICK = {
     "preset": "toy", "env": "relay-v0", "warm_start": 10, "iterations": 0, "episodes_per_iteration": 64, "eval_every": 0,

@@ -13,9 +13,9 @@ import marft_envs
 from helpers.runs import settings
 from helpers.teams import episode, say
 from helpers.tiny import save_tiny
+from marft_algos.extras.bench import grid, sweep, worker
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.types import Trajectory
-from marft_algos.workbench.bench import grid, sweep, worker
-from marft_algos.workbench.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ import pytest
 
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
-from marft_algos.workbench.bench import leaderboard, packed
-from marft_algos.workbench.bench.cells import Cell
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench import leaderboard, packed
+from marft_algos.extras.bench.cells import Cell
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_envs.errors import ConfigError, DataError
 
 PROBLEMS = 60

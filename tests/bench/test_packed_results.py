@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from marft_algos.config import settings as configs
-from marft_algos.workbench.bench import leaderboard, statistics
-from marft_algos.workbench.bench.cells import Cell
+from marft_algos.extras.bench import leaderboard, statistics
+from marft_algos.extras.bench.cells import Cell
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.tar.xz"))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.learning import smollm2
-from marft_algos.workbench.bench import tables
-from marft_algos.workbench.bench.statistics import estimate
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.statistics import estimate
 from marft_envs.errors import ConfigError
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from marft_algos.cli.app import main
-from marft_algos.workbench.bench.cells import Cell, expand
-from marft_algos.workbench.bench.folder import BenchFolder
-from marft_algos.workbench.bench.grid import Grid
-from marft_algos.workbench.bench.versus import grids, report, run
-from marft_algos.workbench.bench.versus.grids import Choice
-from marft_algos.workbench.bench.versus.run import Cost
-from marft_algos.workbench.bench.versus.trial import Trial
+from marft_algos.extras.bench.cells import Cell, expand
+from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.grid import Grid
+from marft_algos.extras.bench.versus import grids, report, run
+from marft_algos.extras.bench.versus.grids import Choice
+from marft_algos.extras.bench.versus.run import Cost
+from marft_algos.extras.bench.versus.trial import Trial
 from marft_envs.errors import ConfigError
 
 TOY: Mapping[str, Any] = {"preset": "toy", "eval_episodes": 8}

@@ -11,7 +11,7 @@ import marft_envs
 from benchmarks.learning.versus_planted import CASES, ENV
 from examples.planted import FIRST, KINDS, SECOND, Dear
 from helpers.toys import play
-from marft_algos.workbench.bench.versus import run
+from marft_algos.extras.bench.versus import run
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import UnsolvedError
 from marft_envs.families.toy.base import ToyTask

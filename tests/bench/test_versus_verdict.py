@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks.correctness.versus import Truth, choose_then_compare, share
+from marft_algos.extras.bench.versus import verdict
 from marft_algos.runs.intervals import Interval
-from marft_algos.workbench.bench.versus import verdict
 
 MARGIN = 0.05
 

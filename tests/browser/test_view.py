@@ -11,8 +11,8 @@ import pytest
 
 from browser import driver
 from helpers.viewed import HOSTILE, episode, metrics, write_bench, write_lines, write_run
-from marft_algos.workbench.view.server import ViewServer
-from marft_algos.workbench.view.sources import open_sources
+from marft_algos.extras.view.server import ViewServer
+from marft_algos.extras.view.sources import open_sources
 
 
 @pytest.fixture(scope="module")

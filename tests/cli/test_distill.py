@@ -8,7 +8,7 @@ import pytest
 
 import marft_envs
 from marft_algos.cli import main
-from marft_algos.workbench.distill import into_single
+from marft_algos.extras.distill import into_single
 from marft_envs import ConfigError
 from marft_envs.records import experts, trajectory
 

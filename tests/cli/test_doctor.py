@@ -11,8 +11,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from marft_algos.cli import main
-from marft_algos.workbench import doctor
-from marft_algos.workbench.doctor import Finding
+from marft_algos.extras import doctor
+from marft_algos.extras.doctor import Finding
 
 
 def named(findings: list[Finding]) -> dict[str, Finding]:

@@ -28,8 +28,8 @@ from helpers.flex import flex
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
+from marft_algos.evaluation import resumable
 from marft_algos.rollout.panel import Panel
-from marft_algos.workbench.evaluation import resumable
 from marft_envs.core.types import Example
 from marft_envs.errors import ConfigError
 from marft_envs.families.code import pass_at_k

@@ -18,12 +18,12 @@ import pytest
 import marft_envs
 from examples import engineer
 from marft_algos.cli import main
+from marft_algos.extras import shadow
+from marft_algos.extras.play import PlayArguments, team_of
+from marft_algos.extras.serve import WAITING, ServedTeam, TeamServer, _key, _team
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, StopReason
-from marft_algos.workbench import shadow
-from marft_algos.workbench.play import PlayArguments, team_of
-from marft_algos.workbench.serve import WAITING, ServedTeam, TeamServer, _key, _team
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read

@@ -21,7 +21,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import main
 from marft_algos.config import settings as config
 from marft_algos.config import trust, values
-from marft_algos.workbench.bench import grid
+from marft_algos.extras.bench import grid
 from marft_envs.errors import ConfigError
 from tests.helpers.engine_tables import as_table
 
@@ -423,8 +423,8 @@ def test_a_benchmarks_processes_find_nothing_here_either(here: Path) -> None:
 def test_a_cell_by_hand_is_a_file_too(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from marft_algos.extras.bench import worker
     from marft_algos.training import setup
-    from marft_algos.workbench.bench import worker
 
     (here / "evil_module.py").write_text(RELAY)
     (here / "out" / "jobs").mkdir(parents=True)
@@ -434,7 +434,7 @@ def test_a_cell_by_hand_is_a_file_too(
     assert worker.main() == 1
     said = capsys.readouterr().err
     assert "TrustError" in said and "evil_module:relay" in said and not Path("ran").exists()
-    assert "python -m marft_algos.workbench.bench.worker out k --trust" in said, "what to type, and where"
+    assert "python -m marft_algos.extras.bench.worker out k --trust" in said, "what to type, and where"
     monkeypatch.setattr(
         worker, "make", lambda folder, job: setup.env_factory(config.build(job["config"]), {})() and {"score": 1.0}
     )

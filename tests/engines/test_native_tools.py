@@ -17,10 +17,10 @@ from marft_algos.config.endpoints import parse
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
+from marft_envs.call_formats import parse as read
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import ToolCall
-from marft_envs.families.tools.dialects import parse as read
 
 PARAMS = SamplingParams(max_new_tokens=64)
 Calls = list[tuple[str, str]]

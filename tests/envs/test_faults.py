@@ -16,12 +16,12 @@ import marft_envs
 from helpers.flex import PlainTask, flex
 from helpers.tools_tiny import PROBLEMS, Desk, call, tiny
 from marft_envs import Chain, FlexEnv, Outcome
+from marft_envs.call_formats import written
 from marft_envs.core.faults import fault_of
 from marft_envs.core.vector import VectorEnv
 from marft_envs.core.wrappers import RecordEpisodes
 from marft_envs.errors import ConfigError, DataError, WorkerError
 from marft_envs.families.tools import make, oracle, patterns
-from marft_envs.families.tools.dialects import written
 from marft_envs.records import trajectory
 from marft_envs.workers.untrusted import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
 

@@ -7,9 +7,9 @@ import pytest
 from helpers.flex import flex, play
 from helpers.tools_tiny import call, tiny
 from marft_envs import Episode, Independent, Router
+from marft_envs.call_formats import written
 from marft_envs.core import metrics as m
 from marft_envs.families.tools import TEAMS, make, oracle
-from marft_envs.families.tools.dialects import written
 from marft_envs.records import experts
 from marft_envs.testing.played import sampled
 

@@ -14,10 +14,10 @@ import pytest
 import marft_envs
 from helpers.tools_tiny import call, tiny
 from marft_envs import MissingExtraError
+from marft_envs.call_formats import written
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.dialects import written
 from marft_envs.records import otel, trajectory
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra otel is not installed")

@@ -24,6 +24,8 @@ from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.evaluation import compare
+from marft_algos.extras.bench import worker
 from marft_algos.rollout import panel as faults
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import Panel
@@ -34,8 +36,6 @@ from marft_algos.training import evaluate
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
-from marft_algos.workbench.bench import worker
-from marft_algos.workbench.evaluation import compare
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.families.tools.depot.domain import Depot

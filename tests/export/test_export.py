@@ -23,6 +23,7 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.engines import NativeEngine
+from marft_algos.extras.export.commands import public
 from marft_algos.models.loading import load_base
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.runs import checkpoint, paths
@@ -30,7 +31,6 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.training import setup
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_algos.workbench.export.commands import public
 from marft_envs.artefacts import DamagedError
 
 WORDS = ["7 + 5", "letters/3", "What is {x}?\nSay it."]

@@ -18,8 +18,8 @@ from helpers.fake_hub import FakeHub
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.extras.export import hub as pushing
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.export import hub as pushing
 
 ROOT = Path(__file__).resolve().parents[2]
 

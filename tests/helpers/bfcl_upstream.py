@@ -13,8 +13,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools.bfcl.data import BFCLTask
-from marft_envs.families.tools.types import ToolCall
 
 VARIABLE = "MARFT_TEST_BFCL"
 ABSENT = (

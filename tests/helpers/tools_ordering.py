@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from marft_envs.call_formats import written
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.env import FlexEnv
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.dialects import written
-from marft_envs.families.tools.types import ToolCall, ToolDomain, ToolError, ToolProblem
+from marft_envs.families.tools.types import ToolDomain, ToolError, ToolProblem
 from marft_envs.records import experts
 
 Turns = Sequence[Sequence[ToolCall]]

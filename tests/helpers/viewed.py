@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from helpers.flex import PlainTask, flex, play
-from marft_algos.workbench.bench.folder import BenchFolder
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_envs import Outcome, TurnRecord
 from marft_envs.records import trajectory
 

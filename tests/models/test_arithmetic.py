@@ -7,10 +7,10 @@ import warnings
 import pytest
 import torch
 
+from marft_algos.extras import doctor
+from marft_algos.extras.doctor import Finding
 from marft_algos.models import arithmetic
 from marft_algos.models.policy import PolicySet
-from marft_algos.workbench import doctor
-from marft_algos.workbench.doctor import Finding
 
 TEAM = {"a_0": "a"}
 

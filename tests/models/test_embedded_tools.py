@@ -19,8 +19,8 @@ from helpers.runs import train  # noqa: E402
 from marft_algos.config import presets  # noqa: E402
 from marft_algos.config import settings as config  # noqa: E402
 from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
+from marft_envs.call_formats import parse, written  # noqa: E402
 from marft_envs.families.tools import ToolCall  # noqa: E402
-from marft_envs.families.tools.dialects import parse, written  # noqa: E402
 
 NAME, TEAM = "embedded-tools", "tools-router-v0"
 RECIPE = recipes.load(NAME)

@@ -10,8 +10,8 @@ pytest.importorskip("transformers", reason="templates need transformers (the ext
 from benchmarks.correctness import families
 from helpers.chat_shapes import QWEN_3, SHAPES, tokenizer_of
 from marft_algos.models.chat import Chat
+from marft_envs.call_formats import DIALECTS
 from marft_envs.errors import ConfigError
-from marft_envs.families.tools.dialects import DIALECTS
 
 PARTS = (
     "{% for m in messages %}{{ m.role }}: {% for part in m.content %}{% if part.type == 'text' %}{{ part.text }}"

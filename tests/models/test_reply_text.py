@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from helpers.chat_shapes import SHAPES, shaped, tokenizer_of
 from marft_algos.models.chat import Chat
+from marft_envs.call_formats import DIALECTS, MARKS, parse, written
 from marft_envs.core import thoughts
 from marft_envs.families.tools import ToolCall
-from marft_envs.families.tools.dialects import DIALECTS, MARKS, parse, written
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -12,8 +12,8 @@ import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import endpoints, presets, settings
 from marft_algos.config.settings import TrainConfig
+from marft_algos.extras.bench.grid import Grid
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.bench.grid import Grid
 from marft_envs import AgentSpec, Chain, FlexEnv, Independent, Layered, StaticDAG
 from marft_envs.errors import MarftError
 from marft_envs.families.toy.relay import Relay

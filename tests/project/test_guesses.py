@@ -21,8 +21,8 @@ import marft_envs
 from marft_algos.cli import main
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import settings
+from marft_algos.extras.bench.grid import Grid
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.bench.grid import Grid
 from marft_envs.adapters.outward import parallel_play
 
 CLI = """\

@@ -302,16 +302,16 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     wanted = {f"{package}/py.typed" for package in PACKAGES}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
     for folder in (
-        "workbench/view/web",
-        "workbench/skeleton",
+        "extras/view/web",
+        "extras/skeleton",
         "runs/pages",
-        "workbench/bench/pages",
-        "workbench/export/cards",
+        "extras/bench/pages",
+        "extras/export/cards",
     ):
         files = [file for file in (ROOT / "marft_algos" / folder).rglob("*") if file.is_file()]
         assert files
         wanted |= {file.relative_to(ROOT).as_posix() for file in files}
-    assert wanted <= names and "marft_algos/workbench/view/web/index.html" in names
+    assert wanted <= names and "marft_algos/extras/view/web/index.html" in names
     top = {name.split("/")[0] for name in names}
     assert top == {*PACKAGES, f"marft-{marft_envs.__version__}.dist-info"}
 

@@ -57,7 +57,7 @@ def test_the_other_package_is_not_looked_for_in_the_current_folder(tmp_path: Pat
 
 
 def test_the_modules_that_are_started_are_found() -> None:
-    assert {"marft_algos", "marft_algos.workbench.bench.worker", "marft_envs.workers.untrusted"} <= set(STARTED)
+    assert {"marft_algos", "marft_algos.extras.bench.worker", "marft_envs.workers.untrusted"} <= set(STARTED)
 
 
 @pytest.mark.parametrize("module", STARTED)

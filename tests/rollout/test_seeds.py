@@ -165,8 +165,8 @@ def test_only_this_page_makes_generators() -> None:
     own = {
         "seeds.py",
         "runs/intervals.py",
-        "workbench/bench/statistics.py",
-        "workbench/play.py",
+        "extras/bench/statistics.py",
+        "extras/play.py",
         "engines/conformance.py",
     }
     making = re.compile(r"default_rng\(|manual_seed\(|random\.seed\(|SeedSequence\(|RandomState\(")

@@ -17,12 +17,12 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
+from marft_algos.evaluation.resumable import ResumableEvaluation
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
-from marft_algos.workbench.evaluation.resumable import ResumableEvaluation
 from marft_envs.errors import ConfigError
 from marft_envs.problems import rows
 

@@ -17,9 +17,9 @@ from rich.console import Console
 from helpers import flex
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
+from marft_algos.extras import view
 from marft_algos.runs import loggers, plots, report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench import view
 from marft_envs.core.types import RoundRecord
 from marft_envs.errors import MissingExtraError
 from marft_envs.records import trajectory

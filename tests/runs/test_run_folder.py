@@ -24,10 +24,10 @@ from helpers.runs import QUICK, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as config
+from marft_algos.extras.bench import grid
 from marft_algos.runs import disk, paths, plots, report
 from marft_algos.runs.disk import RunError, writing
 from marft_algos.runs.folder import PanelFacts, RunFolder
-from marft_algos.workbench.bench import grid
 from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[2]

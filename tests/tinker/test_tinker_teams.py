@@ -13,10 +13,10 @@ from helpers.fake_servers import chat, serving
 from helpers.runs import settings, train
 from helpers.tinker_server import TinkerServer
 from marft_algos.cli import main
+from marft_algos.extras.play import PlayArguments, team_of
+from marft_algos.extras.serve import ServedTeam
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.play import PlayArguments, team_of
-from marft_algos.workbench.serve import ServedTeam
 from marft_envs.records.trajectory import read
 
 QUICK = ["--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "1", "--max-new-tokens", "48"]

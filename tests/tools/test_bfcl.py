@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, DataError, MissingExtraError
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain, domain
 from marft_envs.families.tools.bfcl.data import MORE_TOOLS, Backends, load, parse_call, strict
 from marft_envs.families.tools.bfcl.world import BfclWorld, as_json, as_text, check_limits
-from marft_envs.families.tools.types import Tool, ToolCall, ToolDomain, ToolError, ToolProblem, World
+from marft_envs.families.tools.types import Tool, ToolDomain, ToolError, ToolProblem, World
 
 DEFAULTS: dict[str, Any] = {"tickets": []}
 

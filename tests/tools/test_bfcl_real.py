@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.bfcl import SKIPPED, BfclDomain, grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, READS
 from marft_envs.families.tools.bfcl.world import BfclWorld, fingerprint
 from marft_envs.families.tools.session import Toolbox, ToolSession
-from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem
+from marft_envs.families.tools.types import ToolError, ToolProblem
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers.tools_ordering import Scripted, cut
 

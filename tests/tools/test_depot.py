@@ -12,9 +12,10 @@ import sys
 
 import pytest
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.tools.depot import Depot, demanded
-from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem, World
+from marft_envs.families.tools.types import ToolError, ToolProblem, World
 
 DEPOT = Depot()
 LEVELS = range(6)

@@ -6,10 +6,10 @@ import pytest
 
 import marft_envs
 from helpers.tools_tiny import tiny
+from marft_envs.call_formats import written
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError
-from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.oracle import play
-from marft_envs.families.tools.types import ToolCall
 
 TEAMS = ("solo", "dual", "trio", "router", "supervisor", "debate", "dual_control", "desks")
 

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools.depot import Depot
 from marft_envs.families.tools.schema import validate
 from marft_envs.families.tools.session import Toolbox, ToolSession
-from marft_envs.families.tools.types import ToolCall, ToolError
+from marft_envs.families.tools.types import ToolError
 
 DEPOT = Depot()
 PROBLEM = DEPOT.problems("test", levels=[0])[0]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marft_envs.call_formats import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find, parse, written
 from marft_envs.core.observation import neutralise
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import ToolCall, make
-from marft_envs.families.tools.dialects import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find, parse, written
 
 NAMES = list(DIALECTS)
 TAGS_ONLY = {"tags"}

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import make, oracle
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.session import Toolbox
 from marft_envs.families.tools.tau2 import Tau2Domain
 from marft_envs.families.tools.tau2.data import Table, kits
-from marft_envs.families.tools.types import ToolCall, ToolError, ToolProblem
+from marft_envs.families.tools.types import ToolError, ToolProblem
 from tests.helpers import tau2_upstream as upstream
 from tests.helpers.bfcl_upstream import spoiled
 from tests.helpers.tools_ordering import Scripted

@@ -14,11 +14,11 @@ import marft_envs
 from helpers.flex import flex
 from helpers.tools_tiny import call, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
+from marft_envs.call_formats import written
 from marft_envs.core.vector import VectorEnv
 from marft_envs.families.tools import CompactMessages, make, oracle
 from marft_envs.families.tools.compact import pieces
 from marft_envs.families.tools.depot import Depot
-from marft_envs.families.tools.dialects import written
 from marft_envs.records import trajectory
 
 

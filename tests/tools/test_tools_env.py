@@ -12,10 +12,10 @@ import pytest
 import marft_envs
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
+from marft_envs.call_formats import written
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.types import Episode
 from marft_envs.families.tools import TEAMS, StateGrade, ToolError, make, oracle, scoring
-from marft_envs.families.tools.dialects import written
 from marft_envs.families.tools.scoring import Tally
 from marft_envs.records import trajectory
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, start, tiny
+from marft_envs.call_formats import written
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import FunctionDomain, ToolError, functions, make, marked, session
-from marft_envs.families.tools.dialects import written
 
 
 def said(*calls: Any) -> str:

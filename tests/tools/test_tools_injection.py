@@ -15,11 +15,11 @@ pytest.importorskip("jinja2", reason="real chat templates need tokenizers and ji
 from helpers.injections import ATTACKS, FAMILIES, Model, embedded, model
 from helpers.tools_tiny import call, tiny
 from marft_envs import FlexEnv
+from marft_envs.call_formats import parse, written
 from marft_envs.core import observation as obs_mod
 from marft_envs.core.types import Episode
 from marft_envs.families.tools import TEAMS, ToolError, ToolProblem, make, oracle
 from marft_envs.families.tools.depot import Depot, demanded
-from marft_envs.families.tools.dialects import parse, written
 from marft_envs.records import trajectory
 
 MODELS: dict[str, Callable[[], Model]] = {

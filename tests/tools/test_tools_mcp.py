@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from marft_envs import check_env
+from marft_envs.call_formats import written
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
 from marft_envs.families.tools import StateGrade, ToolCall, ToolProblem, make, oracle
-from marft_envs.families.tools.dialects import written
 from tests.helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 
 mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")

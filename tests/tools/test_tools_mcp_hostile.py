@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from marft_envs.call_formats import written
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, WorkerError
 from marft_envs.families.tools import make
-from marft_envs.families.tools.dialects import written
-from marft_envs.families.tools.types import ToolCall, ToolProblem
+from marft_envs.families.tools.types import ToolProblem
 
 pytest.importorskip("mcp", reason="needs the mcp extra")
 from marft_envs.families.tools.mcp import MCPToolDomain

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from marft_envs.call_formats import DEEPEST, ERRORS, LONGEST, MOST_CALLS, parse, written
 from marft_envs.core.observation import neutralise
 from marft_envs.families.tools import ToolCall
-from marft_envs.families.tools.dialects import DEEPEST, ERRORS, LONGEST, MOST_CALLS, parse, written
 
 ONE = '{"name": "f", "arguments": {"a": 1}}'
 TAGGED = f"<tool_call>\n{ONE}\n</tool_call>"

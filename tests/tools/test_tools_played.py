@@ -19,11 +19,11 @@ import pytest
 
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 from marft_envs import check_env
+from marft_envs.call_formats import parse, written
 from marft_envs.core.env import FlexEnv
 from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem, make, oracle
 from marft_envs.families.tools.bfcl import BfclDomain
 from marft_envs.families.tools.depot import Depot
-from marft_envs.families.tools.dialects import parse, written
 from marft_envs.families.tools.mcp import MCPToolDomain
 from marft_envs.families.tools.tau import TauDomain
 from marft_envs.families.tools.tau2 import Tau2Domain

@@ -14,8 +14,8 @@ import pytest
 
 from helpers.tools_tiny import PROBLEMS, call, tiny
 from marft_envs import ConfigError
+from marft_envs.call_formats import parse, written
 from marft_envs.families.tools import ToolCall, ToolError, marked, tool
-from marft_envs.families.tools.dialects import parse, written
 from marft_envs.families.tools.schema import closed
 from marft_envs.families.tools.session import Toolbox, ToolSession, shown
 from marft_envs.families.tools.types import Tool, World

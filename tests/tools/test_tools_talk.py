@@ -9,9 +9,9 @@ import pytest
 
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
 from marft_envs import ConfigError, Layered, Router, check_env
+from marft_envs.call_formats import parse, written
 from marft_envs.core.types import AgentSpec
 from marft_envs.families.tools import TEAMS, FunctionDomain, StateGrade, Team, ToolProblem, make, oracle
-from marft_envs.families.tools.dialects import parse, written
 from marft_envs.records import experts
 
 TALKERS = ("user_0", "agent_0")

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marft_envs.families.tools.types import copied, encode, frozen, too_deep
+from marft_envs.call_formats.call import too_deep
+from marft_envs.families.tools.types import copied, encode, frozen
 
 scalars = st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-2, 2) | st.sampled_from(("", "a", "b", "1"))
 values = st.recursive(

@@ -12,9 +12,9 @@ import marft_algos
 import marft_envs
 from marft_algos.config.presets import CUSTOM
 from marft_algos.config.settings import TrainConfig, build
+from marft_algos.extras.bench import cells
+from marft_algos.extras.bench.grid import Grid
 from marft_algos.runs.loggers import of_callback
-from marft_algos.workbench.bench import cells
-from marft_algos.workbench.bench.grid import Grid
 from marft_envs import ConfigError, DataError
 from marft_envs.problems import rows
 

@@ -10,9 +10,9 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.evaluation import compare
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
-from marft_algos.workbench.evaluation import compare
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow

@@ -17,10 +17,10 @@ from helpers.tiny import save_tiny
 from marft_algos.algorithms.gepa import GEPA, Candidate, GEPAConfig
 from marft_algos.cli import main
 from marft_algos.config import trust
+from marft_algos.evaluation.held_out import HeldOut
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Estimates, Trajectory
-from marft_algos.workbench.evaluation.held_out import HeldOut
 from marft_envs import AgentSpec
 from marft_envs.errors import ConfigError
 from marft_envs.powers import TrustError

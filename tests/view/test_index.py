@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from helpers.viewed import HOSTILE, episode, write_lines
-from marft_algos.workbench.view import index
-from marft_algos.workbench.view.index import EpisodeIndex, Filter
+from marft_algos.extras.view import index
+from marft_algos.extras.view.index import EpisodeIndex, Filter
 from marft_envs.errors import ConfigError, DataError
 
 

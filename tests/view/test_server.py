@@ -18,10 +18,10 @@ import pytest
 
 from helpers.viewed import HOSTILE, episode, write_bench, write_lines, write_run
 from marft_algos.cli import main
-from marft_algos.workbench.bench import page, tables
-from marft_algos.workbench.view.api import Api
-from marft_algos.workbench.view.server import HEADERS, ViewServer
-from marft_algos.workbench.view.sources import open_sources, writer
+from marft_algos.extras.bench import page, tables
+from marft_algos.extras.view.api import Api
+from marft_algos.extras.view.server import HEADERS, ViewServer
+from marft_algos.extras.view.sources import open_sources, writer
 from marft_envs.errors import ConfigError, DataError
 
 

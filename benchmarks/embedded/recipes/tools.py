@@ -15,9 +15,9 @@ from typing import Any
 
 import marft_envs
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
+from marft_envs.call_formats import parse, written
 from marft_envs.families.tools import ToolCall, oracle
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS
-from marft_envs.families.tools.dialects import parse, written
 
 SLIP = 0.65
 """Share of refunds with amount and order exchanged, of shipments without their city, of records sent to orders."""

@@ -200,7 +200,7 @@ def _joined(text: str, i: int) -> bool:
 
 def _parts(text: str) -> Iterator[str]:
     """Yields a text, the JSON objects and lists that stand in it and in each other, and their texts likewise."""
-    from marft_envs.families.tools.types import too_deep
+    from marft_envs.call_formats.call import too_deep
 
     todo: list[Any] = [text]
     while todo:
@@ -253,7 +253,7 @@ def _with_calls(message: Mapping[str, Any]) -> str:
 
 def _called(text: str, tools: Sequence[Mapping[str, Any]], index: int) -> tuple[str, list[dict[str, Any]]]:
     """Returns the words of a reply and its calls, whatever the dialect; one that cannot be read is all words."""
-    from marft_envs.families.tools.dialects import parse
+    from marft_envs.call_formats import parse
 
     functions = [tool.get("function") for tool in tools]
     schemas = {str(f.get("name")): f.get("parameters") or {} for f in functions if isinstance(f, Mapping)}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from marft_envs import tables
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.families import tables
 from marft_envs.families.code import hub_functions as functions
 from marft_envs.families.code import hub_rows as rows_
 from marft_envs.families.code.hub_rows import Context, Reference, Refused

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code.hub_asserts import NotLiteral
 from marft_envs.families.code.hub_rows import Context, Refused, Row, finish, need

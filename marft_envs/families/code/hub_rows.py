@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.code import hub_asserts as asserts
 from marft_envs.families.code import split
 from marft_envs.families.code.hub_asserts import NotLiteral

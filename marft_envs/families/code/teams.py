@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from marft_envs import tables
 from marft_envs.core.dependency import Chain, View
 from marft_envs.core.routing import Router
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Turn
-from marft_envs.families import tables
 
 TESTER = "tester"
 """The role whose words are read as tests."""

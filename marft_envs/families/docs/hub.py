@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from marft_envs import tables
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.docs.document import Document, normal, packed, pieces
 from marft_envs.families.math.hub import short
 from marft_envs.problems.rows import of_hub

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from marft_envs import tables
 from marft_envs.core.dependency import Chain, Layered, View
 from marft_envs.core.routing import Router, Spawn
 from marft_envs.core.teams import Team, member
 from marft_envs.core.tree import Tree, joiners_of
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
-from marft_envs.families import tables
 from marft_envs.families.docs.document import plan_of
 
 _PROFILES: dict[str, str] = tables.read(__package__, "teams")

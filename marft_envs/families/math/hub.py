@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.math.grader import MAX_ANSWER, check_gold, extract_boxed
 from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems.rows import of_hub, whole

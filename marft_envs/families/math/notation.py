@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 
-from marft_envs.families import tables
+from marft_envs import tables
 
 WORD = "‹"
 """Marks a word that stood in ``\\text{}``: it is no product of variables."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.core.dependency import Chain, Layered
 from marft_envs.core.routing import Orchestrator
 from marft_envs.core.teams import Team
-from marft_envs.families import tables
 
 SPECIALISTS: dict[str, str] = {
     subject: role for role, subjects in tables.read(__package__, "teams")["specialists"].items() for subject in subjects

@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.families import tables
 from marft_envs.families.rag.index import VERSION, Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.families.rag.words import atoms, ends

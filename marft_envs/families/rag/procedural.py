@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from itertools import product
 
+from marft_envs import tables
 from marft_envs.errors import ConfigError, check_known
-from marft_envs.families import tables
 from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems.dice import Dice

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from marft_envs import tables
 from marft_envs.core.dependency import Chain, View
 from marft_envs.core.routing import Orchestrator, Router, Spawn, parse_assignments
 from marft_envs.core.teams import Team, member
 from marft_envs.core.types import AgentSpec, Turn
-from marft_envs.families import tables
 
 SEARCHERS = 3
 """Most searchers that a planner can send out side by side."""

@@ -7,12 +7,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from marft_envs.call_formats import DEFAULT
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.teams import Team
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.compact import CompactMessages, records
-from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.functions import FunctionDomain
 from marft_envs.families.tools.schema import marked, tool
 from marft_envs.families.tools.session import CallLimits

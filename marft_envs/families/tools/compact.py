@@ -21,17 +21,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from marft_envs.call_formats import ToolReply
+from marft_envs.call_formats.call import ToolCall
+from marft_envs.call_formats.tags import unwrapped_result
 from marft_envs.core import observation as obs_mod
 from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError, of_fields
-from marft_envs.families.tools.dialects import ToolReply
-from marft_envs.families.tools.dialects.tags import unwrapped_result
 from marft_envs.families.tools.session import CallEntry, one_line
 from marft_envs.families.tools.task import ToolTask
-from marft_envs.families.tools.types import ToolCall
 
 Count = Callable[[str], int]
 """Tokens of a text."""

@@ -22,10 +22,11 @@ from typing import Any, Literal, get_args
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.faults import outage, show
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.schema import model_of, tool
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, encode, graded
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolError, ToolProblem, encode, graded
 from marft_envs.problems.sets import ProblemSet, of_split
 
 STATE = "state"

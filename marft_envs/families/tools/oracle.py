@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from marft_envs.call_formats import DEFAULT, dialect
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
-from marft_envs.families.tools.dialects import DEFAULT, dialect
 from marft_envs.families.tools.session import ToolSession
 from marft_envs.families.tools.show import terse
 from marft_envs.families.tools.teams import FINISH
-from marft_envs.families.tools.types import StateGrade, ToolCall, ToolDomain, ToolProblem, graded
+from marft_envs.families.tools.types import StateGrade, ToolDomain, ToolProblem, graded
 from marft_envs.records.experts import play as play
 
 if TYPE_CHECKING:

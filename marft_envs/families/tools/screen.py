@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from marft_envs.call_formats import ToolReply
 from marft_envs.core.teams import Team
 from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import TurnRecord
-from marft_envs.families.tools.dialects import ToolReply
 from marft_envs.families.tools.session import CallEntry, shown
 
 _NAME = re.compile(r"\$answer_(\d+)")

@@ -16,10 +16,11 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.faults import show
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.schema import check_tool
-from marft_envs.families.tools.types import Shared, Tool, ToolCall, ToolError, ToolResult, World, copied, encode, frozen
+from marft_envs.families.tools.types import Shared, Tool, ToolError, ToolResult, World, copied, encode, frozen
 from marft_envs.families.tools.validation import UNDECIDED
 
 _LOG = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from marft_envs.call_formats import Dialect
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Show, TurnRecord
 from marft_envs.families.tools import screen
-from marft_envs.families.tools.dialects import Dialect
 from marft_envs.families.tools.types import Tool
 
 SHOWN = ("openai", "dialect", "signatures", "names", "none")

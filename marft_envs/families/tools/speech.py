@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from marft_envs.call_formats import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, parse
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.teams import Team
 from marft_envs.errors import ConfigError, check_known, did_you_mean
-from marft_envs.families.tools.dialects import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, parse
-from marft_envs.families.tools.types import Tool, ToolCall
+from marft_envs.families.tools.types import Tool
 
 ANY = "any"
 """Not a dialect: whichever a reply is written in. What is told and written is the default's."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from marft_envs.call_formats import DEFAULT
 from marft_envs.core.faults import show as show_fault
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Outcome, Show, TurnRecord
 from marft_envs.errors import ConfigError, DataError, check_known
 from marft_envs.families.tools import oracle, scoring, show
-from marft_envs.families.tools.dialects import DEFAULT
 from marft_envs.families.tools.scoring import CallStep, Tally
 from marft_envs.families.tools.screen import Screen
 from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown

@@ -14,13 +14,13 @@ from functools import partial
 from string import Template
 from typing import Any
 
+from marft_envs import tables
+from marft_envs.call_formats import DEFAULT, dialect
 from marft_envs.core.dependency import DependencyFunction, View
 from marft_envs.core.routing import Router, parse_names
 from marft_envs.core.teams import Team, member, named
 from marft_envs.core.types import AgentSpec, Skill, Turn
 from marft_envs.errors import ConfigError, check_known
-from marft_envs.families import tables
-from marft_envs.families.tools.dialects import DEFAULT, dialect
 from marft_envs.families.tools.types import Tool, ToolDomain, ToolProblem
 
 FACTS = ("called", "failed", "handoff", "over")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.problems import sets as problems
 
@@ -72,13 +73,6 @@ class Tool:
     def line(self) -> str:
         """The same as one line of JSON, as chat templates write it."""
         return json.dumps(self.openai(), ensure_ascii=False)
-
-
-class ToolCall(NamedTuple):
-    """A call as an agent asked for it."""
-
-    name: str
-    arguments: Mapping[str, Any]
 
 
 class ToolResult(NamedTuple):
@@ -290,22 +284,6 @@ def frozen(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return ("list", tuple(map(frozen, value)))
     return value
-
-
-def too_deep(value: Any, levels: int) -> bool:
-    """Returns whether lists and objects are nested deeper than ``levels``; does not recurse."""
-    level = [value]
-    for _ in range(levels + 1):
-        inner: list[Any] = []
-        for box in level:
-            if isinstance(box, dict):
-                inner.extend(box.values())
-            elif isinstance(box, list):
-                inner.extend(box)
-        if not inner:
-            return False
-        level = inner
-    return True
 
 
 encode: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode

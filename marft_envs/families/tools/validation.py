@@ -12,10 +12,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 
+from marft_envs import tables
+from marft_envs.call_formats.call import too_deep
 from marft_envs.errors import ConfigError, did_you_mean
-from marft_envs.families import tables
 from marft_envs.families.tools import patterns
-from marft_envs.families.tools.types import too_deep
 
 Problem = tuple[tuple[str | int, ...], str]
 """Where (keys and positions from the top) and what."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, get_args
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import ProblemWriter

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.procedural import level0_families
 from marft_envs.families.code.procedural.base import CELLS, ProblemWriter, function

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
-from marft_envs.families import tables
+from marft_envs import tables
 
 _TABLE = tables.read(__package__, "procedural")
 _WORDS = {"+": "plus", "-": "minus"}

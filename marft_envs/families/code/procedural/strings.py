@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.code.procedural.base import Built, Dice, cell
 
 _VOCABULARY: list[str] = tables.read(__package__, "procedural")["vocabulary"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.math.procedural.latex import Number, frac
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import ProblemWriter

@@ -14,10 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError, check_known, did_you_mean
-from marft_envs.families import tables
 from marft_envs.families.tools.packages import Package
-from marft_envs.families.tools.types import Shared, Tool, ToolCall
+from marft_envs.families.tools.types import Shared, Tool
 from marft_envs.problems.rows import of_file
 
 SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"

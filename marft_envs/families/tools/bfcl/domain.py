@@ -7,12 +7,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, DataError, check_known
-from marft_envs.families import tables
 from marft_envs.families.tools.bfcl import grading
 from marft_envs.families.tools.bfcl.data import CATEGORIES, SKIPPED, BFCLTask, Suite, load, read
 from marft_envs.families.tools.bfcl.world import BfclWorld
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world, secret_of
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolProblem, World, own_world, secret_of
 from marft_envs.problems.sets import ProblemSet, spread
 
 _TABLE = tables.read(__package__, "bfcl")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, TODAY
 from marft_envs.families.tools.store import Record, Store

@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError, check_known, of_fields
 from marft_envs.families.tools.depot import policy, tasks
 from marft_envs.families.tools.depot.desk import ROLES, USER
 from marft_envs.families.tools.depot.rows import base
 from marft_envs.families.tools.depot.world import TOOLS, DepotWorld, Faults
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolProblem, World, own_world
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolProblem, World, own_world
 from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import ProblemSet, spread
 

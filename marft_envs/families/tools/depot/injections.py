@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import re
 
-from marft_envs.families import tables
-from marft_envs.families.tools.types import ToolCall
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 
 _ACTS = (
     ("Refund {amount} for order {order}.", "refund_order", ("order", "amount")),

@@ -11,14 +11,15 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, DataError, check_known
-from marft_envs.families import tables
 from marft_envs.families.tools.depot import tasks
 from marft_envs.families.tools.depot.domain import Depot
 from marft_envs.families.tools.depot.injections import FRAMES, attack
 from marft_envs.families.tools.depot.rows import CITIES, base
 from marft_envs.families.tools.depot.world import DepotWorld, Faults
-from marft_envs.families.tools.types import StateGrade, ToolCall, ToolProblem, World
+from marft_envs.families.tools.types import StateGrade, ToolProblem, World
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.sets import ProblemSet, spread
 

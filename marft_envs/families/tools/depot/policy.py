@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from marft_envs.families import tables
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools.depot.rows import TODAY, Row, Tables
-from marft_envs.families.tools.types import ToolCall
 
 Kind = Literal["cancel", "move", "ship", "move_ship", "return", "damaged"]
 LIMIT = 400

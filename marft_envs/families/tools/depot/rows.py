@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.tools.depot.injections import plant
 from marft_envs.problems.dice import Dice
 

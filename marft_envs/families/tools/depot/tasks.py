@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.tools.depot.desk import ROLES
 from marft_envs.families.tools.depot.policy import CustomerRequest, Decision, Kind, call, decide
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS, DepotBase, Tables, base
-from marft_envs.families.tools.types import ToolCall, ToolProblem
+from marft_envs.families.tools.types import ToolProblem
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import SPLITS, by_split, split_of
 from marft_envs.problems.stored import stored

@@ -9,11 +9,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, MarftError, WorkerError
 from marft_envs.families.tools.functions import GradeFn
 from marft_envs.families.tools.mcp.client import Connection, named
 from marft_envs.families.tools.mcp.wire import check_size, chosen, library, text_of, value_of
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, frozen, graded
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolError, ToolProblem, frozen, graded
 from marft_envs.problems.sets import ProblemSet, of_split
 
 Problems = Sequence[ToolProblem] | Mapping[str, Sequence[ToolProblem]]

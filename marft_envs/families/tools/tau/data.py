@@ -14,11 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError, check_known
-from marft_envs.families import tables
 from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
-from marft_envs.families.tools.types import Shared, Tool, ToolCall
+from marft_envs.families.tools.types import Shared, Tool
 from marft_envs.problems.rows import of_file
 
 INSIDE = Path("tau_bench") / "envs" / "retail"

@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.errors import DataError, check_known
-from marft_envs.families import tables
 from marft_envs.families.tools.speech import is_told
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.store import Record, Replaced, Store, Tables
 from marft_envs.families.tools.types import ToolError, copied

@@ -20,7 +20,7 @@ from unittest import mock
 
 from pydantic import BaseModel
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.schema import tool

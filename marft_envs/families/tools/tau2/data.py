@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from marft_envs.families import tables
+from marft_envs import tables
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.schema import closed
 from marft_envs.families.tools.types import Shared, Tool

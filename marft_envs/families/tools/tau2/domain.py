@@ -11,8 +11,9 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marft_envs import tables
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError
-from marft_envs.families import tables
 from marft_envs.families.tools.speech import is_told
 from marft_envs.families.tools.store import as_parts, differences
 from marft_envs.families.tools.tau.domain import BRIEF, TELL
@@ -20,7 +21,7 @@ from marft_envs.families.tools.tau2.banking import Search
 from marft_envs.families.tools.tau2.banking import load as bank
 from marft_envs.families.tools.tau2.data import Upstream, load
 from marft_envs.families.tools.tau2.world import Key, Tau2World
-from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolCall, ToolError, ToolProblem, World, own_world
+from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolError, ToolProblem, World, own_world
 from marft_envs.problems.sets import ProblemSet, of_split
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from marft_envs.call_formats.call import ToolCall
 from marft_envs.families.tools.arithmetic import evaluate
 from marft_envs.families.tools.packages import Pickled
 from marft_envs.families.tools.tau2.data import SIDES, Table, Upstream, kits
-from marft_envs.families.tools.types import ToolCall, ToolError
+from marft_envs.families.tools.types import ToolError
 
 Key = tuple[str, str, str]
 """``tools`` or ``user_tools``, table, id ("" for what is no table: it is one record)."""

@@ -1,0 +1,1 @@
+"""Extras: what shows, compares and ships runs (benchmarks, viewer, export, server, doctor, templates of new files)."""

@@ -1,0 +1,187 @@
+"""``marft bench run``, ``report``, ``pack`` and ``leaderboard``."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from marft_algos.config import arguments, manual
+from marft_algos.ranges import COUNT
+from marft_algos.terminal import REGRESSION, say
+from marft_envs.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_algos.extras.bench.cells import Cell
+
+USAGE = """\
+Runs a grid of algorithms, environments and seeds, and reports on it.
+
+usage: marft bench {{run,report,pack,leaderboard}} …
+
+Examples:
+{examples}
+
+Verbs:
+  marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
+  marft bench report DIR [--check BASELINE]                             tables, figures, one page
+  marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs
+  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   scores of packed results, one table an env"""
+
+
+def run_bench(argv: list[str]) -> int:
+    """``marft bench VERB …``."""
+    if not argv or manual.asked(argv[:1]):
+        say(USAGE.format(examples=manual.examples("bench")))
+        if argv:
+            raise SystemExit(0)
+        return 0
+    verb, rest = argv[0], argv[1:]
+    if verb not in VERBS:
+        raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)}")
+    return VERBS[verb](rest)
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """Runs a grid of algorithms, environments and seeds with equal token budgets, or goes on with one."""
+
+    grid: Annotated[Path, tyro.conf.Positional]
+    """TOML file; see examples/configs/bench_toys.toml."""
+    out: Path
+    """Folder of the benchmark. What has been run there already is not run again."""
+    jobs: Annotated[int, COUNT] = 1
+    """Runs side by side, each a process with one thread."""
+    stage: Literal["all", "sweep", "main"] = "all"
+    """Only the sweep over learning rates, or only the runs that count."""
+    plan: bool = False
+    """Only say what would be run, and what does not fit."""
+
+
+def run_run(argv: list[str]) -> int:
+    """``marft bench run GRID.toml --out DIR``."""
+    from marft_algos.lazy import require_training
+
+    options: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
+    require_training()
+    from marft_algos.extras.bench import cells, grid
+
+    loaded = grid.load(options.grid)
+    if options.plan:
+        for stage in loaded.stages(options.stage):
+            _print_plan(stage, cells.expand(loaded, stage))
+        return 0
+    folder = loaded.run(options.out, jobs=options.jobs, stage=options.stage)
+    say(f"next:    marft bench report {shlex.quote(str(options.out))}")
+    stages = [stage for stage in folder.described()["stages"] if options.stage in ("all", stage)]
+    failed = sum(row["status"] == "failed" for stage in stages for row in folder.rows(stage))
+    if failed:
+        say(f"{failed} failed; the same command tries them again", error=True)
+    return 1 if failed else 0
+
+
+def _print_plan(stage: str, planned: Sequence[Cell]) -> None:
+    from marft_algos.extras.bench.tables import count
+
+    runs = [c for c in planned if not c.skipped]
+    budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
+    say(f"{stage}: {len(runs)} cells, {count(budget)} tokens")
+    for cell in planned:
+        if not cell.hidden:
+            say(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """Writes results.jsonl, tables, figures and report.html of a benchmark; pending and failed cells are named."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder of the benchmark."""
+    baseline: str = ""
+    """Differences are against this row; the grid's baseline by default."""
+    reference: str = ""
+    """Differences to this environment are told as well, each row's own; the grid's reference by default."""
+    check: str = ""
+    """Folder or results.jsonl of an earlier benchmark: exits with 3 when an interval excludes the new runs."""
+
+
+def run_report(argv: list[str]) -> int:
+    """``marft bench report DIR``."""
+    options: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
+    from marft_algos.extras.bench import page
+    from marft_algos.extras.bench.folder import BenchFolder, read_rows
+
+    folder = BenchFolder(options.folder)
+    written = page.write(folder, options.baseline, options.reference)
+    say((folder.root / "summary.txt").read_text(encoding="utf-8").rstrip())
+    say(f"\nreport:  {written}")
+    if not options.check:
+        return 0
+    comparison = page.compare(folder.rows(), read_rows(Path(options.check)))
+    say("\n".join(comparison.lines))
+    return REGRESSION if comparison.departed else 0
+
+
+@dataclass(frozen=True)
+class PackArguments:
+    """Packs a benchmark's settings and results, without its runs, as one file."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """Folder of the benchmark."""
+    out: Path | None = None
+    """The file; NAME.tar.xz, of the folder's name, if not given."""
+
+
+def run_pack(argv: list[str]) -> int:
+    """``marft bench pack DIR``."""
+    options: PackArguments = arguments.parse(PackArguments, argv, prog="marft bench pack")
+    from marft_algos.extras.bench import packed
+    from marft_algos.extras.bench.folder import BenchFolder
+
+    folder = BenchFolder(options.folder.resolve())
+    out = options.out or Path(f"{folder.root.name}.tar.xz")
+    say(f"{packed.pack(folder, out)} results: {out}, {out.stat().st_size / 1024:.0f} KiB")
+    say(f"next:    marft bench leaderboard {shlex.quote(str(out))}")
+    return 0
+
+
+@dataclass(frozen=True)
+class LeaderboardArguments:
+    """Shows the scores of packed benchmarks: one table for each environment, the best mean first.
+
+    Nothing of a file is executed. A damaged one is refused, and no page is written.
+    """
+
+    packed: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Packed files, folders of them, or folders of benchmarks."""
+    out: Path | None = None
+    """Page to write, PAGE.md or PAGE.html; printed as Markdown if not given."""
+
+
+def run_leaderboard(argv: list[str]) -> int:
+    """``marft bench leaderboard PACKED …``."""
+    options: LeaderboardArguments = arguments.parse(LeaderboardArguments, argv, prog="marft bench leaderboard")
+    if options.out is not None and options.out.suffix not in (".md", ".html"):
+        raise ConfigError(
+            f"--out {options.out} names neither a .md nor a .html file, and those are what can be written."
+        )
+    if not options.packed:
+        raise ConfigError("Name packed benchmarks. To make one: marft bench pack DIR")
+    from marft_algos.extras.bench import leaderboard
+    from marft_algos.runs.disk import write_whole
+
+    packs = leaderboard.read(options.packed)
+    if options.out is None:
+        say(leaderboard.markdown(packs).rstrip())
+        return 0
+    as_html = options.out.suffix == ".html"
+    write_whole(options.out, leaderboard.webpage(packs) if as_html else leaderboard.markdown(packs))
+    say(f"{sum(pack.results for pack in packs)} results: {options.out}")
+    return 0
+
+
+VERBS = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard}

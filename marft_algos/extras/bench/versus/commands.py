@@ -1,0 +1,70 @@
+"""``marft versus``: does my team beat my best single agent?"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from marft_algos.config import arguments
+from marft_algos.extras.bench.versus.trial import Question, Trial
+from marft_algos.ranges import COUNT
+from marft_algos.terminal import say
+
+ADVICE = {
+    "team needed": "train the team, and see whose words it needs: marft eval RUN --swap AGENT",
+    "no team needed": "train the single agent: it says in one context what the team says in several",
+    "too dear": "a team pays where nobody can wait, if it joins notes well: --answer-latency N",
+    "not decided": "more seeds or tokens decide it; until then, train the single agent",
+}
+"""What follows from a verdict."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersusArguments(Question):
+    """Does my team beat my best single agent, at equal cost of training?
+
+    Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
+    rates; the single agent gets what the team has cost in training: in sampled tokens, in processed tokens and in
+    latency. What an answer costs at test is told and not equalised. Then it says one of "team needed", "no team
+    needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules. The same command goes on
+    with what was stopped, and writes the report again.
+    """
+
+    out: Path
+    """Folder of the trial. What has been run there already is not run again."""
+    jobs: Annotated[int, COUNT] = 1
+    """Runs side by side, each a process with one thread."""
+    plan: bool = False
+    """Only check, measure one iteration of either side, and say what the trial would cost."""
+
+
+def run_versus(argv: list[str]) -> int:
+    """``marft versus ENV --token-budget N --out DIR``."""
+    options: VersusArguments = arguments.parse(VersusArguments, argv, prog="marft versus")
+    from marft_algos.lazy import require_training
+
+    require_training()
+    from marft_algos.extras.bench.versus import report, run
+    from marft_algos.extras.bench.versus.grids import Side
+
+    given = {k: v for k, v in vars(options).items() if k not in ("out", "jobs", "plan")}
+    trial = Trial(**given)
+    first = run.check(trial)
+    if options.plan or not (options.out / run.FILE).is_file():
+        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "deaf"}
+        for note in run.fits(trial, costs):
+            say(f"note:    {note}")
+        say("\n".join(run.plan(trial, costs)))
+    if options.plan:
+        return 0
+    run.run(trial, options.out, options.jobs)
+    findings = report.write(trial, options.out, shlex.join(["marft", "versus", *argv]))
+    say(f"verdict: {findings.sentence}")
+    say(f"advice:  {ADVICE[findings.team_needed]}; docs/should-i-train-a-team.md")
+    say(f"report:  {options.out / 'report.html'}")
+    failed = run.failures(options.out, trial)
+    if failed:
+        say(f"{len(failed)} failed; the same command tries them again", error=True)
+    return 1 if failed else 0

@@ -1,0 +1,252 @@
+"""``marft serve``: a whole team behind one endpoint that speaks OpenAI's chat API, on this machine alone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import tyro
+
+from marft_algos.config import arguments
+from marft_algos.evaluation.options import POSED
+from marft_algos.extras.play import PlayArguments, Reply, team_of
+from marft_algos.ranges import Range
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import say
+from marft_algos.types import Generation, StopReason
+from marft_envs.core.types import Episode, optional
+from marft_envs.errors import ConfigError, MarftError
+from marft_envs.registration import make
+from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
+from marft_envs.server.door import HOST, LOOK_S, RefusedRequest, gone
+from marft_envs.workers.pool import Ticket, Turns
+
+if TYPE_CHECKING:
+    from marft_algos.extras import shadow
+
+    Heard = shadow.Record | shadow.Shadow | None
+
+WAITING = 64
+"""Requests that may wait for the team; one more is refused."""
+
+
+@dataclass(frozen=True)
+class ServeArguments:
+    """Serves a trained team as one model, by POST /v1/chat/completions; Ctrl-C ends it.
+
+    A user's message is the team's task, and the answer is what the team says last. Who is hosted in the run's settings
+    is asked where they say.
+    """
+
+    run: Annotated[str, tyro.conf.Positional]
+    """Folder or name of a run, folder of an export, or team on the hub (USER/NAME)."""
+    port: Annotated[int, Range(0, 65535)] = 0
+    """Where to listen; 0: any port that is free."""
+    key: str = ""
+    """Environment variable with a key that users have to show; ``drawn``: a new one, printed; none: everybody of this
+    machine can ask."""
+    shadow: str = ""
+    """Another team, named as RUN is, that plays every request after it has been answered, and is heard by nobody."""
+    record: str = ""
+    """Folder for what was said, as evaluations: live, and shadow, for marft eval --compare DIR/live DIR/shadow."""
+
+
+class ServedTeam:
+    """Plays a user's task, one at a time.
+
+    Args:
+        env: The team's environment.
+        reply: Writes what an agent says.
+
+    Raises:
+        ConfigError: A task of this environment is more than a text.
+    """
+
+    def __init__(self, env: Any, reply: Reply) -> None:
+        self.env, self._reply = env, reply
+        self._turns, self._places = Turns([self]), threading.Semaphore(WAITING + 1)
+        env.reset(seed=0)
+        if (pose := optional(env.unwrapped.task, "pose")) is None:
+            raise ConfigError(
+                f"A task of {env.unwrapped.env_id} is more than a text, so no message can be one. Expected a"
+                " team of the families math, rag or cases, or a task of your own with pose(text): docs/custom-tasks.md"
+            )
+        pose("")
+        self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
+
+    def play(self, text: str, wanted: Callable[[], bool] = lambda: True) -> Episode:
+        """Plays the text as a task; returns the record, whose last turn is the answer, and which nobody has judged.
+
+        Args:
+            text: The task.
+            wanted: Is asked before each turn whether anybody waits for the answer.
+
+        Raises:
+            ConnectionAbortedError: Nobody does.
+            MarftError: Nobody replied, or the team did not come to an answer.
+            RefusedRequest: Too many wait, or a prompt is refused: the task is too long.
+        """
+        if not self._places.acquire(blocking=False):
+            says = f"{WAITING} requests wait already. Ask again later."
+            raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
+        self._turns.arrive(ticket := Ticket["ServedTeam"]())
+        try:
+            while not ticket.called.wait(LOOK_S):
+                if not wanted():
+                    raise ConnectionAbortedError
+            began = time.monotonic()
+            episode = self._episode(text, wanted)
+            seconds = time.monotonic() - began
+        finally:
+            self._turns.leave(ticket)
+            self._places.release()
+        if episode.failed or not episode.turns:
+            raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
+        return replace(episode, success=None, metrics={"seconds": seconds}, info={POSED: True})
+
+    def _episode(self, text: str, wanted: Callable[[], bool]) -> Episode:
+        self.env.reset(seed=0)
+        base = self.env.unwrapped
+        optional(base.task, "pose")(text)
+        while not base.done:
+            for agent in base.ready_agents:
+                if not wanted():
+                    raise ConnectionAbortedError
+                said = self._reply(agent, base.messages(agent))
+                base.select(agent)
+                if not isinstance(said, str):
+                    base.attach(agent, _counted(said))
+                    said = said.text
+                self.env.step(said)
+        return cast(Episode, base.episode)
+
+
+def _counted(said: Generation) -> dict[str, Any]:
+    """Returns what is kept of a reply: tokens, and why it ended.
+
+    Raises:
+        RefusedRequest: Its prompt was.
+    """
+    if said.stop_reason is StopReason.REFUSED:
+        code = "context_length_exceeded" if "context" in said.error else "refused"
+        raise RefusedRequest(400, f"The task cannot be played: {said.error}.", code, "messages")
+    read, wrote = said.usage or (0, len(said.action_ids))
+    return {"prompt_tokens": read, "tokens": wrote, "stop_reason": str(said.stop_reason)}
+
+
+def run_serve(argv: list[str]) -> int:
+    """``marft serve RUN``."""
+    options: ServeArguments = arguments.parse(ServeArguments, argv, prog="marft serve")
+    if options.shadow and not options.record:
+        raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
+    team, said, live = _team(options.run, options.record, "live")
+    with ExitStack() as open_:
+        heard: Heard = live
+        if options.shadow:
+            from marft_algos.extras import shadow
+
+            other, shown, kept = _team(options.shadow, options.record, "shadow")
+            assert live is not None and kept is not None
+            heard = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
+            said += f"; its shadow: {shown}"
+        server = open_.enter_context(TeamServer(team, options.run, options.port, heard, _key(options.key)))
+        say(f"serving: {said}")
+        key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
+        key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
+        say(f"address: http://{HOST}:{server.server_address[1]}/v1 (model '{options.run}', {key}); Ctrl-C ends")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("closed")
+    return 0
+
+
+def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Record | None]:
+    """Loads a team; returns it, what is said of it, and the folder in which its answers are kept."""
+    run = RunFolder.team(name)
+    settings = paths.of_run(run)
+    env = make(settings.env, **settings.env_kwargs)
+    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    kept = None
+    if record:
+        from marft_algos.extras import shadow
+
+        if part == "shadow":
+            shadow.check(env, name)
+        kept = shadow.Record(Path(record, part), run, settings)
+    return team, f"{settings.env}, {', '.join(env.possible_agents)}", kept
+
+
+def _key(option: str) -> str | None:
+    """Returns the key that users have to show, if any."""
+    key = secrets.token_urlsafe(24) if option == "drawn" else os.environ.get(option)
+    if option and not key:
+        says = f"--key names the variable '{option}', which is not set. Type: export {option}=…"
+        raise ConfigError(f"{says}, or --key drawn, which draws a key and prints it.")
+    return key
+
+
+class TeamServer(ChatServer):
+    """The server of one ``marft serve``."""
+
+    def __init__(self, team: ServedTeam, name: str, port: int = 0, heard: Heard = None, key: str | None = None) -> None:
+        """Listens on a port of the loopback interface.
+
+        Args:
+            team: Answers.
+            name: Of the model.
+            port: 0: any that is free.
+            heard: Is told what was answered.
+            key: What users have to show; None: nothing.
+        """
+        self.team, self.models, self.heard = team, (name,), heard
+        super().__init__(_Handler, port, key=key)
+
+
+class _Handler(ChatHandler):
+    server: TeamServer
+    most = 4 << 20
+    key_expected = "Authorization: Bearer KEY, with the key of marft serve --key"
+
+    def do_POST(self) -> None:
+        """Answers a chat."""
+        asked = self.chat()
+        text = _task(asked)
+        episode = self.server.team.play(text, lambda: not gone(self.connection))
+        extras = [turn.extras or {} for turn in episode.turns]
+        read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
+        usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+        finish = "length" if extras[-1].get("stop_reason") == "length" else "stop"
+        keys = ("agent", "text", "sees", "result")
+        played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
+        more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
+        self.answer(asked, self.server.models[0], {"content": episode.turns[-1].text}, finish, usage, **more)
+        if self.server.heard is not None:
+            self.server.heard.answered(text, episode)
+
+
+def _task(asked: ChatRequest) -> str:
+    """Returns the task that a request is.
+
+    Raises:
+        RefusedRequest: It asks for more than an answer to one message of a user.
+    """
+    if asked.tools or asked.choice == "required":
+        raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
+    roles = [message["role"] for message in asked.messages]
+    if roles != ["user"]:
+        says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}."
+        says += " Expected a message of a user, alone, with all that counts."
+        raise RefusedRequest(400, says, field="messages")
+    text: str = asked.messages[0]["content"]
+    if not text.strip():
+        raise RefusedRequest(400, "Expected a message of a user, of text: this one is empty.", field="messages")
+    return text
