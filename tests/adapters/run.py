@@ -4,7 +4,6 @@
 
     python tests/adapters/run.py --cache .adapters                    # every group
     python tests/adapters/run.py --cache .adapters rllib torchrl      # some
-    python tests/adapters/run.py --cache .adapters --learn rllib      # also trains, as benchmarks do
 
 An environment is made once and kept under ``--cache``: torch first (where it is needed), as constraints.txt has it, then the
 pinned package and this project. Prints a table; exits with 1 if a test failed, a group could not be installed, or ran no test.
@@ -43,7 +42,7 @@ class Group:
 GROUPS = {
     "gymnasium": Group("gymnasium", ("gymnasium==1.4.0",), ("test_gymnasium.py",), torch=False),
     "pettingzoo": Group("pettingzoo", ("pettingzoo==1.27.0",), ("test_pettingzoo.py", "test_numeric.py"), torch=False),
-    "rllib": Group("ray", ("ray[rllib]==2.60.0", "matplotlib"), ("test_rllib.py",)),
+    "rllib": Group("ray", ("ray[rllib]==2.60.0",), ("test_rllib.py",)),
     "torchrl": Group("torchrl", ("torchrl==0.14.0",), ("test_torchrl.py",)),
     # Its torchvision wants another torch and breaks the import of both; neither it nor PyAV is used.
     "benchmarl": Group(
@@ -61,7 +60,7 @@ GROUPS = {
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.2", "torchrl==0.11.1", "tensordict==0.11.0"),
     ),
-    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2", "matplotlib"), ("test_trl.py",)),
+    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2"), ("test_trl.py",)),
     "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",), torch=False),
     # Without the pins of fastmcp pip tries dozens of its versions.
     "openenv": Group(
@@ -84,12 +83,6 @@ GROUPS = {
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
 }
-LEARNERS = {
-    "rllib": ("adapters_learning", "rllib"),
-    "benchmarl": ("adapters_learning", "benchmarl"),
-    "trl": ("adapters_trl",),
-}
-"""Group -> the benchmark that trains."""
 
 
 def pinned(name: str) -> str:
@@ -151,7 +144,6 @@ def main() -> int:
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; default: all")
     parser.add_argument("--cache", type=Path, required=True, help="folder of the virtual environments")
     parser.add_argument("--pip-args", default="", help="passed to pip, e.g. to choose the build of torch")
-    parser.add_argument("--learn", action="store_true", help="also train, where the group has a trainer")
     args = parser.parse_args()
     unknown = sorted(set(args.groups) - set(GROUPS))
     if unknown:
@@ -167,9 +159,6 @@ def main() -> int:
             good = False
             continue
         result, fine = tested(group, python, folder)
-        if args.learn and name in LEARNERS:
-            learnt = run(python, "-m", "benchmarks", *LEARNERS[name], "--out", str(args.cache / "learning"))
-            result, fine = f"{result}, {'learns' if learnt == 0 else 'does not learn'}", fine and learnt == 0
         good = good and fine
         shown = f"{group.package} {version(python, group.package)}"
         rows.append((name, shown, f"{megabytes(folder)} MB", result, f"{time.monotonic() - start:.0f} s"))

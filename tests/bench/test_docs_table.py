@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-import pytest
-
-from benchmarks.learning import docs, joins
+from benchmarks.learning import docs
 
 
 def run(env: str, outcomes: list[float | None], seed: int = 0, **fields: Any) -> dict[str, Any]:
@@ -64,13 +61,3 @@ def test_a_figure_names_its_model_in_the_title() -> None:
         "within 8 tokens of waiting, readers in a tree solve 50% of long ledgers,",
         "other ways that are as fast 0%",
     ]
-
-
-def test_joins_are_of_the_digits_that_they_add_and_a_tree_needs_all_of_them() -> None:
-    said = {"12-3=9. x": "1 2", "-5+4=-1. x": "1 1", "0-14=-14": "1 2", r"-31+44=13. \boxed{13}": "2 2"}
-    assert {text: joins.joined(text) for text in said} == said
-    ledgers = [Counter({"1 1": 2, "1 2": 1}), Counter({"2 2": 1})]
-    by_hand = joins.CHAIN * (joins.ONE**2 * 0.5 + joins.TWO) / 2
-    assert joins.score(ledgers, 0.5) == pytest.approx(by_hand)
-    assert joins.score(ledgers, 0.5, 1.0) > by_hand
-    assert all(sum(each.values()) == 15 for each in joins.counted(3, "train"))

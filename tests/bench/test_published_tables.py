@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from benchmarks.learning import gradients, quickstart
+from benchmarks.learning import quickstart
 
 
 def test_the_quickstart_is_told_by_seed_and_in_the_mean() -> None:
@@ -22,9 +20,3 @@ def test_the_quickstart_is_told_by_seed_and_in_the_mean() -> None:
     assert mean[1] == "mean of 3" and mean[3].startswith("0.750 [") and mean[3].endswith("0.500 to 1.000")
     low, high = (float(x.strip("[],")) for x in mean[4].split()[1:])
     assert low < 0 < 25 < high, "three runs that end at .5, .75 and 1 show no gain"
-
-
-def test_kept_gradients_are_printed_without_a_run() -> None:
-    (first, *_) = sorted(gradients.RESULTS.glob("*.json"))
-    found = gradients.read(first)
-    assert set(found) == {"reasoner_0", "actor_0"} and np.array(found["actor_0"]).shape == (256, 4)

@@ -1,6 +1,6 @@
 """Rewards are ordered under every team: gold, a part of it, silence, and farmers who work without getting anywhere.
 
-A sample of the tasks; all of them: ``python -m benchmarks tools_ordering``.
+A sample of the tasks.
 """
 
 from __future__ import annotations
