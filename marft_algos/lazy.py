@@ -1,4 +1,4 @@
-"""torch, imported at its first use, and the check that the packages of training are there; pandas likewise.
+"""torch, pandas and extras, imported at their first use, and the check that the packages of training are there.
 
 Modules that an algorithm's page imports take ``torch`` from here, and names that stand in hints only (``Tensor``) under
 ``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help-all`` needs every page's settings.
@@ -30,6 +30,16 @@ class _Module(ModuleType):
 
 if not TYPE_CHECKING:
     torch = _Module("torch")
+
+
+EXTRAS = {"ray": "marft_algos.extras.cluster.rollouts", "tinker": "marft_algos.extras.tinker.remote"}
+"""Kind that a setting names -> its module, as ``config/manual.txt`` has those of commands: nothing else outside of
+``marft_algos.extras`` leads there."""
+
+
+def extra(kind: str) -> Any:
+    """Imports the module of a kind of rollouts or endpoints."""
+    return importlib.import_module(EXTRAS[kind])
 
 
 def check_packages() -> None:

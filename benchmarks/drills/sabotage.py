@@ -18,9 +18,9 @@ from torch import Tensor
 from benchmarks.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.algorithms.marft import MARFT
 from marft_algos.batching import Batch
-from marft_algos.cluster import worker
-from marft_algos.cluster.rollouts import RayRollouts
-from marft_algos.cluster.worker import HashedBytes, RayWorker
+from marft_algos.extras.cluster import worker
+from marft_algos.extras.cluster.rollouts import RayRollouts
+from marft_algos.extras.cluster.worker import HashedBytes, RayWorker
 from marft_algos.types import Trajectory
 
 GONE_S = 30.0

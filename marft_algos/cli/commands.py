@@ -1,4 +1,4 @@
-"""``marft train``, ``sft``, ``dpo``, ``show`` and ``replay``. Only ``show`` works without the train extra."""
+"""``marft train``, ``sft``, ``dpo`` and ``show``. Only ``show`` works without the train extra."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -16,7 +15,7 @@ from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import check_packages, require_training
-from marft_algos.runs import kinds, paths, start
+from marft_algos.runs import kinds, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.runs.metrics import describe
 from marft_algos.runs.onlooker import seen
@@ -232,43 +231,4 @@ def run_show(argv: list[str]) -> int:
         say(f"report:  {run.report_file}")
     else:
         say(f"report:  not yet; write it now: {typed('show', run.root, '--html')}")
-    return 0
-
-
-# marft replay --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ReplayArguments:
-    """Plays a chunk that ended every worker that it was given to (``engine/chunks_lost``), with the weights of then.
-
-    It is played in this process, which may end as the workers did: under a debugger, or with more memory.
-    """
-
-    folder: Annotated[Path, tyro.conf.Positional]
-    """The chunk's, in the run's ``lost/``."""
-
-
-def run_replay(argv: list[str]) -> int:
-    """``marft replay RUN/lost/CHUNK``."""
-    options: ReplayArguments = arguments.parse(ReplayArguments, argv, prog="marft replay")
-    require_training()
-    import pickle
-
-    from marft_algos.cluster import kept
-    from marft_algos.cluster.worker import RayWorker
-
-    chunk, weights = kept.read(options.folder)
-    config = paths.of_run(RunFolder.open(options.folder.absolute().parents[1]))
-    with closing(RayWorker(config, len(chunk.panel))) as worker:
-        for policy, (version, packed) in weights.items():
-            worker.take(policy, version, packed)
-        say(f"playing {len(chunk.panel)} episodes of {config.env}")
-        packed, seconds = worker.play(chunk)
-    played = pickle.loads(packed.checked("the chunk"))
-    for trajectory in played.trajectories:
-        episode = trajectory.episode
-        what = f"{episode.task_id} (seed {episode.seed}): {episode.stop_reason}, return {trajectory.score:.3g}"
-        say(f"{trajectory.number:>4}  {clean(what, line=True)}")
-    say(f"all of them were played, in {seconds:.1f} s")
     return 0

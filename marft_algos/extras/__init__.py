@@ -1,1 +1,4 @@
-"""Extras: what shows, compares and ships runs (benchmarks, viewer, export, server, doctor, templates of new files)."""
+"""Extras: benchmarks, viewer, export, servers, Ray, Tinker and others, each by itself; no other room imports one.
+
+Commands lead here (``config/manual.txt``), and settings (``EXTRAS`` in ``lazy.py``).
+"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from marft_algos.config import endpoints, keys
 from marft_algos.config.endpoints import Endpoint, check_one_process
@@ -15,6 +15,7 @@ from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.engines.vllm import VLLMEngine, describe
+from marft_algos.lazy import extra
 from marft_algos.models.policy import PolicySet
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import GenerationRequest, SamplingParams
@@ -84,9 +85,8 @@ def make_engine(
     for endpoint, names in groups.items():
         engine: RolloutEngine
         if endpoint.kind == "tinker" and policies is not None:
-            from marft_algos.tinker.engine import TinkerEngine
-
-            engines |= dict.fromkeys(names, TinkerEngine(cast(Any, policies), endpoint.price_in, endpoint.price_out))
+            theirs = extra("tinker").TinkerEngine(policies, endpoint.price_in, endpoint.price_out)
+            engines |= dict.fromkeys(names, theirs)
             continue
         engine = _remote(endpoint, names, policies)
         engine = engine if ledger is None else LedgerEngine(engine, endpoint, ledger)

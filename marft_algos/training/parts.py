@@ -12,7 +12,7 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.lazy import torch
+from marft_algos.lazy import extra, torch
 from marft_algos.learner.steps import LocalOptimiser, MakeOptimiser
 from marft_algos.models.loading import wrap_base
 from marft_algos.models.policy import PolicySet
@@ -119,9 +119,7 @@ def build(
         group = group or Alone()
         algorithm = make_algorithm(spec, setup.sampling(config))
         if spec.remote:
-            from marft_algos.training import remote
-
-            spec = remote.settled(spec, algorithm, group.size)
+            spec = extra("tinker").settled(spec, algorithm, group.size)
         hosting.reach(spec)
         spec, shard = placed(spec, first, group, loaded=model is not None)
         algorithm = make_algorithm(spec, setup.sampling(config))
@@ -136,7 +134,7 @@ def build(
                 shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
         policies = setup.make_policies(spec, base, group if shard == "base" else None)
         pool = Pool(config, policies) if config.pool else None
-        trunk = remote.trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
+        trunk = extra("tinker").trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
         made = _engine(spec, policies, engine)
         undo.pop_all()
     steps: MakeOptimiser = getattr(policies, "optimiser", LocalOptimiser)

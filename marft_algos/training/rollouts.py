@@ -7,7 +7,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -16,6 +15,7 @@ from marft_algos import seeds
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
+from marft_algos.lazy import extra
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector, OnProgress
 from marft_algos.rollout.panel import Chunk, Played, chunk_of, settle, whole
@@ -103,10 +103,6 @@ def _natural(name: str) -> tuple[int, str]:
     return int(number[0]) if number and number[0].isdecimal() else 0, name
 
 
-RAY = "marft_algos.cluster.rollouts", "RayRollouts"
-"""Where the kind is that needs what not everybody has installed."""
-
-
 def make(parts: Parts, lanes: Lanes) -> RolloutBackend:
     """Makes the kind that the settings name.
 
@@ -116,8 +112,7 @@ def make(parts: Parts, lanes: Lanes) -> RolloutBackend:
     """
     if parts.config.rollouts == "here":
         return LocalRollouts(parts, lanes)
-    module, name = RAY
-    return cast(RolloutBackend, getattr(import_module(module), name)(parts, lanes))
+    return cast(RolloutBackend, extra("ray").RayRollouts(parts, lanes))
 
 
 class LocalRollouts:

@@ -15,6 +15,7 @@ from marft_algos import seeds
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
+from marft_algos.lazy import extra
 from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
@@ -193,9 +194,7 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
         shards=shards,
     )
     if elsewhere:
-        from marft_algos.training import remote
-
-        policies = remote.team(spec, policies, make_renderer(spec))
+        policies = extra("tinker").team(spec, policies, make_renderer(spec))
     if begun := start.loaded(config, spec.local):
         checkpoint.load_policies(start.locate(config.start).weights, policies, begun)
     for policy, folder in config.adapters.items():

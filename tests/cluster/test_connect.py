@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from marft_algos.cluster import connect
 from marft_algos.config.settings import build
+from marft_algos.extras.cluster import connect
 
 KEY = {"kind": "openai", "model": "m", "url": "https://far.example/v1", "key_env": "MINE_API_KEY"}
 SET = {

@@ -19,7 +19,7 @@ from marft_algos.training.trainer import Trainer
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
-from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
+from marft_algos.extras.cluster.rollouts import RayRollouts  # noqa: E402
 
 pytestmark = pytest.mark.slow
 GROWING = {"rollouts": "ray", "workers": 1, "max_workers": 3, "chunk": 2, "worker_start": 600.0}

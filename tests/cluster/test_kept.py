@@ -12,8 +12,8 @@ from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos import seeds
 from marft_algos.cli import main
-from marft_algos.cluster import kept
-from marft_algos.cluster.worker import pack
+from marft_algos.extras.cluster import kept
+from marft_algos.extras.cluster.worker import pack
 from marft_algos.rollout.panel import Chunk, Panel, cut
 from marft_algos.training.parts import build
 from marft_envs.errors import ConfigError

@@ -27,9 +27,9 @@ from marft_algos.training.trainer import Trainer
 from marft_envs import ConfigError
 
 ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
-from marft_algos.cluster import connect, kept, rollouts  # noqa: E402
-from marft_algos.cluster.rollouts import RayRollouts  # noqa: E402
-from marft_algos.cluster.worker import HashedBytes  # noqa: E402
+from marft_algos.extras.cluster import connect, kept, rollouts  # noqa: E402
+from marft_algos.extras.cluster.rollouts import RayRollouts  # noqa: E402
+from marft_algos.extras.cluster.worker import HashedBytes  # noqa: E402
 from marft_algos.ranks.alike import ProcessFacts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.runs import settings
 from helpers.tiny import save_tiny
-from marft_algos.cluster.worker import RayWorker
+from marft_algos.extras.cluster.worker import RayWorker
 from marft_algos.training.parts import build
 from marft_envs.sandbox import Sandbox, remote
 from marft_envs.sandbox.types import SandboxUnavailable

@@ -20,9 +20,9 @@ import torch
 from helpers import vllm_stand_in
 from helpers.runs import settings
 from helpers.tiny import save_tiny
-from marft_algos.cluster.worker import RayWorker, pack
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
+from marft_algos.extras.cluster.worker import RayWorker, pack
 from marft_algos.rollout.panel import Played, cut
 from marft_algos.training.parts import build
 from marft_envs import ConfigError

@@ -13,7 +13,7 @@ import torch
 from benchmarks.drills import sabotage
 from benchmarks.drills.stage import DEADLY, MARK, PLAN, STRUCK
 from marft_algos.algorithms.marft import MARFT
-from marft_algos.cluster.worker import HashedBytes, TransferError
+from marft_algos.extras.cluster.worker import HashedBytes, TransferError
 
 
 @pytest.fixture

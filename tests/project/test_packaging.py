@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -19,6 +20,7 @@ import pytest
 
 import marft_envs
 from benchmarks.correctness import rooms
+from marft_algos import lazy
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("marft_envs", "marft_algos")
@@ -28,6 +30,8 @@ HEAVY = (
     "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
 )  # fmt: skip
 
+PRODUCTS = {"serve": {"play", "shadow"}, "view": {"bench"}}
+"""A part of ``marft_algos.extras`` -> others that it imports from."""
 RANK = {name: rank for rank, names in enumerate(rooms.FLOORS) for name in names}
 
 
@@ -138,6 +142,18 @@ def test_marft_algos_keeps_its_layers() -> None:
             if package == "marft_envs" and any(part.startswith("_") for part in there):
                 bad.append(f"{module_of(file)} imports the private {name}")
     assert not bad
+
+
+def test_extras_are_leaves_and_each_stands_by_itself() -> None:
+    bad = set()
+    for file in sources("marft_algos"):
+        here = [*module_of(file).split("."), ""][1:3]
+        own = {here[1], *PRODUCTS.get(here[1], ())} if here[0] == "extras" else set[str]()
+        found = {name.split(".")[2] for name in imports(file) if name.startswith("marft_algos.extras.")}
+        bad |= {f"{module_of(file)} imports from marft_algos.extras.{name}" for name in found - own}
+        bad |= {f"{module_of(file)} imports marft_algos.extras" for name in imports(file) if name == "marft_algos.extras"}
+    assert not bad
+    assert all(importlib.util.find_spec(module) for module in lazy.EXTRAS.values())
 
 
 def test_the_trainer_names_no_algorithm_and_nobody_an_environment() -> None:

@@ -15,10 +15,10 @@ import pytest
 from helpers.tinker_server import TinkerServer as Fake
 from helpers.tinker_server import serving
 from marft_algos.config.endpoints import tinker
+from marft_algos.extras.tinker import saved
+from marft_algos.extras.tinker.client import Model, TinkerServer
+from marft_algos.extras.tinker.dialect import Dialect
 from marft_algos.models.loading import load_chat
-from marft_algos.tinker import saved
-from marft_algos.tinker.client import Model, TinkerServer
-from marft_algos.tinker.dialect import Dialect
 
 
 def keep(server: Fake, folder: Path) -> dict[str, Any]:

@@ -20,11 +20,11 @@ from helpers.tinker_server import TinkerServer
 from marft_algos.batching import StaleError, UpdateError
 from marft_algos.config.endpoints import tinker
 from marft_algos.config.settings import build as configured
+from marft_algos.extras.tinker import client
+from marft_algos.extras.tinker.client import Model, TinkerError
+from marft_algos.extras.tinker.dialect import probe
+from marft_algos.extras.tinker.wire import Row
 from marft_algos.models.loading import load_chat
-from marft_algos.tinker import client
-from marft_algos.tinker.client import Model, TinkerError
-from marft_algos.tinker.dialect import probe
-from marft_algos.tinker.wire import Row
 from marft_envs.errors import ConfigError
 
 GRPO = {"algo": "grpo", "algorithm": {"group_size": 4, "lr": 1e-3}}

@@ -18,10 +18,10 @@ from helpers.tinker_pairs import pair
 from helpers.tinker_server import ALPHA, LAYERS, TinkerServer
 from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
+from marft_algos.extras.tinker.policies import RemoteTeam
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.saved import LoraSettings
 from marft_algos.runs.folder import RunFolder
-from marft_algos.tinker.policies import RemoteTeam
 from marft_algos.training.trainer import Trainer
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_gives_no_adapters_keeps_them(server: TinkerServer, tmp_pa
 def test_weights_that_a_server_has_lost_are_named(server: TinkerServer, tmp_path: Path) -> None:
     _, run = train(configured(server, tmp_path, iterations=1))
     server._states.clear()
-    with pytest.raises(marft_algos.tinker.client.TinkerError, match=r"weights/.* cannot be had again"):
+    with pytest.raises(marft_algos.extras.tinker.client.TinkerError, match=r"weights/.* cannot be had again"):
         resumed(run, 2)
 
 

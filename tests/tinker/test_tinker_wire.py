@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from marft_algos.tinker import wire
-from marft_algos.tinker.wire import Row, WireError
+from marft_algos.extras.tinker import wire
+from marft_algos.extras.tinker.wire import Row, WireError
 
 REQUEST = (
     "0a076d6f64656c5f3110ac021a740a0c0a0a0a08070000002c01000012280a0d7461726765745f746f6b656e7312170a102c0100000000"

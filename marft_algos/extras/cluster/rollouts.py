@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marft_algos.cluster import connect, kept
-from marft_algos.cluster.worker import HashedBytes, RayWorker, TransferError, pack
 from marft_algos.config.arguments import typed
 from marft_algos.engines.base import EngineError
+from marft_algos.extras.cluster import connect, kept
+from marft_algos.extras.cluster.worker import HashedBytes, RayWorker, TransferError, pack
 from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes

@@ -11,8 +11,8 @@ import numpy as np
 
 from marft_algos.engines.base import EngineBase, failure, too_long
 from marft_algos.engines.usage import Meter
-from marft_algos.tinker.client import TinkerError, sample
-from marft_algos.tinker.policies import RemotePolicy, RemoteTeam
+from marft_algos.extras.tinker.client import TinkerError, sample
+from marft_algos.extras.tinker.policies import RemotePolicy, RemoteTeam
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 
 _SEED = (1 << 31) - 1

@@ -25,8 +25,8 @@ from marft_algos.batching import UpdateError
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.engines.base import ROUNDING, EngineError, wrong_tokens
 from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerRefused
-from marft_algos.tinker import wire
-from marft_algos.tinker.wire import Row, Sampled
+from marft_algos.extras.tinker import wire
+from marft_algos.extras.tinker.wire import Row, Sampled
 from marft_algos.types import FloatArray
 
 SDK = "0.25.0"

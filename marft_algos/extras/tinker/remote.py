@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
+from marft_algos.extras.tinker.client import TinkerServer
+from marft_algos.extras.tinker.dialect import Dialect, probe
+from marft_algos.extras.tinker.engine import TinkerEngine as TinkerEngine
+from marft_algos.extras.tinker.policies import RemotePolicy, RemoteTeam
 from marft_algos.models.chat import Renderer
 from marft_algos.models.policy import PolicySet
 from marft_algos.terminal import say
-from marft_algos.tinker.client import TinkerServer
-from marft_algos.tinker.dialect import Dialect, probe
-from marft_algos.tinker.policies import RemotePolicy, RemoteTeam
 from marft_algos.training.resolve import RunSpec
 from marft_envs.errors import ConfigError
 

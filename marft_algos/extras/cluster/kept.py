@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from marft_algos import seeds
-from marft_algos.cluster.worker import HashedBytes
+from marft_algos.extras.cluster.worker import HashedBytes
 from marft_algos.rollout.panel import Chunk
 from marft_algos.runs.disk import reading, replacing
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from marft_algos.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
-from marft_algos.tinker.wire import Row
+from marft_algos.extras.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
+from marft_algos.extras.tinker.wire import Row
 from marft_algos.types import FloatArray
 from marft_envs.errors import ConfigError
 

@@ -20,10 +20,10 @@ from safetensors.torch import load as tensors_of
 from torch import Tensor
 
 from marft_algos.engines.http import NONSENSE, ServerDown, ServerRefused
+from marft_algos.extras.tinker.client import ADAPTER_BYTES, V1, Model, TinkerError, TinkerServer
+from marft_algos.extras.tinker.dialect import Dialect
 from marft_algos.models import finite
 from marft_algos.models.saved import SETTINGS, WEIGHTS
-from marft_algos.tinker.client import ADAPTER_BYTES, V1, Model, TinkerError, TinkerServer
-from marft_algos.tinker.dialect import Dialect
 from marft_envs.errors import ConfigError
 
 FILE = "tinker.json"

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from marft_algos.batching import UpdateError
+from marft_algos.extras.tinker import saved
+from marft_algos.extras.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
+from marft_algos.extras.tinker.dialect import NEAR, Dialect
+from marft_algos.extras.tinker.wire import Row
 from marft_algos.learner.steps import LocalOptimiser, Optimiser
 from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.policy import PolicySet
-from marft_algos.tinker import saved
-from marft_algos.tinker.client import ADAM, Model, TinkerServer, grad_norm, sample
-from marft_algos.tinker.dialect import NEAR, Dialect
-from marft_algos.tinker.wire import Row
 from marft_algos.types import FloatArray
 from marft_envs.errors import ConfigError
 
