@@ -17,9 +17,6 @@ import numpy as np
 
 from marft_algos import credit as credit_rules
 from marft_algos import functional as F
-from marft_algos.algorithms.needs import NEEDS as NEEDS
-from marft_algos.algorithms.needs import RunFacts as RunFacts
-from marft_algos.algorithms.needs import check as check
 from marft_algos.algorithms.settings import ClipConfig as ClipConfig
 from marft_algos.algorithms.settings import GroupConfig as GroupConfig
 from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
@@ -82,7 +79,7 @@ class Algorithm:
     Attributes:
         name: What users type; set by ``register``.
         Config: Frozen dataclass of settings, a subclass of ``UpdateConfig``.
-        needs: What a run must offer; ``check`` refuses others, and tests and benchmarks skip by it.
+        needs: What a run must offer; ``needs.check`` refuses others, and tests and benchmarks skip by it.
     """
 
     name: ClassVar[str] = ""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from marft_algos import credit as credit_rules
+from marft_algos.algorithms.base import Algorithm
 from marft_algos.algorithms.settings import GroupConfig
 from marft_algos.types import Need
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from marft_algos.algorithms.base import Algorithm
 
 NEEDS: Mapping[Need, tuple[str, str]] = {
     "groups": ("several episodes of one start", "train with the project's trainer"),

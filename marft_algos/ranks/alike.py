@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import marft_algos
 import marft_envs
 from marft_algos.lazy import torch
 from marft_algos.ranks.group import RankGroup, lead
@@ -42,7 +41,7 @@ class ProcessFacts:
     @classmethod
     def here(cls, device: str = "cpu") -> ProcessFacts:
         """Returns those of this process."""
-        versions = marft_algos.__version__, code(), torch.__version__, platform.python_version()
+        versions = marft_envs.__version__, code(), torch.__version__, platform.python_version()
         return cls(socket.gethostname(), os.getpid(), *versions, device)
 
 
@@ -50,10 +49,9 @@ class ProcessFacts:
 def code() -> str:
     """Returns a digest of the source files of both packages: equal where the same code runs."""
     digest = hashlib.sha256()
-    for package in (marft_algos, marft_envs):
-        root = Path(next(iter(package.__path__)))
+    for root in (Path(__file__).parents[1], Path(marft_envs.__file__).parent):
         for file in sorted(root.rglob("*.py")):
-            digest.update(f"{package.__name__}/{file.relative_to(root).as_posix()}\0".encode())
+            digest.update(f"{root.name}/{file.relative_to(root).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

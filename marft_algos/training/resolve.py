@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.algorithms import base as algorithms
-from marft_algos.algorithms.base import Algorithm, Need, RunFacts
+from marft_algos.algorithms import needs
+from marft_algos.algorithms.base import Algorithm, Need
+from marft_algos.algorithms.needs import RunFacts
 from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint, tinker
@@ -211,7 +213,7 @@ def fitting_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
         ConfigError: Something is missing.
     """
     algorithm = algorithms.get(spec.config.algo)(spec.config.algorithm, sampling=sampling)
-    algorithms.check(algorithm, spec.facts)
+    needs.check(algorithm, spec.facts)
     return algorithm
 
 

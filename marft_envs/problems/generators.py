@@ -7,20 +7,27 @@ A generator at one level (and, for programs, in one mode) is a cell. Every probl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from typing import Any, Generic, TypeVar
+from itertools import chain, zip_longest
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, check_known, did_you_mean
 from marft_envs.problems.rows import Lazy
-from marft_envs.problems.sets import Identified, dealt
 from marft_envs.problems.stored import stored
 
 SPLITS = ("train", "test")
+
+
+class Identified(Protocol):
+    """Has an id, so that it can be in a problem set."""
+
+    @property
+    def id(self) -> str:
+        """Returns its id, unique in its set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,11 @@ def by_split(problems: Iterable[P], split_of: Callable[[P], str]) -> dict[str, l
     for problem in problems:
         keys[split_of(problem)].append(int(problem.id.rpartition("/")[2]))
     return keys
+
+
+def dealt(panels: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the ids of all panels, dealt round robin so that neighbours are of different kinds."""
+    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
 class Generators(Generic[C, P]):

@@ -6,26 +6,15 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 import numpy as np
 
 from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.problems.generators import Generators, Identified
 from marft_envs.problems.rows import Lazy, pick
-
-if TYPE_CHECKING:
-    from marft_envs.problems.generators import Generators
-
-
-class Identified(Protocol):
-    """Has an id, so that it can be in a problem set."""
-
-    @property
-    def id(self) -> str:
-        """Returns its id, unique in its set."""
 
 
 class Levelled(Identified, Protocol):
@@ -213,11 +202,6 @@ def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     if n is None or n >= len(items):
         return items
     return pick(items, [i * len(items) // n for i in range(n)])
-
-
-def dealt(panels: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Returns the ids of all panels, dealt round robin so that neighbours are of different kinds."""
-    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
 
 
 def whole(levels: Any) -> tuple[int, ...] | None:

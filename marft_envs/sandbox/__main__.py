@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from marft_envs.errors import MarftError
-from marft_envs.sandbox import layers, remote
+from marft_envs.sandbox import layers
 from marft_envs.sandbox.pool import Sandbox
+from marft_envs.sandbox.service import serve
 
 
 def show() -> int:
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         return show()
     try:
         with Sandbox(chosen.layer, chosen.workers) as sandbox:
-            remote.serve(sandbox, chosen.host, chosen.port, chosen.token_file)
+            serve(sandbox, chosen.host, chosen.port, chosen.token_file)
     except (MarftError, OSError) as error:
         parser.exit(1, f"{error}\n")
     return 0

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marft_envs.workers import pool
-from marft_envs.workers.pool import GaveWay
-
-if TYPE_CHECKING:
-    from marft_envs.sandbox.supervise import Child
 
 GLANCE = 0.003
 """Seconds between readings of a run's clocks while it has a look only."""
@@ -36,33 +32,31 @@ class Look:
         self.answered = True
         self.again = math.inf if ticket is None or ticket.look >= pool.LAST else 0.0
 
-    def check(self, child: Child, now: float, silent: bool) -> None:
-        """Ends a look that is over.
+    def goes_on(self, pid: int, cpu: float, now: float, *, silent: bool) -> bool:
+        """Whether the run keeps its worker; no: its look is over, and others wait.
 
         Args:
-            child: The run's present child.
+            pid: The run's present child.
+            cpu: CPU seconds of it.
             now: The monotonic clock.
             silent: Nothing has come from it; else it may seem to sleep because it waits for this side.
-
-        Raises:
-            GaveWay: Others wait; the child is dead.
         """
         assert self._ticket is not None and self._queue is not None
         self.again = now + GLANCE
-        cpu = self.spent + (child.cpu() if child.end is None else 0.0)
+        cpu += self.spent
         if self.answered:
             self.answered, self._since, self._busy, self._mark = False, now, now, cpu
-        if not silent or cpu > self._seen + 1e-3 or not _sleeps(child.pid):
+        if not silent or cpu > self._seen + 1e-3 or not _sleeps(pid):
             self._seen, self._busy = cpu, now
         look = self._ticket.look
         over = cpu >= pool.LOOKS[max(look, 1)] or (look == 0 and cpu - self._mark >= pool.LOOKS[0])
         if not (over or now - self._busy >= pool.IDLE_S or now - self._since >= pool.WALL * pool.LOOKS[look]):
-            return
+            return True
         if not self._queue.goes_on(self._ticket):
-            child.finish()
-            raise GaveWay
+            return False
         if self._ticket.look >= pool.LAST:
             self.again = math.inf
+        return True
 
 
 def _sleeps(pid: int) -> bool:

@@ -19,6 +19,7 @@ from marft_envs.sandbox import types, values, wire
 from marft_envs.sandbox import worker as host
 from marft_envs.sandbox.look import GLANCE, Look
 from marft_envs.sandbox.types import MESSAGE_CAP, Call, CallResult, CallStatus, Limits, StdioResult
+from marft_envs.workers.pool import GaveWay
 
 _LOOK = 0.05
 """Seconds until the CPU clock of a silent child is read, and between readings."""
@@ -172,11 +173,14 @@ class Child:
         """Why the time is up, or nothing; ``silent`` if the last wait for the child was in vain.
 
         Raises:
-            GaveWay: The run's look is over.
+            GaveWay: The run's look is over, and others wait; the child is dead.
         """
         now, limits = time.monotonic(), self.limits
         if now >= self.look.again:
-            self.look.check(self, now, silent)
+            cpu = self.cpu() if self.end is None else 0.0
+            if not self.look.goes_on(self.pid, cpu, now, silent=silent):
+                self.finish()
+                raise GaveWay
         if now > self.deadline:
             return f"the run took more than {limits.total_s:g} s"
         if now - began > limits.wall_s:

@@ -20,7 +20,7 @@ from helpers.teams import Tabular, episode, put, random_team, say
 from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms import base as algorithm
-from marft_algos.algorithms.base import Algorithm, RunFacts, check
+from marft_algos.algorithms.base import Algorithm
 from marft_algos.algorithms.dapo import DAPO, DAPOConfig
 from marft_algos.algorithms.dr_grpo import DrGRPO, DrGRPOConfig
 from marft_algos.algorithms.dr_mas import DrMAS, DrMASConfig
@@ -29,6 +29,7 @@ from marft_algos.algorithms.gspo import GSPO, GSPOConfig
 from marft_algos.algorithms.magrpo import MAGRPO, MAGRPOConfig
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.algorithms.marshal import MARSHAL, MARSHALConfig
+from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.reinforce_pp import REINFORCEPP, REINFORCEPPConfig
 from marft_algos.algorithms.rft import RFT

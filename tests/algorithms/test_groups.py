@@ -18,7 +18,8 @@ from helpers.tiny import save_tiny
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, GroupConfig, RunFacts, UpdateConfig, check
+from marft_algos.algorithms.base import Algorithm, GroupConfig, UpdateConfig
+from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.rft import RFT, RFTConfig
 from marft_algos.algorithms.sft import SFT, SFTConfig

@@ -12,14 +12,15 @@ from helpers.runs import settings
 from helpers.tiny import save_tiny
 from marft_algos.extras.cluster.worker import RayWorker
 from marft_algos.training.parts import build
-from marft_envs.sandbox import Sandbox, remote
+from marft_envs.sandbox import Sandbox
+from marft_envs.sandbox.service import SandboxServer
 from marft_envs.sandbox.types import SandboxUnavailable
 from marft_envs.workers.pool import NODE
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[remote.SandboxServer]:
-    with Sandbox(workers=1) as local, remote.SandboxServer(local) as server:
+def service() -> Iterator[SandboxServer]:
+    with Sandbox(workers=1) as local, SandboxServer(local) as server:
         server.start()
         yield server
         server.shutdown()
@@ -27,7 +28,7 @@ def service() -> Iterator[remote.SandboxServer]:
 
 @pytest.mark.parametrize("who", ["worker", "rank"])
 def test_programs_of_a_team_run_where_the_setting_says(
-    who: str, service: remote.SandboxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    who: str, service: SandboxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far = {"sandbox": "remote", "url": service.url, "levels": [0], "limit": 4}
     model = save_tiny(tmp_path / "tiny")

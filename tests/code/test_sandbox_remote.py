@@ -19,20 +19,22 @@ from typing import Any
 import pytest
 
 from marft_envs.sandbox import Call, Limits, Sandbox, SandboxError, SandboxUnavailable, layers, remote
+from marft_envs.sandbox import service as service_module
+from marft_envs.sandbox.service import SandboxServer
 
 HELD = [layer for layer in layers.LOCAL if not layers.check(layer)]
 pytestmark = pytest.mark.skipif(not HELD, reason="no sandbox layer holds here; see python -m marft_envs.sandbox")
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[remote.SandboxServer]:
-    with Sandbox(workers=2) as sandbox, remote.SandboxServer(sandbox, token="a b/c") as server:
+def service() -> Iterator[SandboxServer]:
+    with Sandbox(workers=2) as sandbox, SandboxServer(sandbox, token="a b/c") as server:
         server.start()
         yield server
         server.shutdown()
 
 
-def test_results_are_those_of_the_local_sandbox(service: remote.SandboxServer) -> None:
+def test_results_are_those_of_the_local_sandbox(service: SandboxServer) -> None:
     source = "def f(x):\n    if x == 2: return object()\n    return {1: (x, 2.5, {3}, b'4', None, 1 << 80)}"
     calls = [Call("call", f"[{n}]") for n in range(4)]
     with Sandbox("remote", url=service.url) as far, Sandbox() as near:
@@ -50,7 +52,7 @@ def test_results_are_those_of_the_local_sandbox(service: remote.SandboxServer) -
         assert again.run_calls(source, "f", calls[:1])[0].value == wanted[0].value
 
 
-def test_clients_at_once(service: remote.SandboxServer) -> None:
+def test_clients_at_once(service: SandboxServer) -> None:
     with Sandbox("remote", workers=4, url=service.url) as far:
         got: dict[int, object] = {}
 
@@ -65,7 +67,7 @@ def test_clients_at_once(service: remote.SandboxServer) -> None:
         assert got == {n: n * n for n in range(6)}
 
 
-def test_strangers_are_turned_away(service: remote.SandboxServer) -> None:
+def test_strangers_are_turned_away(service: SandboxServer) -> None:
     port = service.server_address[1]
     with pytest.raises(SandboxUnavailable, match="token"):
         Sandbox("remote", url=f"http://wrong@127.0.0.1:{port}")
@@ -73,7 +75,7 @@ def test_strangers_are_turned_away(service: remote.SandboxServer) -> None:
     assert ask(port, b"{}", {})[0] == 401
 
 
-def test_what_is_no_question_is_refused_in_json(service: remote.SandboxServer) -> None:
+def test_what_is_no_question_is_refused_in_json(service: SandboxServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", service.server_address[1], timeout=30)
     connection.request("OPTIONS", "/about", headers={"Authorization": "Bearer a b/c"})
     answer = connection.getresponse()
@@ -86,11 +88,11 @@ def test_what_is_no_question_is_refused_in_json(service: remote.SandboxServer) -
 
 @pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 2}, "protocol 2")])
 def test_a_service_of_another_protocol_is_refused_by_name(
-    service: remote.SandboxServer, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
+    service: SandboxServer, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old service does not look at what it is sent, and does not say which protocol it speaks."""
     answer = {**told, "layer": "namespaces", "guarantees": []}
-    monkeypatch.setattr(remote._Handler, "_do", lambda handler, request: answer)
+    monkeypatch.setattr(service_module._Handler, "_do", lambda handler, request: answer)
     with pytest.raises(SandboxUnavailable) as caught:
         Sandbox("remote", url=service.url)
     said = str(caught.value)
@@ -99,7 +101,7 @@ def test_a_service_of_another_protocol_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("body", "named"), [(b"{}", "before 2"), (b'{"protocol": 1}', "protocol 1")])
-def test_a_client_of_another_protocol_is_told_so(service: remote.SandboxServer, body: bytes, named: str) -> None:
+def test_a_client_of_another_protocol_is_told_so(service: SandboxServer, body: bytes, named: str) -> None:
     status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, "/about")
     assert status == 400 and named in said and f"this service protocol {remote.PROTOCOL}" in said
 
@@ -111,15 +113,13 @@ def _request(**changes: Any) -> bytes:
 
 @pytest.mark.parametrize("path", ["/about", "/calls", "/stdio"])
 @pytest.mark.parametrize("body", [b"[]", b"5", b"null", b'"x"'])
-def test_a_body_that_is_no_object_is_answered_on_every_path(
-    service: remote.SandboxServer, body: bytes, path: str
-) -> None:
+def test_a_body_that_is_no_object_is_answered_on_every_path(service: SandboxServer, body: bytes, path: str) -> None:
     status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, path)
     assert status == 400 and "expected an object" in said
 
 
 @pytest.mark.parametrize("stdin", ["!!!", "aGk", 5, None])
-def test_standard_input_that_is_no_base64_is_refused(service: remote.SandboxServer, stdin: Any) -> None:
+def test_standard_input_that_is_no_base64_is_refused(service: SandboxServer, stdin: Any) -> None:
     body = json.dumps({"limits": {}, "source": "print(1)", "prelude": "", "stdin": stdin}).encode()
     assert ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, "/stdio")[0] == 400
 
@@ -151,18 +151,18 @@ ROW = ["ok", "1", "", 0.1, 0.1]
     ],
 )
 def test_a_service_that_answers_nonsense_gives_no_verdict(
-    service: remote.SandboxServer, answer: Any, monkeypatch: pytest.MonkeyPatch
+    service: SandboxServer, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
 
-    def do_post(handler: remote._Handler) -> None:
+    def do_post(handler: service_module._Handler) -> None:
         handler.rfile.read(int(handler.headers["Content-Length"]))
         handler.send_response(200)
         handler.end_headers()
         handler.wfile.write(text)
 
     with Sandbox("remote", url=service.url) as far:
-        monkeypatch.setattr(remote._Handler, "do_POST", do_post)
+        monkeypatch.setattr(service_module._Handler, "do_POST", do_post)
         says = "failed" if isinstance(answer, bytes) else "answered nonsense"
         with pytest.raises(SandboxError, match=says):
             far.run_calls("def f(x): return x", "f", [Call("call", "[1]")])
@@ -172,9 +172,9 @@ def test_a_service_that_answers_nonsense_gives_no_verdict(
 
 @pytest.mark.parametrize("names", [5, None, "no_network", [5], {"no_network": 1}])
 def test_a_service_whose_guarantees_are_no_names_is_refused(
-    service: remote.SandboxServer, names: Any, monkeypatch: pytest.MonkeyPatch
+    service: SandboxServer, names: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote._Handler, "_do", lambda handler, request: GOOD | {"guarantees": names})
+    monkeypatch.setattr(service_module._Handler, "_do", lambda handler, request: GOOD | {"guarantees": names})
     with pytest.raises(SandboxUnavailable, match="names no guarantees"):
         Sandbox("remote", url=service.url)
 
@@ -205,7 +205,7 @@ def test_a_service_whose_guarantees_are_no_names_is_refused(
     ],
 )
 def test_bad_requests_are_answered(
-    service: remote.SandboxServer, body: bytes, length: str | None, status: int, said: str
+    service: SandboxServer, body: bytes, length: str | None, status: int, said: str
 ) -> None:
     headers = {"Authorization": "Bearer a b/c", **({"Content-Length": length} if length else {})}
     got, text = ask(service.server_address[1], body, headers)
@@ -223,7 +223,7 @@ def ask(port: int, body: bytes, headers: dict[str, str], path: str = "/calls") -
 
 
 @pytest.mark.parametrize("name", ["cpu_s", "wall_s", "total_s", "memory_mb", "output_bytes", "source_bytes"])
-def test_a_client_does_not_choose_how_much_it_takes(service: remote.SandboxServer, name: str) -> None:
+def test_a_client_does_not_choose_how_much_it_takes(service: SandboxServer, name: str) -> None:
     most = getattr(service.most, name)
     body = _request(limits={name: most + 1})
     status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"})
@@ -231,7 +231,7 @@ def test_a_client_does_not_choose_how_much_it_takes(service: remote.SandboxServe
 
 
 def test_connections_that_say_nothing_cost_few_threads_and_keep_nobody_out() -> None:
-    with Sandbox() as sandbox, remote.SandboxServer(sandbox, connections=8) as server:
+    with Sandbox() as sandbox, SandboxServer(sandbox, connections=8) as server:
         server.start()
         before = threading.active_count()
         silent = [socket.create_connection(("127.0.0.1", server.server_address[1])) for _ in range(40)]
@@ -247,7 +247,7 @@ def test_connections_that_say_nothing_cost_few_threads_and_keep_nobody_out() -> 
         server.shutdown()
 
 
-def test_clients_that_go_leave_no_traceback(service: remote.SandboxServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_go_leave_no_traceback(service: SandboxServer, capfd: pytest.CaptureFixture[str]) -> None:
     body = json.dumps(
         {"source": "import time; time.sleep(.5); print('x' * 60000)", "stdin": "", "limits": {}, "prelude": ""}
     ).encode()
@@ -272,7 +272,7 @@ def test_a_service_that_is_not_there() -> None:
 
 def test_a_service_that_goes_away_gives_no_verdict() -> None:
     with Sandbox() as sandbox:
-        server = remote.SandboxServer(sandbox)
+        server = SandboxServer(sandbox)
         server.start()
         far = Sandbox("remote", url=server.url)
         server.shutdown()
@@ -312,7 +312,7 @@ def test_the_command_line_shows_what_holds() -> None:
 
 def test_values_of_expressions_and_times_go_through_the_service() -> None:
     odd = (float("inf"), {1: (2, frozenset({3}))}, 1 << 5000, "'\"é", b"\x00")
-    with Sandbox() as local, remote.SandboxServer(local) as server:
+    with Sandbox() as local, SandboxServer(local) as server:
         server.start()
         with Sandbox(layer="remote", url=server.url) as far:
             (result,) = far.run_calls("def f(*xs): return xs", "f", [Call("expr", "f(*_0, _1)", (odd, "last"))])

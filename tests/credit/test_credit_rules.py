@@ -11,11 +11,11 @@ import pytest
 
 from helpers.teams import Tabular, episode, put
 from marft_algos import credit
-from marft_algos.algorithms.base import RunFacts, check
 from marft_algos.algorithms.happo import HAPPO, HAPPOConfig
 from marft_algos.algorithms.ippo import IPPO, IPPOConfig
 from marft_algos.algorithms.magrpo import MAGRPO, MAGRPOConfig
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
+from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.spiral import SPIRAL, SPIRALConfig
 from marft_algos.credit import formulas
