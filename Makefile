@@ -26,7 +26,7 @@ stamp = $(if $(filter file,$(origin EXTRAS)),$(firstword $(wildcard $(STAMP)) $(
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench release clean
+.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench mutations release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -84,11 +84,14 @@ format: $(STAMP)  ## format, sort imports and mend what ruff can mend
 bench: $(STAMP)  ## measure the environments and the grader
 	$(BIN)/python -m benchmarks $(ARGS)
 
+mutations: $(STAMP)  ## plant every defect of the list, and see which test notices it (ARGS= chooses some by a word)
+	@$(BIN)/python -m benchmarks mutations $(ARGS)
+
 release: $(STAMP)  ## check that this is ready to be released, and build it (ARGS=--tag tags it, too)
 	@$(BIN)/python .ci/release.py $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
 
 clean:  ## remove the virtual environments and every cache (runs/ stays)
-	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis site .browser
+	rm -rf $(VENV) $(BASE) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis site .browser .mutations
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so an interrupted installation starts again.

@@ -1,72 +1,213 @@
-"""Do the tests catch the defects they are named for? Puts each one in by hand and looks.
+"""Does the fast suite notice planted defects? Puts each in, runs the tests that reach its place, and takes it out.
 
     python -m benchmarks mutations            # all of them, a table at the end; exit code 1 if one goes unnoticed
-    python -m benchmarks mutations huber      # those whose row contains the word
+    python -m benchmarks mutations credit     # those whose row or file contains the word
+    python -m benchmarks mutations --map      # notes anew which tests reach which defects: one run of the fast suite
 
-The packages and tests are copied to a temporary folder; there each defect (one line of text changed for another) is
-put in, the named test is run, and the file is put back. A defect counts as caught only if the test *fails*; errors
-of collection do not count. Before anything is changed all the tests must pass.
+The list is ``mutations.json``: what operators made of the code with a fixed seed (``operators.py``), and what people
+added. For each defect the test that noticed it last (``benchmarks/results/mutations.json``, written by every run) is
+run first; then the fastest that reach its place; then every test of the files that hold one. A defect made by hand
+must be noticed by the test that it names. A defect is noticed if a test *fails*, or never ends; errors of collection
+do not count. ``.mutations/`` keeps the map.
 """
 
 from __future__ import annotations
 
+import ast
+import itertools
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 
+import pytest
+
+from benchmarks.correctness import mutations_probe
 from benchmarks.correctness.operators import ROOT, Defect, defects, planted
+from marft_envs.errors import MarftError
 
-FOLDERS = ("marft_envs", "marft_algos", "tests")
-
-
-MUTATIONS = [defect for defect in defects() if defect.test]
+MAP = ROOT / ".mutations/map.json"
+NOTICED = ROOT / "benchmarks/results/mutations.json"
+JOBS = 2
+FIRST_S = 20.0
+"""Seconds of tests, the fastest first, that a defect meets before whole files."""
+ENDLESS = "(never ends)"
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the chosen mutations; returns the exit code."""
-    word = arguments[0] if arguments else ""
-    chosen = [m for m in MUTATIONS if word.lower() in m.row.lower()]
+    """Plants the chosen defects; returns the exit code."""
+    words = [word.lower() for word in arguments if word != "--map"]
+    chosen = [d for d in defects() if not words or any(word in f"{d.row} {d.file}".lower() for word in words)]
     if not chosen:
-        print(f"No row contains '{word}'. Rows: " + "; ".join(m.row for m in MUTATIONS), file=sys.stderr)
+        print(f"No row contains {' or '.join(words)}. Rows: " + "; ".join(d.row for d in defects()), file=sys.stderr)
         return 2
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for name in FOLDERS:
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", copy)
-        tests = sorted({m.test for m in chosen})
-        code, output = run(copy, tests)
-        if code != 0:
-            print(f"Without any defect the tests must pass:\n{output}", file=sys.stderr)
-            return 2
-        print(f"{len(tests)} tests pass without a defect.\n\n| row | test | caught |\n|---|---|---|")
-        missed = sum(not _try(copy, m) for m in chosen)
-    print(f"\n{len(chosen) - missed} of {len(chosen)} defects caught.")
-    return 1 if missed else 0
+    if "--map" in arguments or not MAP.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            copy = probed(Path(folder) / "tree")
+            run(copy, ["-p", "marft_envs.reached", "-n", str(JOBS), "--dist", "worksteal", "tests"])
+            store(MAP, noted(copy))
+    reach = json.loads(MAP.read_text(encoding="utf-8"))
+    print("| defect | operator | noticed by |\n|---|---|---|")
+    verdicts = dict(zip(chosen, verdicts_of(chosen, reach), strict=True))
+    alive = [d for d, test in verdicts.items() if not test and not d.equivalent]
+    same = sum(not test and bool(d.equivalent) for d, test in verdicts.items())
+    print(f"\n{len(chosen) - len(alive) - same} of {len(chosen) - same} defects noticed; {same} are equivalent.")
+    return 1 if alive else 0
 
 
-def _try(copy: Path, defect: Defect) -> bool:
-    """Puts one defect in, runs its test, takes the defect out; prints the row."""
-    path = copy / defect.file
+def verdicts_of(chosen: Sequence[Defect], reach: dict[str, dict[str, float]]) -> Iterator[str]:
+    """Yields for each defect the test that noticed it, empty if none did; prints and stores them as they come."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for job in range(JOBS):
+            free.put(copied(Path(folder) / str(job)))
+
+        def tried(defect: Defect) -> str:
+            tree = free.get()
+            try:
+                return attempt(tree, defect, reach.get(defect.row, {}))
+            finally:
+                free.put(tree)
+
+        for defect, test in zip(chosen, pool.map(tried, chosen), strict=True):
+            print(f"| {defect.row} | {defect.operator} | {test or defect.equivalent or 'NOBODY'} |", flush=True)
+            store(NOTICED, stored() | {defect.row: test})
+            yield test
+
+
+def attempt(tree: Path, defect: Defect, reach: dict[str, float]) -> str:
+    """Plants a defect in a tree, runs tests until one fails, and takes it out: the name of that test, or nothing."""
+    path = tree / defect.file
     source = path.read_text(encoding="utf-8")
     path.write_text(planted(source, defect)[0], encoding="utf-8")
-    code, _ = run(copy, [defect.test])
-    verdict = {0: "NO, the test passes", 1: "yes"}.get(code, f"no: the test could not run (exit {code})")
-    path.write_text(source, encoding="utf-8")
-    print(f"| {defect.row} | {defect.test} | {verdict} |", flush=True)
-    return verdict == "yes"
+    try:
+        for seconds, tests in attempts(defect, reach):
+            code, said = run(tree, ["-x", *tests], 120 + 10 * seconds)
+            if code in (1, -signal.SIGKILL):
+                found = _FAILED.search(said)
+                return found[1] if found else ENDLESS
+            if code == pytest.ExitCode.USAGE_ERROR and len(tests) > 1:
+                raise MarftError(
+                    "The map names tests that are gone. Make it anew: python -m benchmarks mutations --map"
+                )
+        return ""
+    finally:
+        path.write_text(source, encoding="utf-8")
 
 
-def run(folder: Path, tests: Sequence[str]) -> tuple[int, str]:
-    """Runs tests in ``folder``; pytest's exit code and output."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/{t}" for t in tests)]
+def attempts(defect: Defect, reach: dict[str, float]) -> Iterator[tuple[float, list[str]]]:
+    """Yields what is run, one list after the other, while nothing fails; and how many seconds the map counted."""
+    if defect.test:
+        yield 60.0, [f"tests/{defect.test}"]
+        return
+    if "::" in (last := stored().get(defect.row, "")):
+        yield reach.get(last, 60.0), [last]
+    if reach:
+        fastest = sorted(reach, key=lambda test: reach[test])
+        spent = itertools.accumulate(reach[test] for test in fastest)
+        first = [test for test, so_far in zip(fastest, spent, strict=True) if so_far <= FIRST_S] or fastest[:1]
+        yield FIRST_S, first
+        seconds = defaultdict[str, float](float)
+        for test in reach:
+            seconds[test.partition("::")[0]] += reach[test]
+        yield sum(seconds.values()), sorted(seconds, key=lambda file: seconds[file])
+
+
+def run(folder: Path, arguments: Sequence[str], limit: float | None = None) -> tuple[int, str]:
+    """Runs pytest in a tree, ended after ``limit`` seconds; its exit code and what it said."""
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout + done.stderr
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+    return process.returncode, said
+
+
+def copied(tree: Path) -> Path:
+    """Copies what git does not ignore to a new folder."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0"):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, tree / name)
+    return tree
+
+
+def probed(tree: Path) -> Path:
+    """Copies the project to a new folder, with a call of ``reached`` in front of every defect's place."""
+    copied(tree)
+    (tree / "marft_envs/reached").mkdir()
+    shutil.copy(mutations_probe.__file__, tree / "marft_envs/reached/__init__.py")
+    numbered = sorted(enumerate(defects()), key=lambda each: each[1].file)
+    for file, rows in itertools.groupby(numbered, key=lambda each: each[1].file):
+        source = (ROOT / file).read_text(encoding="utf-8")
+        syntax = ast.parse(source)
+        for number, defect in rows:
+            block, at = _statement(syntax, planted(source, defect)[1])
+            block[at:at] = ast.parse(f"__import__('marft_envs.reached', fromlist=['reached']).reached({number})").body
+        (tree / file).write_text(ast.unparse(syntax), encoding="utf-8")
+    return tree
+
+
+def _statement(tree: ast.Module, line: int) -> tuple[list[ast.stmt], int]:
+    """The innermost statement on a line: the block that holds it, and its index there."""
+    found: list[tuple[list[ast.stmt], int]] = []
+    for node in ast.walk(tree):  # outer ones first
+        blocks = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+        for block in (block for block in blocks if isinstance(block, list)):
+            lines = [(getattr(s, "lineno", 0), getattr(s, "end_lineno", 0)) for s in block]
+            found += [(block, i) for i, (first, last) in enumerate(lines) if first <= line <= last and node]
+    return found[-1]
+
+
+def noted(tree: Path) -> dict[str, dict[str, float]]:
+    """Reads the notes of the probes: row -> tests that reach it, and their seconds."""
+    seconds = defaultdict[str, float](float)
+    notes = tree / "marft_envs/reached"
+    for line in (notes / "seconds").read_text(encoding="utf-8").splitlines():
+        spent, _, test = line.partition("\t")
+        seconds[test] += float(spent)
+    found: dict[str, dict[str, float]] = {}
+    rows = defects()
+    for file in notes.glob("[0-9]*"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            number, _, test = line.partition("\t")
+            if (name := test.rpartition(" (")[0]) in seconds:
+                found.setdefault(rows[int(number)].row, {})[name] = round(seconds[name], 3)
+    return found
+
+
+def stored() -> dict[str, str]:
+    """Row -> the test that noticed it last; empty where none did."""
+    return dict(json.loads(NOTICED.read_text(encoding="utf-8"))) if NOTICED.is_file() else {}
+
+
+def store(file: Path, found: object) -> None:
+    """Writes a JSON file."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

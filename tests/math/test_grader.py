@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import pytest
 from helpers.hostile_answers import ANSWERS, CODE, GOLD, WHOLE
 from marft_envs.core.faults import fault_of
 from marft_envs.errors import DataError
-from marft_envs.families.math import grader
+from marft_envs.families.math import exact, grader
+from marft_envs.families.math._verify_worker import verify
 from marft_envs.families.math.grader import (
     CORRECT,
     EMPTY_BOX,
@@ -40,6 +41,7 @@ from marft_envs.families.math.grader import (
     grade,
     grade_answer,
 )
+from marft_envs.families.math.parse import MAX_DEPTH, ParseError, parse
 from marft_envs.workers.untrusted import WALL, WorkerLate, WorkerStartError
 
 
@@ -131,6 +133,10 @@ def test_the_cheapest_tier_that_can_tell_decides(gold: str, pred: str, tier: str
 
 
 EQUAL = [
+    # a real root, of 0 too
+    ("0", "\\sqrt[3]{0}"),
+    # units of any kind
+    ("5\\text{ square units}", "5\\text{ square cm}"),
     # spelling
     ("7425000", "7{,}425{,}000"),
     ("3200", "3,\\!200"),
@@ -227,6 +233,8 @@ EQUAL = [
     ("(\\frac12)^{20000}", "\\frac{1}{2^{20000}}"),
 ]  # fmt: skip
 DIFFERENT = [
+    # a chain of unknowns says more than its last link, whether two of its forms are one
+    ("x=y=\\frac{z}{2}=\\frac{2z}{4}", "x=\\frac{z}{2}"),
     ("(0,9)", "[0,9)"),
     ("(1,2)", "(2,1)"),
     ("(4,7)", "4,7"),
@@ -354,6 +362,41 @@ def test_a_calculation_left_undone_is_not_an_answer_to_a_number_that_is_worked_o
     done, undone = WORKED_OUT[gold]
     assert {pred for pred in done if not right(pred, gold)} == set()
     assert {pred for pred in undone if right(pred, gold)} == set()
+
+
+@pytest.mark.parametrize(
+    ("nested", "deepest"),
+    [
+        (lambda n: "-" * n + "1", MAX_DEPTH),
+        (lambda n: "{1\\choose" * n + "1" + "}" * n, MAX_DEPTH),
+        (lambda n: "\\sin" + "-" * n + "x", MAX_DEPTH - 1),
+        (lambda n: "1\\frac{" * n + "1" + "}{2}" * n, MAX_DEPTH // 3),
+    ],
+    ids=["signs", "binomials", "an argument's signs", "mixed numbers"],
+)
+def test_every_form_nests_so_deep_and_no_deeper(nested: Callable[[int], str], deepest: int) -> None:
+    parse(nested(deepest))
+    with pytest.raises(ParseError, match="too deep"):
+        parse(nested(deepest + 1))
+
+
+def test_the_parser_itself_reads_numbers_and_names_side_by_side() -> None:
+    """What it does not read, math-verify may grade alike."""
+    x, half = ("var", "x"), ("/", ("num", 1), ("num", 2))
+    assert parse("x 3") == ("*", x, ("num", 3)) and parse("1 1/2") == ("+", ("num", 1), half)
+    with pytest.raises(ParseError, match="side by side"):
+        parse("2 3")
+
+
+def test_whole_exponents_and_numbers_beyond_floats_are_compared_without_math_verify() -> None:
+    assert exact.same_value("(-1)^n", "(-1)^{n+2}") is True and exact.same_value("(-1)^n", "(-1)^{n+1}") is False
+    assert exact.same_value("e^{1000}", "e^{999}") is False
+
+
+def test_math_verify_compares_a_named_vector_with_a_bare_one_and_a_number_with_what_it_simplifies_to() -> None:
+    vector, other = (f"\\begin{{pmatrix}}1\\\\{y}\\end{{pmatrix}}" for y in (2, 3))
+    assert verify([f"A={vector}", vector]) and not verify([f"A={vector}", f"A={other}"])
+    assert verify(["5", "\\sin^2 x+\\cos^2 x+4"])
 
 
 def test_an_answer_equals_itself_respaced_and_in_a_sentence() -> None:
