@@ -20,7 +20,7 @@ ROOMS = ("speed", "learning", "correctness", "drills", "embedded")
 
 def modules() -> dict[str, Path]:
     """Name of a measurement -> its file: what a person starts, which is neither a part of others nor their worker."""
-    files = [HERE / "pack.py", *(file for room in ROOMS for file in sorted((HERE / room).glob("*.py")))]
+    files = (file for room in ROOMS for file in sorted((HERE / room).glob("*.py")))
     own = (file for file in files if not file.stem.endswith("_worker"))
     return {file.stem: file for file in own if 'if __name__ == "__main__":' in file.read_text(encoding="utf-8")}
 

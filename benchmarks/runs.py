@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +85,9 @@ def _run(job: Job, folder: Path) -> int:
     return code
 
 
-def swapped_messages(done: Done, agent: str = "reasoner_0") -> str:
-    """Returns what a trained team loses when everybody reads an agent's words about another problem."""
-    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", agent]
+def swapped_messages(done: Done) -> str:
+    """Returns what a trained team loses when everybody reads the reasoner's words about another problem."""
+    command = [sys.executable, "-m", "marft_algos", "eval", str(done.run.root), "--swap", "reasoner_0"]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("difference")][-1]
 
@@ -142,6 +142,6 @@ def points(gain: Interval) -> str:
     return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]{gain.seeds}"
 
 
-def interval(metrics: Mapping[str, Any]) -> str:
-    """``0.842 [0.807, 0.872]`` of an evaluation's metrics."""
-    return f"{metrics['eval/success']:.3f} [{metrics['eval/low']:.3f}, {metrics['eval/high']:.3f}]"
+def share(found: Interval) -> str:
+    """``0.842 [0.807, 0.872]``: a share, without what it is about."""
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks import shapes
 from benchmarks.paired import publish
 from marft_algos.engines import NativeEngine, row_seed
 from marft_algos.models.loading import ModelSettings
@@ -37,11 +38,7 @@ MOVED = (0.0, 0.001, 0.01)
 def moved(model: str, device: str, size: float, **settings: Any) -> PolicySet:
     """Returns two policies on a model, their adapters moved by noise of this size."""
     policies = PolicySet.build(model, {"first_0": "first", "second_0": "second"}, device=device, **settings)
-    draws = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for policy in policies.policies:
-            for tensor in policies.parameters(policy):
-                tensor.add_(size * torch.randn(tensor.shape, generator=draws).to(tensor.device))
+    shapes.disturb(policies, size)
     return policies
 
 

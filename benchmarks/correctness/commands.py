@@ -54,9 +54,6 @@ REASONS = {
         r"|\b\w+\.(?:toml|jsonl?|py|gguf|tar\.xz)\b|\b\w+:\w+|https?://|…|\$|-before\b)"
     ),
     "needs a model of the hub, or a package beside MARFT's": re.compile(r".*(Qwen/|gpu-\d+gb|smollm2|python -m venv )"),
-    "needs the runs themselves, of which a pack holds the scores only": re.compile(
-        r"python -m benchmarks docs .*--boss"
-    ),
     "waits for a person, or serves until it is stopped": re.compile(r"marft (play|view|top)\b|.* serve\b|.*\.server\b"),
     "trains, plays or measures for minutes to hours": re.compile(
         r"marft (train|sft|dpo|versus|bench|eval|export|plan|replay|show)\b|python -m (benchmarks|marft_)"

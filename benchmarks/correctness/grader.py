@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import resource
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from marft_algos.runs.intervals import wilson
 from marft_envs.families.math import grader
 
 
@@ -30,14 +30,10 @@ def cpu_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def interval(hits: int, n: int, z: float = 1.96) -> tuple[float, float]:
+def bounds(hits: int, n: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share."""
-    if not n:
-        return 0.0, 1.0
-    share = hits / n
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-    return middle - half, middle + half
+    found = wilson(hits, n)
+    return found.low, found.high
 
 
 def judge(pairs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -58,11 +54,11 @@ def judge(pairs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "n": n,
         "agreement": 1 - errors / n,
-        "agreement_95": interval(n - errors, n),
+        "agreement_95": bounds(n - errors, n),
         "incorrect": incorrect,
         "false_accepts": len(false_accepts),
         "false_accept_rate": len(false_accepts) / max(incorrect, 1),
-        "false_accept_95": interval(len(false_accepts), incorrect),
+        "false_accept_95": bounds(len(false_accepts), incorrect),
         "tiers": dict(tiers.most_common()),
         "false_accept_rows": false_accepts,
         "false_reject_rows": false_rejects,

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.runs import table
+from benchmarks.runs import share, table
 from marft_algos.extras.bench import statistics
 from marft_algos.runs.intervals import Interval, paired, wilson
 
@@ -119,8 +119,7 @@ def main() -> None:
     for seeds, spreads in SPREADS.items():
         for kept, spread in itertools.product(KEPT, spreads):
             shares = simulate(spread, args.benchmarks, kept, seeds)
-            said = (f"{e.mean:.3f} [{e.low:.3f}, {e.high:.3f}]" for e in shares)
-            rows.append([str(seeds), f"{kept:g}", f"{spread:g}", *said])
+            rows.append([str(seeds), f"{kept:g}", f"{spread:g}", *map(share, shares)])
     header = ["seeds", "coins kept", "seed sd, points", "coverage of the 95 % interval"]
     header += [f"power, gain of {GAIN:g} points", "coverage of one over problems"]
     print(table(header, rows))

@@ -1,6 +1,6 @@
-"""Published tool-use tasks in our environments: are the gold results reproduced, and what does a fresh episode cost?
+"""Published tool-use tasks in our environments: are the gold results reproduced?
 
-    python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--tau2 FOLDER] [--wrong 1000] [--json]
+    python -m benchmarks tools_real --data FOLDER [--bfcl FOLDER] [--tau2 FOLDER] [--wrong 1000]
     python -m benchmarks tools_real --tau2 FOLDER [--domains retail airline]     # this part alone, or some of it
 
 FOLDER holds ``tools/tau`` and, for ``bfcl``, ``tools/bfcl``. ``--bfcl`` names the folder of the ``bfcl-eval`` package
@@ -14,13 +14,10 @@ compared with them.
   own checker; wrong trajectories (a call dropped, an argument changed, two swapped) with equal verdicts.
 * tau2 (``--tau2``, the folder of ``tau2`` and ``inspect_evals``): golds that teams play, complete by our grader and, of
   the router team, by upstream's evaluator, which compares every result; wrong trajectories with equal verdicts.
-* all: a team that does nothing beside it, split by split; and whether rewards are ordered: gold, part of it, nothing,
-  farmers.
+* all: a team that does nothing beside it, split by split.
 
-Everything but the times of worlds is played as text: every agent's observation is rendered before it acts, and what it
-does is parsed from what it writes.
-
-Times are CPU times, one thread; a loop of plain Python, timed at the end, makes the figures of two machines comparable.
+Everything is played as text: every agent's observation is rendered before it acts, and what it does is parsed from what
+it writes.
 """
 
 from __future__ import annotations
@@ -29,16 +26,14 @@ import argparse
 import itertools
 import json
 import random
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.envs import loop_microseconds
 from marft_envs.errors import MissingExtraError
 from marft_envs.families.tools import make, oracle
-from marft_envs.families.tools.bfcl import BfclDomain, grading
+from marft_envs.families.tools.bfcl import BfclDomain
 from marft_envs.families.tools.session import Toolbox, ToolSession
 from marft_envs.families.tools.store import as_set
 from marft_envs.families.tools.tau import TauDomain
@@ -47,7 +42,7 @@ from marft_envs.families.tools.types import ToolDomain, ToolProblem
 from marft_envs.records import experts
 from tests.helpers import bfcl_upstream as upstream
 from tests.helpers import tau2_upstream as packages
-from tests.helpers.tools_ordering import Scripted, cut
+from tests.helpers.tools_ordering import Scripted
 
 REACHED = ("", "tool_error", "too_large")
 """Errors of calls that reached the world."""
@@ -71,58 +66,6 @@ def nothing(domain: ToolDomain, split: str) -> str:
     return f"completed {done} of {len(problems)} ({done / len(problems):.3f}), {means}"
 
 
-def milliseconds(run: Callable[[ToolProblem], object], problems: Sequence[ToolProblem], rounds: int = 3) -> str:
-    """Returns mean and largest CPU time of one run per problem; of each problem, the best of ``rounds``."""
-    best = []
-    for problem in problems:
-        run(problem)  # what is computed once per task is not a reset
-        times = []
-        for _ in range(rounds):
-            start = time.process_time()
-            run(problem)
-            times.append(time.process_time() - start)
-        best.append(min(times) * 1e3)
-    return f"{sum(best) / len(best):.3f} ms (largest {max(best):.3f})"
-
-
-def opened(domain: ToolDomain) -> Callable[[ToolProblem], object]:
-    """A world in its initial state, its hash taken: what the family's session does at a reset."""
-
-    def run(problem: ToolProblem) -> str:
-        return domain.open(problem).state_hash()
-
-    return run
-
-
-def reset(domain: ToolDomain, split: str) -> Callable[[ToolProblem], object]:
-    """The whole environment's reset."""
-    env = make("router", domain, split=split, **LIMITS)
-
-    def run(problem: ToolProblem) -> None:
-        env.reset(seed=0, options={"task_id": problem.id})
-
-    return run
-
-
-def ordered(domain: ToolDomain, split: str, problems: Sequence[ToolProblem]) -> str:
-    """Returns on how many problems gold > a part > null ≥ every farmer of reads, duplicates and ping-pong, by reward.
-
-    The part is the first half of the gold's calls, compared where it has made progress.
-    """
-    team, holds, parts = Scripted(domain, split), 0, 0
-    for problem in problems:
-        gold = domain.oracle(problem)
-        best, null = team.paid(problem, gold), team.paid(problem, [[] for _ in gold])
-        farmers = [team.paid(problem, team.reads(problem, times)) for times in (1, 5)]
-        good = best > null >= max(*farmers, team.ping_pong(problem))
-        half = team.paid(problem, cut(gold, sum(map(len, gold)) // 2))
-        if team.solo.episode.metrics["progress"] and not team.solo.episode.success:
-            parts += 1
-            good = good and best > half > null
-        holds += good
-    return f"{holds} of {len(problems)} ({parts} with a part that has made progress)"
-
-
 # -- tau -------------------------------------------------------------------------------------------------------------
 
 
@@ -144,17 +87,11 @@ def tau(folder: Path) -> dict[str, Any]:
             played += bool(oracle.play(env, options={"task_id": problem.id}).success)
             counted, good = subsets(team, problem)
             parts, between = parts + counted, between + good
-    every = [problem for split in splits for problem in domain.problems(split)]
     return {
         "gold differences reproduced": f"{reproduced} of {rows}" + (f", not: {failed[:5]}" if failed else ""),
         "gold through the router team, completed": f"{played} of {rows}",
         "null team": {split: nothing(domain, split) for split in domain.splits},
         "parts of the gold strictly between null and gold": f"{between} of {parts}",
-        "rewards ordered, tasks whose gold changes the state": ", ".join(
-            f"{split} {ordered(domain, split, [p for p in domain.problems(split) if p.level])}" for split in splits
-        ),
-        "a fresh world and its hash": milliseconds(opened(domain), every),
-        "reset of the environment (router)": milliseconds(reset(domain, splits[0]), domain.problems(splits[0])),
     }
 
 
@@ -186,8 +123,6 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
         calls_made = [[entry.result.call for entry in reached if entry.turn == i] for i in range(len(problem.turns))]
         completed[problem.secret.category] += bool(episode.success)
         accepted[problem.secret.category] += upstream.accepts(problem.secret, calls_made)
-    gold = [grading.replay(domain._backends, problem.secret) for problem in problems]
-    changing = [p for p, one in zip(problems, gold, strict=True) if any(turn.changes for turn in one.turns)]
     sizes = Counter(problem.secret.category for problem in problems)
     shown = {name: f"{accepted[name]} and {completed[name]} of {size}" for name, size in sizes.items()}
     findings = {
@@ -195,9 +130,6 @@ def bfcl(folder: Path, package: Path | None, wrong: int) -> dict[str, Any]:
         "left out as defective, and indeed refused": f"{defective(domain)} of {len(domain.defective())}",
         f"equal verdicts on {wrong} wrong trajectories": verdicts(domain, problems, wrong),
         "null team": {split: nothing(domain, split) for split in ("train", "test")},
-        "rewards ordered, tasks whose gold changes the visible state": ordered(domain, "all", changing),
-        "a fresh world and its hash": milliseconds(opened(domain), problems),
-        "reset of the environment (router)": milliseconds(reset(domain, "all"), problems),
     }
     if folder.is_dir():
         theirs = BfclDomain(folder, package=package)
@@ -273,8 +205,6 @@ def tau2(package: Path, name: str, wrong: int) -> dict[str, Any]:
         "tasks with gold actions that upstream refuses": left,
         f"equal verdicts on {wrong} wrong trajectories": dict(seen),
         "null team": {split: nothing(domain, split) for split in ("train", "test")},
-        "a fresh world and its hash": milliseconds(opened(domain), problems[:114]),
-        "reset of the environment (router)": milliseconds(reset(domain, split), problems[:114]),
     }
 
 
@@ -285,7 +215,6 @@ def main() -> None:
     parser.add_argument("--tau2", type=Path, help="folder of the packages tau2 and inspect_evals")
     parser.add_argument("--domains", nargs="+", choices=packages.EVERY, default=packages.EVERY, help="those of tau2")
     parser.add_argument("--wrong", type=int, default=1000, help="wrong trajectories to compare verdicts on")
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     args = parser.parse_args()
     findings: dict[str, Any] = {}
     if args.data is None and args.tau2 is None:
@@ -298,10 +227,6 @@ def main() -> None:
             findings["bfcl"] = {"left out": str(error)}
     for name in args.domains if args.tau2 is not None else ():
         findings[f"tau2/{name}"] = tau2(args.tau2, name, args.wrong // 5)
-    findings["this machine"] = {"loop, CPU microseconds": round(loop_microseconds())}
-    if args.json:
-        print(json.dumps(findings, indent=1))
-        return
     for part, rows in findings.items():
         print(part)
         for name, value in rows.items():

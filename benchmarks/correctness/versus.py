@@ -12,13 +12,12 @@ good, so that noise alone decides the choice. Brackets: Wilson's 95 % intervals.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.runs import table
+from benchmarks.runs import share, table
 from marft_algos.extras.bench.versus import verdict
 from marft_algos.runs.intervals import wilson
 
@@ -75,12 +74,6 @@ def choose_then_compare(truth: Truth, seed: int, same: bool = False) -> Simulate
     return Simulated(comparison.word, difference.mean, difference.low, difference.high)
 
 
-def share(hits: Iterable[bool]) -> float:
-    """Returns the share of hits."""
-    listed = list(hits)
-    return sum(listed) / len(listed)
-
-
 def main() -> None:
     """Prints how often which word is said, and how often the interval covers the truth."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -93,8 +86,7 @@ def main() -> None:
             hits = {w: sum(t.word == w for t in said) for w in ("ahead", "level", "open")}
             covered = wilson(sum(t.low <= gain <= t.high for t in said), trials)
             shares = [f"{n / trials:.3f}" for n in hits.values()]
-            cover = f"{covered.mean:.3f} [{covered.low:.3f}, {covered.high:.3f}]"
-            rows.append([f"{100 * gain:g}", f"{100 * spread:g}", *shares, cover])
+            rows.append([f"{100 * gain:g}", f"{100 * spread:g}", *shares, share(covered)])
     print(table(["gain, points", "seed sd, points", "ahead", "level", "open", "coverage"], rows))
 
 

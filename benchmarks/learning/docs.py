@@ -4,7 +4,6 @@
 
     marft bench run examples/configs/bench_docs.toml --out runs/docs --jobs 2
     python -m benchmarks docs runs/docs
-    python -m benchmarks docs runs/docs_boss --boss     # of a benchmark's runs, or of one run
 
 Rows are named as in the grid: ``chain-2`` is the team of ``chain`` on documents of two windows. Intervals are over
 documents, for the seeds that were run; below three seeds they say nothing of others.
@@ -24,16 +23,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runs import table
-from marft_algos.credit.formulas import spearman
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.statistics import enough, estimate
 from marft_algos.extras.bench.tables import complete
 from marft_algos.runs import intervals, plots
-from marft_algos.runs.folder import RunFolder
 
 Row = Mapping[str, Any]
 TEAM = "chain"
-MIXED = ("solo-all", "solo-all-processed", "boss")
+MIXED = ("solo-all", "solo-all-processed")
 """What is trained on several lengths: its own panel is no length of its own."""
 NAMES = {
     "tree": "readers in a tree",
@@ -185,54 +182,13 @@ def base_model(folder: BenchFolder) -> str:
     return ", ".join(sorted(named))
 
 
-def spawned(run: RunFolder) -> list[list[str]]:
-    """Returns a line for each evaluation of a boss: its score, score and readers by pages, ρ of readers and pages."""
-    lines = []
-    for iteration in run.recorded("eval"):
-        metrics = [e.metrics for e in run.episodes("eval", iteration) if not e.infra]
-        pages, readers, read = ([m[name] for m in metrics] for name in ("pages", "readers", "read"))
-        score = str(intervals.mean([m["accuracy"] for m in metrics]))
-        by_pages = [_by_pages(metrics, name) for name in ("accuracy", "readers")]
-        rho = f"{spearman(pages, readers):.2f}" if len(set(readers)) > 1 < len(set(pages)) else "–"
-        lines.append([str(iteration), score, *by_pages, rho, f"{statistics.fmean(read):.2f}"])
-    return lines
-
-
-def _by_pages(metrics: Sequence[Mapping[str, float]], name: str) -> str:
-    """``2: 1.00, 4: 0.50``: the mean of a metric, by the document's pages."""
-    grouped = {n: [m[name] for m in metrics if m["pages"] == n] for n in sorted({m["pages"] for m in metrics})}
-    return ", ".join(f"{n:.0f}: {statistics.fmean(each):.2f}" for n, each in grouped.items())
-
-
-def bosses(root: Path) -> list[list[str]]:
-    """Returns the lines of a run, or of every run of a benchmark that a boss was trained in."""
-    folder = BenchFolder(root)
-    if not folder.bench_file.is_file():
-        return [["", "", *line] for line in spawned(RunFolder.open(root))]
-    trained = [row for row in folder.rows() if row["kind"] == "train" and row["status"] == "done"]
-    runs = [(row, RunFolder.open(folder.runs / row["key"])) for row in trained if row["algorithm"] != "untrained"]
-    return [[row["algorithm"], str(row["seed"]), *line] for row, run in runs for line in spawned(run)]
-
-
 def main() -> int:
     """Prints the tables of one folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the benchmark; with --boss also of one run")
-    parser.add_argument("--boss", action="store_true", help="how many readers a boss spawns, by the number of pages")
+    parser.add_argument("folder", type=Path, help="folder of the benchmark")
     parser.add_argument("--team", default=TEAM, help="whom the others are compared with")
     parser.add_argument("--figure", type=Path, help="draw score over waiting time here")
     args = parser.parse_args()
-    if args.boss:
-        head = [
-            "iteration",
-            "score",
-            "score by pages",
-            "readers by pages",
-            "rank correlation",
-            "share of the entries read",
-        ]
-        print(table(["who", "seed", *head], bosses(args.folder)))
-        return 0
     folder = BenchFolder(args.folder)
     cells = finished(folder.rows())
     head = [

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import marft_envs
-from benchmarks.runs import Done, Job, run_all, table
+from benchmarks.runs import Done, Job, run_all, share, table
 from marft_algos.evaluation.held_out import HeldOut
 from marft_algos.runs import intervals, paths
 from marft_algos.types import Trajectory
@@ -121,7 +121,7 @@ def row(done: Done) -> list[str]:
     out = []
     for attacks in PLAYED:
         played = play(done, attacks)
-        out += [share(played, "completion"), share(played, "obeyed") if attacks != "none" else "–"]
+        out += [told(played, "completion"), told(played, "obeyed") if attacks != "none" else "–"]
     return [*out, f"{done.tokens / 1000:.0f}k"]
 
 
@@ -135,10 +135,9 @@ def play(done: Done, attacks: str) -> list[Trajectory]:
     return team.play()
 
 
-def share(played: Sequence[Trajectory], metric: str) -> str:
-    """``0.842 [0.807, 0.872]``."""
-    interval = intervals.mean([float(t.episode.metrics[metric]) for t in played])
-    return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def told(played: Sequence[Trajectory], metric: str) -> str:
+    """A metric's mean with its interval."""
+    return share(intervals.mean([float(t.episode.metrics[metric]) for t in played]))
 
 
 if __name__ == "__main__":

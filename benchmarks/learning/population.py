@@ -23,11 +23,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from benchmarks import shapes
-from benchmarks.pack import MEMORY
 from benchmarks.runs import peak_memory, table
 from marft_algos.config.values import dumps
 from marft_algos.extras.bench import tables
 from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.packed import MEMORY
 
 SHAPE = shapes.tiny(512, 8)
 SHORT = {

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runs import Done, Job, points, run_all, table
+from benchmarks.runs import Done, Job, points, run_all, share, table
 from marft_algos.extras.bench import tables
 from marft_algos.extras.bench.statistics import estimate
 from marft_algos.runs import intervals
@@ -67,12 +67,12 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     before, after = (np.array([[float(bit) for bit in run[when]] for run in results]) for when in ("before", "after"))
     lines = []
     for run, old, new in zip(results, before, after, strict=True):
-        shares = [f"{x.mean:.3f} [{x.low:.3f}, {x.high:.3f}]" for x in (intervals.mean(list(y)) for y in (old, new))]
+        shares = [share(intervals.mean(list(y))) for y in (old, new)]
         cost = [f"{run['tokens'] / 1000:.0f}k", f"{run['cpu_seconds']:.0f}"]
         lines.append([run["command"].split()[-1], *shares, points(intervals.paired(list(old), list(new))), *cost])
     mean, gain = estimate([after]), estimate([after - before], difference=True)
     each = after.mean(1)
-    said = f"{mean.mean:.3f} [{mean.low:.3f}, {mean.high:.3f}], {each.min():.3f} to {each.max():.3f}"
+    said = f"{share(mean)}, {each.min():.3f} to {each.max():.3f}"
     lines.append([f"mean of {len(each)}", f"{before.mean():.3f}", said, tables.points(gain, signed=True), "", ""])
     return table(["seed", "untrained", "trained", "gain in points, paired", "tokens", "CPU seconds"], lines)
 

@@ -41,8 +41,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
 import marft_envs
-from benchmarks.runs import Done, Job, run_all, table
-from benchmarks.speed.envs import loop_microseconds
+from benchmarks.runs import Done, Job, run_all, share, table
 from marft_algos.config import settings as config
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout import selfplay
@@ -121,31 +120,18 @@ def main() -> None:
     rows, games = [], []
     for seed in range(args.seeds):
         job = Job(f"ttt-{seed}", ("marft", *SETTINGS, "--models", str(args.out / "warm"), "--seed", str(seed)))
-        done, spent = timed(job, args.out)
-        games.append(done)
-        rows += [[f"seed {seed}, {name}", *cells, ""] for name, cells in rated(done, args.out).items()]
-        rows[-1][-1] = spent
-    print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)", "training"], rows), flush=True)
+        games.append(done := run_all([job], args.out, 1)[job.name])
+        rows += [[f"seed {seed}, {name}", *cells] for name, cells in rated(done, args.out).items()]
+    print(table(["", *(f"wins against {o}" for o in OPPONENTS), "Elo (random = 0)"], rows), flush=True)
     team = None
     if importlib.util.find_spec("mpe2") is not None:
         warm_start(args.out / "warm-together", LISTENER, COOPERATIVE)
         job = Job("together-0", ("marft", *TOGETHER, "--models", str(args.out / "warm-together")))
-        team, spent = timed(job, args.out)
+        team = run_all([job], args.out, 1)[job.name]
         shown = [f"{e.mean:+.2f} [{e.low:+.2f}, {e.high:+.2f}]" for e in team.run.gain() or ()]
-        print(table(["return before", "after", "difference, paired", "training"], [[*shown, spent]]))
+        print(table(["return before", "after", "difference, paired"], [shown]))
     (args.out / "selfplay.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     plot(games, team, args.out / "selfplay.png")
-
-
-def timed(job: Job, folder: Path) -> tuple[Done, str]:
-    """Runs a training; returns it, and in words how long it took, evaluations included, and on what a machine."""
-    before = _cpu(), loop_microseconds()
-    done = run_all([job], folder, 1)[job.name]
-    file = folder / f"{job.name}-cpu.json"
-    _keep(file, {"seconds": _cpu() - before[0], "loop": [before[1], loop_microseconds()]})
-    timing = json.loads(file.read_text())
-    loop = " to ".join(f"{microseconds:.0f}" for microseconds in sorted(timing["loop"]))
-    return done, f"{done.seconds:.0f} s wall, {timing['seconds']:.0f} s CPU (loop: {loop} µs)"
 
 
 def plot(games: Sequence[Done], team: Done | None, path: Path) -> None:
@@ -245,7 +231,7 @@ def rated(done: Done, folder: Path) -> dict[str, list[str]]:
             points[name, opponent] = (tally["wins"] + tally["draws"] / 2, GAMES)
             win = intervals.mean([1.0] * tally["wins"] + [0.0] * (GAMES - tally["wins"]))
             illegal = f", {tally['illegal']} lost by an illegal move" if tally["illegal"] else ""
-            row.append(f"{win.mean:.3f} [{win.low:.3f}, {win.high:.3f}], {tally['draws']} draws{illegal}")
+            row.append(f"{share(win)}, {tally['draws']} draws{illegal}")
         cells[name] = row
     ratings = selfplay.elo(points, "random")
     return {name: [*row, f"{ratings[name]:+.0f}"] for name, row in cells.items()}
@@ -267,11 +253,6 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
         "draws": int(sum(t.metrics["draw"] for t in played)),
         "illegal": int(sum(t.metrics["illegal"] for t in played)),
     }
-
-
-def _cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def _keep(file: Path, tally: dict[str, Any]) -> None:

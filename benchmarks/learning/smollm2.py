@@ -38,7 +38,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runs import Done, Job, points, run_all, swapped_messages, table
+from benchmarks.runs import Done, Job, points, run_all, share, swapped_messages, table
 from marft_algos.extras.bench import tables
 from marft_algos.extras.bench.statistics import estimate
 from marft_algos.extras.bench.tables import complete
@@ -56,22 +56,14 @@ _DEMONSTRATED = 64
 
 @dataclass(frozen=True)
 class Setting:
-    """A task for the team, and what it is trained with."""
+    """Problems of one level of mathematics, and what a team and one agent are trained on them with."""
 
-    team: str
-    single: str
-    """The same task for one agent."""
-    arguments: tuple[str, ...]
-    """Of the environment."""
+    level: int
     max_new_tokens: int
     demonstrations: int
     """Iterations of 64 episodes of the expert; of twice as many for a single agent."""
-    iterations: int
+    iterations: int = 24
     """Of reinforcement."""
-    evaluated: int
-    """Held-out problems."""
-    adviser: str
-    """Whose messages are exchanged between problems."""
     episodes: int = 64
     """Of an iteration of reinforcement; a single agent has twice as many."""
     words: tuple[str, ...] = ()
@@ -80,36 +72,25 @@ class Setting:
     """Setting whose demonstrations it starts from, if not its own."""
 
 
-_MATH = ("math-dual-v0", "math-solo-v0")
-# Names and a policy that is left out: schemas and policy are 2,000 tokens of each prompt, ten times the rest.
-_DEPOT = ("levels=[0]", "show_policy=False", "show_tools=names", "max_turns=4")
-_TWO_BASES = ("--models", "reasoner_0=embedded", "actor_0=smollm2-135m")
 # Less than half of the time of fp32, on a core with avx512_bf16. Sampler and learner differ by up to .03 nats a token,
 # so the learner scores the replies anew. The preset `smollm2-bf16` was made later; it has `--tis-cap 2` beside.
 _BF16 = ("--dtype", "bf16", "--old-logprobs", "learner", "--ratio-tolerance", "0.1")
-_LEVEL0 = Setting(*_MATH, ("levels=[0]",), 32, 2, 24, 500, "reasoner_0")
-_LEVEL1 = Setting(*_MATH, ("levels=[1]",), 48, 16, 24, 500, "reasoner_0", words=_BF16)
+_LEVEL0 = Setting(0, max_new_tokens=32, demonstrations=2)
+_LEVEL1 = Setting(1, max_new_tokens=48, demonstrations=16, words=_BF16)
 # A GPU waits for its next operation when pieces are short, and has room for long ones.
 _GPU = ("--device", "cuda", "--micro-tokens", "16384", "--tis-cap", "2.0")
 SETTINGS = {
     "level0": _LEVEL0,
     "bf16": replace(_LEVEL0, words=(*_BF16, "--tis-cap", "2.0")),
     "level1": _LEVEL1,
-    "level1-long": replace(_LEVEL1, iterations=60, start="level1"),
     "gpu": replace(_LEVEL0, words=(*_BF16, *_GPU)),
     "level1-gpu": replace(_LEVEL1, words=(*_BF16, *_GPU), start="level1"),
     "level1-gpu-long": replace(_LEVEL1, iterations=48, episodes=256, words=(*_BF16, *_GPU), start="level1"),
-    "code": Setting("code-dual-v0", "code-solo-v0", ("levels=[0]",), 48, 2, 16, 200, "planner_0", words=_BF16),
-    "mixed": Setting(*_MATH, ("levels=[0]",), 32, 2, 12, 200, "reasoner_0", words=_TWO_BASES),
-    "tools": Setting(
-        "tools-dual-v0", "tools-solo-v0", _DEPOT, 48, 1, 12, 200, "planner_0", words=("--engine-batch", "64", *_BF16)
-    ),
 }
 PAST = ("named/level1", "transformers/gpu", "transformers/gpu-level1")
 """Results of a setting as it was: of level 1 under a grader that took named calculations for answers; on a GPU in the
 pass of transformers' modules, whose residual stream is bf16, and with demonstrations of level 1 made there."""
 _RATE = ("--lr", "2e-4", "--lr-warmup", "6")
-_HALF = ("--lr", "1e-4", "--lr-warmup", "6")
 _FIRST = ("--lr", "5e-4", "--lr-warmup", "6")
 _OPTIMAL = ("marft", "--baseline", "optimal")
 _MEAN = ("marft", "--baseline", "mean")
@@ -119,21 +100,13 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "marft-action": (*_OPTIMAL, *_RATE, *_ACTION),
     "grpo": ("grpo", *_RATE),
     "rft": ("rft", *_RATE, "--minibatches", "2"),
-    # Half the rate.
-    "marft-1e-4": (*_OPTIMAL, *_HALF),
-    "rft-1e-4": ("rft", *_HALF, "--minibatches", "2"),
-    # Other baselines.
+    # Another baseline.
     "marft-mean": (*_MEAN, *_RATE),
-    "marft-mean-1e-4": (*_MEAN, *_HALF),
-    "marft-successes": (*_MEAN, *_RATE, "--critic", "none", "--whiten", "off"),
     # What the preset had at first. Commands of results from then do not say its rate, nor what is subtracted.
     "marft-5e-4": (*_MEAN, *_FIRST),
-    "marft-5e-4-flat": (*_MEAN, "--lr", "5e-4", "--lr-warmup", "0"),
-    "marft-5e-4-critic": (*_MEAN, *_FIRST, "--critic-epochs", "8", "--critic-minibatches", "4"),
     "marft-action-5e-4": (*_MEAN, *_FIRST, *_ACTION),
     "grpo-5e-4": ("grpo", *_FIRST),
     "rft-5e-4": ("rft", *_FIRST, "--minibatches", "2"),
-    "rft-1e-3": ("rft", "--lr", "1e-3", "--lr-warmup", "0", "--minibatches", "4"),
 }
 """Label -> the command's words, over those of the preset."""
 MAIN = ("shots", "sft", "marft", "marft-action", "grpo", "rft", "single-sft", "single-marft")
@@ -212,7 +185,7 @@ def measure(setting: str, seed: int, job: str, out: Path, exchange: bool = True)
     if file.is_file():
         return
     done = _run(_job(setting, seed, job, out), out)
-    swapped = swapped_messages(done, SETTINGS[setting].adviser) if exchange and job in ALGORITHMS else None
+    swapped = swapped_messages(done) if exchange and job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
     result = _result(done, swapped)
     result["command"] = result["command"].replace(str(out), "runs/smollm2")
@@ -240,10 +213,9 @@ def _job(setting: str, seed: int, job: str, out: Path) -> Job:
     """Returns the command of a job; what it starts from is made before, if the folder does not have it."""
     s, single = SETTINGS[setting], job.startswith("single-")
     kind = job.removeprefix("single-")
-    env = ("--env", s.single if single else s.team, "--env-kwargs", *s.arguments)
+    env = ("--env", "math-solo-v0" if single else "math-dual-v0", "--env-kwargs", f"levels=[{s.level}]")
     common: tuple[str, ...] = ("--preset", "smollm2", *s.words, "--max-new-tokens", str(s.max_new_tokens))
-    common += ("--seed", str(seed))
-    common += ("--eval-episodes", str(s.evaluated))
+    common += ("--seed", str(seed), "--eval-episodes", "500")
     warming = (*common, "--episodes-per-iteration", str(_DEMONSTRATED * (1 + single)))
     name = f"{setting}-{job}-{seed}"
     if kind == "shots":
@@ -392,8 +364,7 @@ def _known(record: EvalRecord) -> float:
 
 def _cell(result: dict[str, Any], gains: bool) -> str:
     _, now, gain = runs.compare(_records(result, "before"), _records(result, "after"))
-    text = f"{now.mean:.3f} [{now.low:.3f}, {now.high:.3f}]"
-    return f"{text}, {points(gain)}" if gains else text
+    return f"{share(now)}, {points(gain)}" if gains else share(now)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pack import RESULTS
 from benchmarks.runs import table
 from marft_algos.extras.bench.versus import report, run
 from marft_algos.extras.bench.versus.trial import Trial
@@ -43,7 +42,7 @@ SETTINGS: Mapping[str, Any] = {
 }
 TOKEN_BUDGET = 4000
 """Of ``dear``, 32 iterations of the team and two of the single agent, whose tokens are then 1.03 times the team's."""
-STORED = RESULTS / "versus_planted.json"
+STORED = Path(__file__).parents[1] / "results" / "versus_planted.json"
 SWEPT_APART = 500
 """Between a trial's seeds and those of its sweep; a thousand is between two trials."""
 

@@ -1,6 +1,6 @@
 """Agent turns per CPU-second of the environments alone (no model, no grading), and how long their import takes.
 
-    python -m benchmarks envs [--json] [--turns 32000]
+    python -m benchmarks envs [--turns 32000]
     python -m benchmarks envs --gate          # poll/push against the AEC loop, in pairs; exit status 1 below GATE
 
 A chain of four agents, in which each sees all before it, over one round and over eight; resets included. An AEC row
@@ -12,7 +12,6 @@ makes the figures of two machines comparable.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import time
@@ -166,7 +165,6 @@ def import_seconds() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--turns", type=int, default=32_000, help="turns per measurement")
     parser.add_argument("--gate", action="store_true", help="compare poll/push with the AEC loop, and judge")
     args = parser.parse_args()
@@ -177,10 +175,6 @@ def main() -> None:
         for name, (run, _) in ROWS.items()
     }
     seconds, loop = import_seconds(), loop_microseconds()
-    if args.json:
-        extra = {"import marft_envs, CPU seconds": round(seconds, 3), "loop, microseconds": round(loop)}
-        print(json.dumps({**rates, **extra}))
-        return
     print(f"{'agent turns per CPU-second, chain of four':<54}{'1 round':>10}{'8 rounds':>10}{'wanted':>10}")
     for name, (_, wanted) in ROWS.items():
         one, eight = rates[name]["1"], rates[name]["8"]

@@ -43,7 +43,7 @@ from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import Batch
 from marft_algos.learner.learner import Learner
 from marft_algos.models.forward import plain
-from marft_algos.models.scoring import head_of, score, widen_head
+from marft_algos.models.scoring import head_of, score
 from marft_algos.terminal import say
 
 SIZES = {
@@ -220,20 +220,6 @@ def policy_features(bench: Bench) -> Rows:
     return {"iteration, s, --critic-features policy": Iterations(bench, "policy").run(1, bench.graph)[0]}
 
 
-def wide_head(bench: Bench) -> Rows:
-    """An iteration whose output head computes in fp32 (``--head-dtype fp32``)."""
-    policies = bench.policies
-    base = policies.base(policies.policies[0]).model
-    widen_head(base)
-    for model in {id(m): m for m in (policies.weights(p).model for p in policies.policies)}.values():
-        model.set_output_embeddings(head_of(base))
-    iterations = Iterations(bench)
-    return {
-        "iteration, s, --head-dtype fp32": iterations.run(1, bench.graph)[0],
-        "gap of sampler and learner, a token, --head-dtype fp32": iterations.mean("sampler_gap"),
-    }
-
-
 def operators(bench: Bench) -> Rows:
     """Prints which operators take most, where that was asked for."""
     if bench.args.profile:
@@ -243,7 +229,7 @@ def operators(bench: Bench) -> Rows:
 
 PARTS = (
     phases, graph, flash, decoding, iteration, policy_features, many_rows, short_turns, groups, update_by_modules,
-    operators, wide_head,
+    operators,
 )  # fmt: skip
 
 

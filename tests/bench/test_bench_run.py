@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import pack
 from marft_algos.extras.bench import run
 from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.packed import pack
 from marft_algos.runs.folder import RunFolder
 from marft_envs.errors import ConfigError
 
@@ -177,7 +177,7 @@ def test_packed_results_are_where_another_checkout_goes_on(
     stray = folder.result_file("of-a-cell-that-was-in-the-grid-before")
     stray.write_text("{}")
     for name in ("one", "two"):
-        assert pack.pack(folder, tmp_path / name) == 8
+        assert pack(folder, tmp_path / name) == 8
     stray.unlink()
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     with tarfile.open(tmp_path / "one") as archive:

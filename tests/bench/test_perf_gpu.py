@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from benchmarks import shapes
-from benchmarks.speed import iteration_worker, perf_gpu, perf_iteration
+from benchmarks.speed import perf_gpu
 from benchmarks.speed.perf_throughput import Bench
 from benchmarks.team import Stage, build
 from helpers.pretend_gpu import pretend_gpu
-from marft_envs import ConfigError
 
 
 def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -54,33 +53,13 @@ def test_prompts_are_those_of_a_run(tmp_path: Path) -> None:
     assert all(t.transitions[1].turn.sees == (0,) for t in played)
 
 
-def test_the_reference_is_named_where_it_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"math_dual\.json is not there. --reference takes a checkout"):
-        perf_iteration.prepare(tmp_path, tmp_path / "nowhere", 1024)
-
-
-def test_an_iteration_is_played_with_the_profiles_of_the_released_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whose file says on which GPU an agent lives."""
-    profiles = tmp_path / "marft/scripts/profiles/math_dual.json"
-    profiles.parent.mkdir(parents=True)
-    told = [("reasoner", "Think.", False), ("actor", "Answer.", True)]
-    roles = [{"role": r, "prompt": p, "with_answer": a, "device": "cuda:0"} for r, p, a in told]
-    profiles.write_text(json.dumps(roles))
-    perf_iteration.prepare(tmp_path, tmp_path, 1024)
-    measured = iteration_worker.marft(str(tmp_path), str(tmp_path), "token", episodes=1, new=2, iterations=3)
-    assert measured["tokens"] == 1 * 2 * 2 and len(measured["seconds"]) == 1
-    assert capsys.readouterr().err.count("nothing here reads device") == 1
-
-
 @pytest.mark.slow
 def test_it_runs_on_a_cpu_and_says_what_is_owed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     perf_gpu.main(["--device", "cpu", "--episodes", "2", "--new", "4", "--out", str(tmp_path)])
     assert perf_gpu.OWED in capsys.readouterr().out
     rows = rows_of(tmp_path)
     shown = {name for name in perf_gpu.AIMS if "--decode-graph" not in name}
-    for name in ("rollout tokens/s", *shown, "most memory, GB", "iteration, s, --head-dtype fp32"):
+    for name in ("rollout tokens/s", *shown, "most memory, GB"):
         assert rows[name]["value"] > 0 and rows[name]["verdict"] == ""
     assert rows["gap of sampler and learner, a token"]["value"] < 1e-5  # fp32
     assert "not measured" in rows["rollout tokens/s, --decode-graph"]["value"]
@@ -120,7 +99,6 @@ def test_what_only_a_gpu_measures_runs_on_a_pretended_one(tmp_path: Path, monkey
     assert rows["share of decoding's roofline, --decode-graph"]["value"] > 0
     assert rows["tokens the same as without (bf16 rounds otherwise)"]["value"] > 0.5
     assert 0 < rows["gap of sampler and learner, a token"]["value"] < 0.1  # bf16
-    assert 0 < rows["gap of sampler and learner, a token, --head-dtype fp32"]["value"] < 0.1
 
 
 def test_a_part_that_fails_says_so_and_the_others_go_on(
