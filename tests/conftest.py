@@ -138,6 +138,22 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest random model, for tests that only read its folder."""
+    from helpers.tiny import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of two blocks, for tests that only read its folder."""
+    from helpers.tiny import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
+
+
+@pytest.fixture(scope="session")
 def sandbox() -> Sandbox:
     """The sandbox that this process shares, where a layer of it holds."""
     try:

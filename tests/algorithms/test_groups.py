@@ -14,7 +14,6 @@ import torch
 import marft_envs
 from helpers.runs import Letters, make_letters, quiet_display, settings, train
 from helpers.teams import Tabular, episode, put, random_team, say
-from helpers.tiny import save_tiny
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms import groups
@@ -43,11 +42,6 @@ def make_routed() -> marft_envs.FlexEnv:
 
 marft_envs.register("test/routed-v0", make_routed)
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 # --- statistics ---------------------------------------------------------------------------------------------------

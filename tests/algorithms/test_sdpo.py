@@ -11,7 +11,6 @@ import torch
 
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.teams import VOCABULARY, Tabular, episode, put, say
-from helpers.tiny import save_tiny
 from marft_algos.algorithms.sdpo import SDPO, Hindsight, SDPOConfig, feedback
 from marft_algos.batching import pack, totals
 from marft_algos.learner.learner import Learner
@@ -118,11 +117,6 @@ def test_only_the_group_is_shown_and_too_long_prompts_are_left_out() -> None:
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def test_the_teacher_is_asked_with_the_prompt_and_the_feedback_behind_it(model: Path, tmp_path: Path) -> None:

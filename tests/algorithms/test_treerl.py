@@ -16,7 +16,6 @@ from helpers.branching import PARAMS, Trusting, engine
 from helpers.flex import PlainTask, flex
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.teams import episode
-from helpers.tiny import save_tiny
 from helpers.updates import data_for
 from marft_algos.algorithms.groups import shape
 from marft_algos.algorithms.grpo import GRPO, GRPOConfig
@@ -203,11 +202,6 @@ def test_who_is_expanded_is_the_earliest_the_least_likely_or_drawn_by_the_seed()
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 TREES = {"width": 2, "expansions": 2, "rounds": 2, "group_size": 2, "epochs": 1, "minibatches": 1}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def test_a_run_on_chains_ends_with_the_weights_of_grpo(model: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 import marft_algos
-from helpers.tiny import save_tiny
 from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import main
 from marft_algos.config import settings as config
@@ -55,11 +54,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield folder
     for name in [n for n, m in sys.modules.items() if str(getattr(m, "__file__", None) or "").startswith(str(folder))]:
         del sys.modules[name]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -16,7 +16,6 @@ import pytest
 
 from helpers.cluster_targets import Owner
 from helpers.runs import quiet_display, settings
-from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.rollout.panel import OutageError
@@ -36,11 +35,6 @@ RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ONE = {**RAY, "workers": 1}
 """Each worker imports torch: where one shows it, there is one."""
 ENV = "helpers.cluster_targets:make_slow_letters"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,11 +21,6 @@ from marft_algos.types import GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
 
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
-
-
 @pytest.fixture
 def policies(qwen: Path) -> PolicySet:
     built = PolicySet.build(str(qwen), AGENTS, device="cpu")

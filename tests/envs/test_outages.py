@@ -19,7 +19,6 @@ import marft_envs
 import marft_envs.records.trajectory
 from helpers.fake_servers import Answer, chat, serving
 from helpers.runs import Letters, quiet_display, settings, timeless, train
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import row_seed
@@ -64,11 +63,6 @@ def make_fragile() -> marft_envs.FlexEnv:
 
 
 marft_envs.register("test/fragile-v0", make_fragile)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 @pytest.fixture

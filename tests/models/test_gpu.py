@@ -41,11 +41,6 @@ gpu = nullcontext if REAL else pretend_gpu
 FEW: dict[str, Any] = {"episodes_per_iteration": 6, "eval_episodes": 3, "record_episodes": 1}
 
 
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
-
-
 def sample(
     model: Path, device: str, tokens: int, endless: bool = False, graph: bool = False
 ) -> tuple[list[Generation], Waits]:

@@ -26,11 +26,6 @@ ACTIONS = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 1, 1, 0, 0]], dtype=torch.boo
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
-
-
-@pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("models") / "llama", "llama", hidden=48, seed=1)
 

@@ -30,11 +30,6 @@ Tensors = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("models") / "qwen")
-
-
-@pytest.fixture(scope="module")
 def plain(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter as peft writes it."""
     folder = tmp_path_factory.mktemp("adapters") / "plain"

@@ -18,7 +18,6 @@ import marft_algos
 import marft_envs
 from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.teams import Tabular, episode
-from helpers.tiny import save_tiny
 from marft_algos import credit, seeds
 from marft_algos.algorithms import base as algorithm
 from marft_algos.models.chat import Renderer
@@ -27,11 +26,6 @@ from marft_algos.training import setup
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Estimates
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 class Drawing(Letters):

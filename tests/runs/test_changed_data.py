@@ -14,7 +14,6 @@ import pytest
 
 import marft_envs
 from helpers.runs import settings, train
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.evaluation.resumable import ResumableEvaluation
@@ -27,11 +26,6 @@ from marft_envs.errors import ConfigError
 from marft_envs.problems import rows
 
 Row = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def write(path: Path, change: Callable[[list[Row]], Any] = lambda known: None) -> str:

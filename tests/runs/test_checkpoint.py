@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from helpers.runs import quiet_display, settings, timeless, train
-from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.disk import RunError
@@ -31,11 +30,6 @@ from marft_envs.errors import ConfigError
 CHILDREN = multiprocessing.get_context("forkserver")
 """Children inherit the imports of one clean process: a killed attempt costs a tenth of a second instead of several."""
 CHILDREN.set_forkserver_preload(["marft_algos.training.trainer", "marft_algos.algorithms.marft"])
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def attempt(made: TrainConfig, root: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from helpers.runs import quiet_display, settings, timeless, train
-from helpers.tiny import save_tiny
 from marft_algos.cli.app import main
 from marft_algos.ranks.group import Alone
 from marft_algos.runs import checkpoint, paths
@@ -24,11 +23,6 @@ from marft_algos.training.trainer import Trainer, is_over
 from marft_envs import artefacts
 from marft_envs.artefacts import DamagedError
 from marft_envs.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pytest
 
 from helpers.odd_disks import OddDisk
 from helpers.runs import quiet_display, settings, train
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.disk import RunError
@@ -19,11 +18,6 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_envs import artefacts
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def go_on(run: RunFolder, model: Path, iterations: int) -> None:

@@ -18,7 +18,6 @@ import marft_envs
 from helpers.runs import Letters, make_letters, quiet_display, settings, timeless, train
 from helpers.teams import episode, put
 from helpers.thread_ranks import together
-from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import RankGroup
 from marft_algos.rollout import curriculum
@@ -56,11 +55,6 @@ def make_three() -> marft_envs.FlexEnv:
 
 
 marft_envs.register("test/three-v0", make_three)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def short(model: Path, runs_dir: Path, **changes: Any) -> TrainConfig:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.runs import settings
-from helpers.tiny import save_tiny, tiny_tokenizer
+from helpers.tiny import tiny_tokenizer
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, compare
@@ -18,11 +18,6 @@ from marft_algos.training import evaluate, setup
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest
 from marft_envs.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 10), (10, 10), (3, 10), (250, 500), (1, 1)])

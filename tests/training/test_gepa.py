@@ -13,7 +13,6 @@ import marft_envs
 from helpers.fake_servers import Answer, chat, serving
 from helpers.runs import settings, timeless, train
 from helpers.teams import episode
-from helpers.tiny import save_tiny
 from marft_algos.algorithms.gepa import GEPA, Candidate, GEPAConfig
 from marft_algos.cli import main
 from marft_algos.config import trust
@@ -133,11 +132,6 @@ def test_profiles_of_an_episode_are_told_recorded_and_replayed(tmp_path: Path) -
     for bad in ({"nobody": "x"}, {"planner": 3}, "Whistle."):
         with pytest.raises(ConfigError, match="'profiles' has"):
             env.reset(seed=1, options={"profiles": bad})
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def run_of(model: Path, folder: Path, **changes: Any) -> Any:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from helpers.runs import quiet_display, settings, train
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.models import arithmetic
 from marft_algos.models.finite import NotFiniteError
@@ -20,11 +19,6 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError, MarftError
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ import marft_envs
 from examples.systems import cpmobius
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.teams import episode
-from helpers.tiny import save_tiny
 from marft_algos.rollout.curriculum import progressed, tell
 from marft_algos.rollout.panel import Panel
 from marft_algos.training.parts import build
@@ -59,11 +58,6 @@ marft_envs.register("test/following-v0", make, summary="a task that follows metr
 following = partial(
     settings, env="test/following-v0", algo="ippo", max_new_tokens=4, record_episodes=99, record_every=1
 )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def test_progress_is_the_mean_over_the_last_iteration_that_measured_it() -> None:

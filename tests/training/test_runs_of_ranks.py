@@ -12,7 +12,6 @@ import torch
 
 from helpers.runs import quiet_display, settings, timeless
 from helpers.thread_ranks import together
-from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.alike import RanksDiffer
 from marft_algos.ranks.group import Alone
@@ -42,11 +41,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "against the past": {"algo": "ippo", "policies": "shared", "pool": 2, "pool_every": 1},
     "shown": {"algo": "sft", "env": "relay-v0", "algorithm": ONE},
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("tiny"), hidden=16, layers=1)
 
 
 def on(ranks: int, made: TrainConfig) -> tuple[Trainer, list[Trainer], Any]:

@@ -18,7 +18,6 @@ import torch
 
 from helpers.runs import collector, quiet_display, settings, timeless, train
 from helpers.thread_ranks import together
-from helpers.tiny import save_tiny
 from marft_algos.batching import StaleError
 from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
@@ -35,11 +34,6 @@ from marft_algos.training.trainer import Trainer
 from marft_algos.types import StopReason, Trajectory
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, DataError
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
 
 
 def stale(model: Path, runs_dir: Path, staleness: int = 2, **changes: Any) -> Any:

@@ -27,11 +27,6 @@ from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv
 POLICIES = ("planner_0", "solver_0")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
-
-
 @pytest.fixture(scope="module", params=[False, True], ids=["lora", "full"])
 def warm(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run whose best checkpoint is not its last."""

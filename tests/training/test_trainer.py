@@ -28,11 +28,6 @@ from marft_envs.records import trajectory as episodes
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_tiny(tmp_path_factory.mktemp("model"), hidden=16, layers=1)
-
-
-@pytest.fixture(scope="module")
 def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, RunFolder]:
     return train(settings(model, tmp_path_factory.mktemp("runs")))
 
