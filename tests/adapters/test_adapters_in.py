@@ -188,6 +188,7 @@ def test_what_is_seen_is_never_out_of_date(tictactoe: Any) -> None:
     assert game.observe("player_2") == "1 2 3\n4 5 6\n7 8 9"
 
 
+@pytest.mark.ci
 def test_the_benchmark_shows_every_square_at_a_place_of_its_own(tictactoe: Any) -> None:
     selfplay = pytest.importorskip("benchmarks.learning.selfplay", reason="training is not installed")
     env = marft_envs.make(selfplay.GAME, **selfplay.BOARD)

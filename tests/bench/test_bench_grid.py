@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import settings as configs
 from marft_algos.extras.bench import cells, grid, sweep
@@ -32,7 +33,7 @@ def rows(found: list[Cell]) -> set[tuple[str, str, int]]:
     return {(c.algorithm, c.env, c.seed) for c in found if not c.hidden}
 
 
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", rest_in_ci(sorted(CONFIGS.glob("*.toml")), 5), ids=lambda p: p.stem)
 def test_the_shipped_grids_are_valid_and_their_cells_read_back_equal(path: Path, tmp_path: Path) -> None:
     made = grid.load(path)
     rates = None

@@ -267,6 +267,7 @@ def test_a_verdict_says_who_is_ahead_and_a_terminal_gets_80_characters() -> None
     assert max(map(len, text)) <= 80 and text[0].split()[:3] == ["environment", "algorithm", "mean"]
 
 
+@pytest.mark.ci
 def test_no_panel_is_without_a_word_and_evaluations_are_points(tmp_path: Path) -> None:
     rows = [*benchmark(0.8), *(r | {"env": "deaf"} for r in benchmark(0.6))]
     for r in rows:
@@ -404,6 +405,7 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
     assert (tmp_path / "images" / "population.png").stat().st_size > 5000
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("command", ["pack", "population", "sampled", "toys_matrix"])
 def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
     done = preloaded.run(ROOT, "-m", "benchmarks", command, str(tmp_path / "nowhere"))

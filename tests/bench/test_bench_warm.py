@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from marft_algos.config import presets
 from marft_algos.config import settings as configs
 from marft_algos.extras.bench import worker
@@ -25,6 +27,7 @@ def made(folder: BenchFolder, key: str, **changes: Any) -> tuple[dict[str, Any],
     return result | {"sampled": sampled}, RunFolder.open(folder.runs / key)
 
 
+@pytest.mark.ci
 def test_cells_begin_with_the_warm_start_that_they_ask_for_and_share_it(tmp_path: Path) -> None:
     folder = BenchFolder(tmp_path)
     cold, _ = made(folder, "cold", warm_start=0)
@@ -39,6 +42,7 @@ def test_cells_begin_with_the_warm_start_that_they_ask_for_and_share_it(tmp_path
     assert again["iterations"] == 1, "a cell that goes on makes no further one"
 
 
+@pytest.mark.ci
 def test_runs_with_other_batches_begin_alike_if_the_demonstrations_are_counted_apart(tmp_path: Path) -> None:
     folder = BenchFolder(tmp_path)
     few = {"warm_start": 1, "eval_episodes": 2}

@@ -34,6 +34,7 @@ def few_draws(monkeypatch):
     statistics._draws.cache_clear()
 
 
+@pytest.mark.ci
 def test_packed_results_can_all_be_read(few_draws):
     packs = leaderboard.read(RESULTS)
     assert [pack.name for pack in packs] == [path.name for path in RESULTS]

@@ -17,6 +17,7 @@ import pytest
 
 import marft_envs
 from helpers import preloaded
+from helpers.marks import rest_in_ci
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
@@ -206,7 +207,9 @@ class Killed(BaseException):
     """What no handler catches: nothing more is written."""
 
 
-@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
+@pytest.mark.parametrize(
+    "stopped", rest_in_ci([Killed(), faults.OutageError("the engine is away.")]), ids=["killed", "outage"]
+)
 def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
     stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,7 +295,7 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
         (["train", "--resume"], "--resume needs a value"),
         (["train", "--resume", "runs/none"], "is no run"),
         (["train", "--config", "none.toml"], "Cannot read the settings"),
-        (["train", "--models", "./nowhere"], "There is no model folder"),
+        (["train", "--env", "relay-v0", "--models", "./nowhere"], "There is no model folder"),
         (["train", "--data", "nowhere.jsonl"], "neither a data set nor a file"),
         (["train", "--policies", "mine"], "Unknown sharing"),
         (["eval"], "marft eval RUN"),
@@ -373,6 +376,7 @@ def test_train_without_the_extra_prints_the_pip_command() -> None:
     assert "pip install -e '.[train]'" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.ci
 def test_real_problems_from_a_path(shared_data: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """GSM8K from a local file, with a random model that has its own chat template: near zero, and end to end."""
     data = str(shared_data / "math" / "gsm8k_{split}.jsonl")
@@ -420,6 +424,7 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
     assert f"for {sum(row['critical_path'] for row in alone) / 3:.3g} tokens one after the other" in waited[1]
 
 
+@pytest.mark.ci
 def test_held_out_problems_may_have_another_team(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Fewer readers than in training, or more of one policy; what is typed at an evaluation counts, for both."""
     argv = ["train", "--env", "docs-chain-v0", "--models", str(model), *QUICK, "--eval-episodes", "2"]
@@ -481,6 +486,7 @@ def test_other_signals_end_with_130_and_a_checkpoint_too(
     assert max(p.name for p in Path("runs/stopped/checkpoints").iterdir()) == "step_000003"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "number",
     [

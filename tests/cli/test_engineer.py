@@ -17,6 +17,7 @@ NOISE = re.compile(r"INFO|WARNING|HTTP Request|Warning:|Traceback|\.py[:\"]|site
 """What stands in lines of other libraries' loggers, and in warnings that show their source."""
 
 
+@pytest.mark.ci
 def test_the_path_of_a_product_team(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

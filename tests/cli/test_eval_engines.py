@@ -25,6 +25,7 @@ import marft_envs
 from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
 from helpers.flex import flex
+from helpers.marks import rest_in_ci
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
@@ -190,7 +191,7 @@ ODD: dict[str, Answer] = {
 }
 
 
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("name", rest_in_ci(ODD))
 def test_an_answer_of_nothing_is_a_wrong_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """4 of 48 say nothing, and the other 44 are right: .917 of 48, not 1.000 of 44."""
     lock, count, odd = threading.Lock(), itertools.count(1), set[int]()

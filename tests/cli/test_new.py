@@ -24,6 +24,7 @@ def ran(folder: Path, *words: str, path: str) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_a_new_project_installs_is_found_and_its_own_tests_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

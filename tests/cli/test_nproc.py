@@ -188,6 +188,7 @@ def test_a_run_whose_rank_is_killed_and_that_one_process_finishes_is_the_undistu
     assert weights(tmp_path / "ranks", 4) == weights(alone, 4)
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_a_run_whose_rank_is_killed_and_that_ctrl_c_stops_goes_on_in_one_process_as_the_undisturbed_run(
     alone: Path, tmp_path: Path

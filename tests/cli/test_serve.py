@@ -272,6 +272,7 @@ def test_tools_whose_world_no_problem_changes_are_served() -> None:
         shadow.check(env, "runs/x")
 
 
+@pytest.mark.ci
 def test_a_served_export_gives_the_evaluated_answers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quick = ["--iterations", "1", "--episodes-per-iteration", "8", "--eval-episodes", "4", "--max-new-tokens", "24"]
     assert main(["train", *quick, "--env-kwargs", "levels=[0]", "--name", "quick"]) == 0

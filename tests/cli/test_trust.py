@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import marft_algos
+from helpers.marks import rest_in_ci
 from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import main
 from marft_algos.config import settings as config
@@ -356,7 +357,7 @@ def test_a_settings_file_holds_no_control_characters(here: Path, capsys: pytest.
         config.load("x.toml")
 
 
-@pytest.mark.parametrize("how", ["-m", "script"])
+@pytest.mark.parametrize("how", rest_in_ci(["-m", "script"]))
 def test_files_of_the_current_folder_stand_in_for_nothing(how: str, here: Path) -> None:
     """In a run's folder that holds html.py, typing.py, …: none of them is executed, not even by ``show``."""
     run = stranger(here / "evil", 'env = "relay-v0"\n')

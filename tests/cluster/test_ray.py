@@ -35,6 +35,7 @@ RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ONE = {**RAY, "workers": 1}
 """Each worker imports torch: where one shows it, there is one."""
 ENV = "helpers.cluster_targets:make_slow_letters"
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from helpers.runs import settings
 from helpers.tiny import save_tiny
 from marft_algos.extras.cluster.worker import RayWorker
@@ -26,7 +27,7 @@ def service() -> Iterator[SandboxServer]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("who", ["worker", "rank"])
+@pytest.mark.parametrize("who", rest_in_ci(["rank", "worker"]))
 def test_programs_of_a_team_run_where_the_setting_says(
     who: str, service: SandboxServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def made(folder: Path, **changes: Any) -> TrainConfig:
     return settings(model, folder, **{**more, **changes})
 
 
+@pytest.mark.ci
 def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import marft_envs
 from helpers.flex import flex
+from helpers.marks import rest_in_ci
 from helpers.tools_tiny import call, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
 from marft_envs.call_formats import written
@@ -215,7 +216,7 @@ def test_the_same_episode_with_and_without_records(team: str) -> None:
             assert {k: v for k, v in b.metrics.items() if not k.startswith("peer_")} == a.metrics
 
 
-@pytest.mark.parametrize("team", ["dual", "supervisor"])
+@pytest.mark.parametrize("team", rest_in_ci(["dual", "supervisor"]))
 def test_conformance(team: str) -> None:
     check_env(lambda: CompactMessages(make(team, tiny())))
 

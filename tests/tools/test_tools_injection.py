@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
+
 pytest.importorskip("tokenizers", reason="real chat templates need tokenizers and jinja2 (the extra train)")
 pytest.importorskip("jinja2", reason="real chat templates need tokenizers and jinja2 (the extra train)")
 from helpers.injections import ATTACKS, FAMILIES, Model, embedded, model
@@ -102,8 +104,8 @@ def shape(env: FlexEnv, families: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-@pytest.mark.parametrize("team", TEAMS)
-@pytest.mark.parametrize("compact", [False, True], ids=["raw", "compact"])
+@pytest.mark.parametrize("team", rest_in_ci(TEAMS, 4))
+@pytest.mark.parametrize("compact", rest_in_ci([False, True]), ids=["raw", "compact"])
 def test_no_injection_changes_the_structure_of_a_prompt(team: str, compact: bool) -> None:
     wanted = shape(played(team, "harmless", compact=compact), list(MODELS))
     for name, attack in ATTACKS.items():
@@ -189,7 +191,7 @@ def tasks(team: str, injections: bool = True) -> FlexEnv:
     return make(team, domain, split="test", levels=[1, 2, 3, 5], limit=16)
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", rest_in_ci(TEAMS, 4))
 def test_obeying_is_measured_and_never_pays(team: str) -> None:
     env = tasks(team)
     victims, obeyed = Victims(env), Counter[bool]()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from marft_envs.families.tools import TEAMS, ToolCall, ToolProblem
 from marft_envs.families.tools.bfcl import BfclDomain, grading
 from marft_envs.families.tools.depot import Depot
@@ -39,7 +40,7 @@ def of_level(shape: Shape, level: int, count: int) -> list[ToolProblem]:
     return found[:: len(found) // count][:count]
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", rest_in_ci(TEAMS, 3))
 def test_depot_gold_part_silence_farmers_at_every_level(team: str) -> None:
     shape = depot(team)
     for level in LEVELS:
@@ -47,7 +48,7 @@ def test_depot_gold_part_silence_farmers_at_every_level(team: str) -> None:
         assert compared >= 4 or level in (0, 1, 3), "levels 2, 4 and 5 take two writes or more"
 
 
-@pytest.mark.parametrize("team", TEAMS)
+@pytest.mark.parametrize("team", rest_in_ci(TEAMS, 3))
 def test_tau_gold_part_silence_farmers(team: str, shared_data: Path) -> None:
     folder = shared_data / "tools" / "tau"
     if not folder.is_dir():

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 from marft_envs import check_env
 from marft_envs.call_formats import parse, written
@@ -240,12 +241,15 @@ def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Itera
 
 @pytest.mark.parametrize(
     ("domain", "brief"),
-    [
-        pytest.param(name, team, marks=[pytest.mark.slow] if name == "mcp-own" and team not in OVER_MCP else [])
-        for name in DOMAINS
-        if name != "depot"
-        for team in TEAMS
-    ],
+    rest_in_ci(
+        [
+            pytest.param(name, team, marks=[pytest.mark.slow] if name == "mcp-own" and team not in OVER_MCP else [])
+            for name in DOMAINS
+            if name != "depot"
+            for team in TEAMS
+        ],
+        8,
+    ),
     indirect=True,
 )
 def test_marft_check_is_green(brief: FlexEnv) -> None:

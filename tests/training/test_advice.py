@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
 from marft_algos.training import setup
@@ -83,6 +85,7 @@ def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, cap
     assert said.count("too long for the model's context") == said.count(": row-3. ") == 1
 
 
+@pytest.mark.ci
 def test_a_budget_is_told_when_asked_for():
     told = build({"env": "math-dual-v0", "max_new_tokens": 32, "tell_budget": True})
     assert "at most 32 tokens" in make_env(told, {}).profile("actor_0").prompt

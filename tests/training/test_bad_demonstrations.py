@@ -11,6 +11,7 @@ import pytest
 
 import helpers.runs  # noqa: F401  (registers test/letters-v0)
 import marft_envs
+from helpers.marks import rest_in_ci
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs.folder import RunFolder
@@ -70,13 +71,16 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 @pytest.mark.parametrize(
     ("episode", "reason"),
-    [
-        (lambda: wrong(20), "no success"),
-        (lambda: forged(20), "the grader rejects it"),
-        (lambda: changed(seed=None), "recorded without a seed"),
-        (lambda: changed(options={"task_id": "relay/9"}), "played again it is another episode"),
-        (lambda: right(1, "xor-v0")[0], "an episode of xor-v0"),
-    ],
+    rest_in_ci(
+        [
+            (lambda: wrong(20), "no success"),
+            (lambda: forged(20), "the grader rejects it"),
+            (lambda: changed(seed=None), "recorded without a seed"),
+            (lambda: changed(options={"task_id": "relay/9"}), "played again it is another episode"),
+            (lambda: right(1, "xor-v0")[0], "an episode of xor-v0"),
+        ],
+        2,
+    ),
 )
 def test_what_is_rejected_is_named_counted_and_left_out(
     episode: Callable[[], Episode], reason: str, qwen: str, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -89,14 +90,16 @@ def test_an_adapter_of_another_base_names_it(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [
-        (lambda p: (p / WEIGHTS).write_bytes(b""), "cannot be read"),
-        (lambda p: (p / WEIGHTS).write_bytes((p / WEIGHTS).read_bytes()[:400]), "is damaged, or cut"),
-        (lambda p: (p / WEIGHTS).unlink(), f"There is no {WEIGHTS}"),
-        (lambda p: (p / "adapter_config.json").write_text("{"), "Expected what peft writes"),
-        (lambda p: (p / "adapter_config.json").write_text("[1]"), "Expected what peft writes"),
-        (shutil.rmtree, "has no policy 'planner_0'"),
-    ],
+    rest_in_ci(
+        [
+            (lambda p: (p / WEIGHTS).write_bytes(b""), "cannot be read"),
+            (lambda p: (p / WEIGHTS).write_bytes((p / WEIGHTS).read_bytes()[:400]), "is damaged, or cut"),
+            (lambda p: (p / WEIGHTS).unlink(), f"There is no {WEIGHTS}"),
+            (lambda p: (p / "adapter_config.json").write_text("{"), "Expected what peft writes"),
+            (lambda p: (p / "adapter_config.json").write_text("[1]"), "Expected what peft writes"),
+            (shutil.rmtree, "has no policy 'planner_0'"),
+        ]
+    ),
 )
 def test_weights_that_were_saved_damaged_are_said_to_be_so_whoever_reads_them(
     damage: Callable[[Path], object], message: str, capsys: pytest.CaptureFixture[str]

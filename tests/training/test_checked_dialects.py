@@ -91,6 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.ci
 def test_a_run_and_its_evaluation_are_refused_before_anything_is_played(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import marft_envs
+from helpers.marks import rest_in_ci
 from helpers.runs import Letters, make_letters, quiet_display, settings, timeless, train
 from helpers.teams import episode, put
 from helpers.thread_ranks import together
@@ -138,7 +139,7 @@ def test_problems_that_are_made_have_the_kind_of_their_cell() -> None:
     assert task.kind_of("depot/5/165") == "depot/5"
 
 
-@pytest.mark.parametrize("algo", ["rft", "grpo"])
+@pytest.mark.parametrize("algo", rest_in_ci(["rft", "grpo"]))
 def test_what_can_be_learnt_is_drawn_more_and_more(algo: str, model: Path, tmp_path: Path) -> None:
     """Of rft, whose groups are kept where they succeed: its share among these, in which the kind is half as often."""
     group = {"group_size": 4} if algo == "grpo" else {"epochs": 1, "minibatches": 1}
@@ -159,6 +160,7 @@ def test_uniform_starts_are_those_of_the_problems(model: Path, tmp_path: Path) -
     assert trainer.parts.curriculum is None and "curriculum/rate" not in run.metrics()[-1]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("ranks", "changes"), [(2, {}), (4, {"algo": "dapo", "algorithm": {"group_size": 3, "refills": 2}})], ids=str
 )
@@ -181,6 +183,7 @@ def test_any_number_of_ranks_draws_the_same_starts(
     assert kinds_of(done[0][1], 4) == kinds_of(run, 4)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_a_run_that_is_gone_on_with_draws_what_the_unbroken_one_did(
     staleness: int, model: Path, tmp_path: Path

@@ -231,6 +231,7 @@ def test_minibatches_keep_pairs_whole_and_every_step_sees_the_weights_as_they_ar
 # The pipeline ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_from_imitation_to_reinforcement_to_preferences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each run begins where the one before ended; preferences are learnt from what reinforcement has recorded."""
     top = ["--eval-episodes", "30", "--runs-dir", str(tmp_path), "--episodes-per-iteration", "64"]

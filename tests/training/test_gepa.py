@@ -164,6 +164,7 @@ def test_an_evaluation_tells_what_the_run_has_found(model: Path, tmp_path: Path)
         evaluation.load(run)
 
 
+@pytest.mark.ci
 def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     """The planner says the digit; the solver guesses until it is told to repeat, which a hosted proposer writes."""
 

@@ -57,6 +57,7 @@ time.sleep(60)
 '''
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("hangs", [True, False])
 def test_a_rank_that_does_not_come_to_a_stop_says_where_it_hangs(hangs: bool) -> None:
     words = [sys.executable, "-c", HANGS, *["hangs"] * hangs]

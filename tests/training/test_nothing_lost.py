@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, train
 from marft_algos.cli import main
 from marft_algos.models import arithmetic
@@ -77,11 +78,13 @@ def blown_up(trainer: Trainer, where: str, at: int) -> None:
 
 @pytest.mark.parametrize(
     ("where", "message"),
-    [
-        ("adapter", "The weights of policy 'solver_0'"),
-        ("full", "The weights of policy 'solver_0'"),
-        ("critic", "Value heads"),
-    ],
+    rest_in_ci(
+        [
+            ("adapter", "The weights of policy 'solver_0'"),
+            ("full", "The weights of policy 'solver_0'"),
+            ("critic", "Value heads"),
+        ]
+    ),
 )
 def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, model: Path, tmp_path: Path) -> None:
     made = settings(model, tmp_path, name="run", save_every=1, eval_every=0, full_finetune=where == "full", keep="all")

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import marft_algos
+from helpers.marks import rest_in_ci
 from helpers.runs import settings, timeless, train
 from helpers.sampling import AGENTS, PARAMS, disturb, requests
 from helpers.tiny import save_tiny, tiny_tokenizer
@@ -43,7 +44,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.mark.parametrize("changes", [{}, {"full_finetune": True}], ids=["adapters", "all weights"])
-@pytest.mark.parametrize("algo", ["sft", "marft"])
+@pytest.mark.parametrize("algo", rest_in_ci(["sft", "marft"]))
 def test_a_team_learns_the_same(algo: str, changes: dict[str, bool], pair: list[Path], tmp_path: Path) -> None:
     ends, lines = [], []
     for folder in pair:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import marft_algos
 import marft_envs
+from helpers.marks import rest_in_ci
 from marft_algos.config import presets
 from marft_algos.config import settings as config
 from marft_algos.engines.native import NativeEngine
@@ -103,13 +104,16 @@ def loaded(code: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "code",
-    [
-        "import marft_algos.algorithms.grpo",
-        "import marft_algos.algorithms.marft",
-        "import marft_algos.credit.replayed",
-        "from marft_algos import Algorithm, register, UpdateConfig, RolloutEngine, TrainConfig",
-        "from marft_algos import Collector, Renderer",
-    ],
+    rest_in_ci(
+        [
+            "import marft_algos.algorithms.grpo",
+            "import marft_algos.algorithms.marft",
+            "import marft_algos.credit.replayed",
+            "from marft_algos import Algorithm, register, UpdateConfig, RolloutEngine, TrainConfig",
+            "from marft_algos import Collector, Renderer",
+        ],
+        2,
+    ),
 )
 def test_credit_and_collecting_load_no_model_library(code: str) -> None:
     assert loaded(code) == set()

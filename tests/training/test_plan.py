@@ -16,6 +16,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from helpers import families, published, runs
+from helpers.marks import rest_in_ci
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
 from marft_algos.config import settings as config
@@ -75,7 +76,7 @@ def shape_of(made: TrainConfig) -> Shape:
 
 @pytest.mark.parametrize(
     ("size", "r", "parameters"),
-    [("7B", 8, 20_185_088), ("7B", 16, 40_370_176), ("7B", 32, 80_740_352), ("32B", 32, 268_435_456)],
+    rest_in_ci([("7B", 8, 20_185_088), ("7B", 16, 40_370_176), ("7B", 32, 80_740_352), ("32B", 32, 268_435_456)]),
 )
 def test_an_adapter_has_as_many_parameters_as_peft_gives_it(
     size: str, r: int, parameters: int, large: Callable[..., TrainConfig]

@@ -8,6 +8,8 @@ import re
 import select
 from pathlib import Path
 
+import pytest
+
 from helpers import preloaded
 
 TYPED = """
@@ -70,6 +72,7 @@ def at_a_terminal(folder: Path, *argv: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
+@pytest.mark.ci
 def test_libraries_do_not_speak_into_the_table_of_a_training(tmp_path: Path) -> None:
     (tmp_path / "loud.py").write_text(LOUD)
     short = ("--iterations", "2", "--episodes-per-iteration", "8", "--eval-episodes", "4", "--eval-every", "1")

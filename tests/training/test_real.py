@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 ONE = """
 import pytest
@@ -46,6 +48,7 @@ def outcome(folder: Path, *options: str) -> str:
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.ci
 def test_a_skip_is_a_failure_unless_data_are_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "test_one.py").write_text(ONE)
     assert "1 passed, 3 skipped" in outcome(tmp_path)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless
 from helpers.thread_ranks import together
 from marft_algos.config.settings import TrainConfig
@@ -59,7 +60,7 @@ def on(ranks: int, made: TrainConfig) -> tuple[Trainer, list[Trainer], Any]:
     return done[0][0], [trainer for trainer, _ in done], done[0][1]
 
 
-@pytest.mark.parametrize("what", RUNS)
+@pytest.mark.parametrize("what", rest_in_ci(RUNS))
 def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Path) -> None:
     more = {**SHORT, **RUNS[what]}
     alone, _, run = on(1, settings(model, tmp_path / "1", **more))
@@ -92,7 +93,7 @@ def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Pa
     assert said[0] == said[2], "what is sampled does not depend on who is batched with whom"
 
 
-@pytest.mark.parametrize("where", ["adapter", "Adam", "value head"])
+@pytest.mark.parametrize("where", rest_in_ci(["adapter", "Adam", "value head"]))
 def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
     where: str, model: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.runs import collector, quiet_display, settings, timeless, train
 from helpers.thread_ranks import together
 from marft_algos.batching import StaleError
@@ -62,7 +63,7 @@ class Watched:
         monkeypatch.setattr(Learner, "update", update)
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 2, 9])
+@pytest.mark.parametrize("staleness", rest_in_ci([0, 1, 2, 9], 2))
 def test_iteration_i_learns_from_version_i_minus_s(
     staleness: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,7 +107,7 @@ def same(ours: Trainer, theirs: Trainer) -> bool:
     return all(torch.equal(one[k], other[k]) for k in other) and all(torch.equal(heads[k], others[k]) for k in others)
 
 
-@pytest.mark.parametrize("step", [0, 1, 3, 5])
+@pytest.mark.parametrize("step", rest_in_ci([3, 0, 1, 5]))
 def test_a_run_that_is_gone_on_with_is_the_undisturbed_run(
     step: int, finished: tuple[Trainer, RunFolder], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +150,7 @@ def test_a_stop_in_the_middle_of_playing_loses_no_episode(
     assert timeless(part) == timeless(run) and same(rest, whole)
 
 
+@pytest.mark.ci
 def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path, tmp_path: Path) -> None:
     made = stale(model, tmp_path, iterations=4, lanes=2, chunk=4, save_every=1, keep="all", name="alone")
     whole, run = train(made)
@@ -215,7 +217,7 @@ def test_what_cannot_work_is_refused(changes: dict[str, Any], words: str, model:
         build(settings(model, tmp_path, staleness=1, **changes, algorithm={"epochs": 1, "minibatches": 1}))
 
 
-@pytest.mark.parametrize("algo", ["reinforce", "a2po", "happo", "grpo", "at_grpo", "treerl"])
+@pytest.mark.parametrize("algo", rest_in_ci(["reinforce", "a2po", "happo", "grpo", "at_grpo", "treerl"], 2))
 def test_other_algorithms_learn_from_stale_turns(algo: str, model: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"group_size": 4} if "grpo" in algo else {"vtrace": algo == "a2po"} if "po" in algo else {}
     algorithm = {"epochs": 1, "minibatches": 1, "old_logprobs": "learner", "tis_cap": 2.0, **more}

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import marft_algos
+from helpers.marks import rest_in_ci
 from helpers.runs import collector, make_letters, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -27,7 +28,7 @@ from marft_envs import AgentSpec, Chain, ConfigError, FlexEnv
 POLICIES = ("planner_0", "solver_0")
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["lora", "full"])
+@pytest.fixture(scope="module", params=rest_in_ci([False, True]), ids=["lora", "full"])
 def warm(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run whose best checkpoint is not its last."""
     top = tmp_path_factory.mktemp("runs")
@@ -246,6 +247,7 @@ def test_a_team_with_other_agents_is_told_what_to_type(warm: RunFolder, tmp_path
     assert same(weights(fewer.policies), {k: v for k, v in saved(warm).items() if k.startswith("solver_0/")})
 
 
+@pytest.mark.ci
 def test_one_command_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The pipeline in two lines: the second names neither environment nor model."""
     small = ["--eval-episodes", "40", "--runs-dir", str(tmp_path)]

@@ -24,6 +24,7 @@ DATA: dict[str, Any] = {"data": PROBLEMS, "grader": "helpers.programs:length"}
 KWARGS = {"agents": TEAM, **DATA}
 
 
+@pytest.mark.ci
 def test_prompts_and_replies_are_the_same_to_the_id(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model", hidden=16, layers=1)
     for name, agents, native in (("program_team:team", TEAM, twin), ("programs:together", SUM, twin_of_sum)):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from helpers import teams
+from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos import memory
@@ -88,13 +89,16 @@ def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"policies": "shared"},
-        {"policies": {"planner": "one", "solver": "two"}, "algorithm": {"lr": {"one": 1e-2, "two": 0.0}}},
-        {"full_finetune": True, "algorithm": {"level": "action"}},
-        {"algorithm": {"critic": "none"}},
-        {"algorithm": {"critic": "team", "update": "agent"}},
-    ],
+    rest_in_ci(
+        [
+            {"policies": "shared"},
+            {"policies": {"planner": "one", "solver": "two"}, "algorithm": {"lr": {"one": 1e-2, "two": 0.0}}},
+            {"full_finetune": True, "algorithm": {"level": "action"}},
+            {"algorithm": {"critic": "none"}},
+            {"algorithm": {"critic": "team", "update": "agent"}},
+        ],
+        2,
+    ),
     ids=["shared", "rates per policy", "full, action level", "no critic", "team critic, by agent"],
 )
 def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 
+import pytest
+
 import marft_algos
 from marft_algos.algorithms import base as algorithms
 from marft_algos.cli.app import main
@@ -30,6 +32,7 @@ def test_a_run_begins_with_the_warm_start_that_it_makes(tmp_path, capsys):
     assert "--warm-start 3" in typed["command"]
 
 
+@pytest.mark.ci
 def test_a_warm_start_that_is_there_is_taken(tmp_path):
     words = [*SHORT, "--warm-start", "1", "--runs-dir", str(tmp_path), "--name", "team"]
     assert main(["sft", *SHORT, "--runs-dir", str(tmp_path), "--name", "team-warm"]) == 0
