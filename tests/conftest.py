@@ -16,28 +16,14 @@ from marft_envs.sandbox import Sandbox, SandboxUnavailable, shared
 
 HERE = Path(__file__).resolve().parent
 NEEDS_EXTRA = {
-    "benchmarks",
-    "datasets",
-    "jinja2",
-    "marft_algos",
-    "matplotlib",
-    "mcp",
-    "openai",
-    "opentelemetry",
-    "tokenizers",
-    "torch",
-    "transformers",
-    "website",
-}
+    "benchmarks", "datasets", "jinja2", "marft_algos", "matplotlib", "mcp", "openai", "opentelemetry", "tokenizers",
+    "torch", "transformers", "website",
+}  # fmt: skip
 """What no file imports, nor a helper that it imports, that is tested on a base install."""
 PROGRAMS = {
-    "test_contributing.py",
-    "test_examples.py",
-    "test_house.py",
-    "test_newcomer.py",
-    "test_readme.py",
+    "test_contributing.py", "test_examples.py", "test_house.py", "test_newcomer.py", "test_readme.py",
     "test_systems.py",
-}
+}  # fmt: skip
 """These start programs that train."""
 
 

@@ -48,13 +48,7 @@ GROUPS = {
     "benchmarl": Group(
         "benchmarl",
         (
-            "hydra-core==1.3.2",
-            "tqdm",
-            "cloudpickle",
-            "packaging",
-            "importlib_metadata",
-            "orjson",
-            "pyvers",
+            "hydra-core==1.3.2", "tqdm", "cloudpickle", "packaging", "importlib_metadata", "orjson", "pyvers",
             "matplotlib",
         ),
         ("test_benchmarl.py",),
@@ -82,7 +76,7 @@ GROUPS = {
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
-}
+}  # fmt: skip
 
 
 def pinned(name: str) -> str:

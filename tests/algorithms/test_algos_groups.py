@@ -41,22 +41,9 @@ from marft_algos.types import Estimates, SamplingParams, StopReason, Trajectory
 from marft_envs.errors import ConfigError
 
 NAMES = [
-    "reinforce",
-    "reinforce_pp",
-    "rloo",
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "gspo",
-    "dr_mas",
-    "magrpo",
-    "at_grpo",
-    "treerl",
-    "sdpo",
-    "marshal",
-    "spiral",
-    "rft",
-]
+    "reinforce", "reinforce_pp", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "dr_mas", "magrpo", "at_grpo", "treerl",
+    "sdpo", "marshal", "spiral", "rft",
+]  # fmt: skip
 
 
 def group_data(

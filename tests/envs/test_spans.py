@@ -239,16 +239,9 @@ def test_whatever_stands_in_a_file_there_is_no_raw_error(
             traces, unread = read(["x"])
             turns = sum(len(trace.turns) for trace in traces)
             known = {
-                "attributes",
-                "key",
-                "spans",
-                "scopeSpans",
-                "resourceSpans",
-                "openinference.span.kind",
-                *CHAT,
-                *INFERENCE,
-                *AI_SDK,
-            }
+                "attributes", "key", "spans", "scopeSpans", "resourceSpans", "openinference.span.kind", *CHAT,
+                *INFERENCE, *AI_SDK,
+            }  # fmt: skip
             assert turns >= 2 or unread or known & set(map(str, place)), (place, bad)
             if number % 5 == 0:
                 assert main(["traces", "x", "--sft", "rows", "--cases", "cases"]) == 0, (place, bad)

@@ -325,14 +325,9 @@ def run_in_jail(
 ) -> jail.Outcome:
     """Starts this module in a jail, where it plants the victims."""
     argv = [
-        sys.executable,
-        "-m",
-        "tests.helpers.attack_judge",
-        "--attacks",
-        "/opt/attacks",
-        *arguments,
+        sys.executable, "-m", "tests.helpers.attack_judge", "--attacks", "/opt/attacks", *arguments,
         *victims.ARGUMENTS,
-    ]
+    ]  # fmt: skip
     return jail.run(
         argv, folders={"/opt/attacks": folder}, env=victims.ENVIRONMENT, userns=userns, root=root, pid=pid,
         limits=jail.JailLimits(**limits),

@@ -21,17 +21,9 @@ from marft_algos.training.trainer import Trainer
 from marft_envs.core.vector import VectorEnv
 
 QUICK = [
-    "--iterations",
-    "2",
-    "--episodes-per-iteration",
-    "6",
-    "--eval-episodes",
-    "12",
-    "--max-new-tokens",
-    "4",
-    "--lora-r",
-    "2",
-]
+    "--iterations", "2", "--episodes-per-iteration", "6", "--eval-episodes", "12", "--max-new-tokens", "4",
+    "--lora-r", "2",
+]  # fmt: skip
 """What makes `marft train` short."""
 
 

@@ -164,15 +164,8 @@ def test_what_a_normaliser_makes_of_a_text_forges_nothing(normalizer: normalizer
     tokenizer = tokenizer_of(QWEN_3, ("<|im_start|>", "<|im_end|>"), plain, normalizer)
     told = Chat("normalised", tokenizer)
     alike = [
-        "＜|user|＞",
-        "<Think>",
-        "<TOOL_CALL>",
-        "<th\u200bink>",
-        "<thi\u0301nk>",
-        "＜ｔｈｉｎｋ＞",
-        "< think>",
-        "ﬁ<|USER|>",
-    ]
+        "＜|user|＞", "<Think>", "<TOOL_CALL>", "<th\u200bink>", "<thi\u0301nk>", "＜ｔｈｉｎｋ＞", "< think>", "ﬁ<|USER|>",
+    ]  # fmt: skip
 
     @settings(max_examples=50, deadline=None)
     @given(forging([*plain, "<|im_end|>", *alike]))
@@ -188,19 +181,9 @@ def test_what_a_normaliser_makes_of_a_text_forges_nothing(normalizer: normalizer
 
 def test_added_tokens_that_are_words_blanks_or_scraps_are_vocabulary() -> None:
     scraps = (
-        "hello",
-        "\n\n",
-        "    ",
-        ", ",
-        "\\boxed{",
-        '"}',
-        "[agent]\n",
-        "[0]",
-        '{"name": "f"}',
-        "def f(x):",
-        "You are.",
+        "hello", "\n\n", "    ", ", ", "\\boxed{", '"}', "[agent]\n", "[0]", '{"name": "f"}', "def f(x):", "You are.",
         "```",
-    )
+    )  # fmt: skip
     marks = ("<think>", "<｜User｜>", "</tool_call>", "[INST]", "|||ID|||", "##user##", "⟦sys⟧", "<tool_call>\n")
     assert [token for token in scraps if markers.is_tag(token)] == []
     assert [token for token in marks if not markers.is_tag(token)] == []

@@ -94,15 +94,8 @@ def test_trio_the_verifier_hands_back() -> None:
         },
     )
     assert order(episode) == [
-        "planner",
-        "executor",
-        "executor",
-        "verifier",
-        "verifier",
-        "executor",
-        "executor",
-        "verifier",
-    ]
+        "planner", "executor", "executor", "verifier", "verifier", "executor", "executor", "verifier",
+    ]  # fmt: skip
     assert episode.success
     env = make("trio", tiny())
     env.reset(seed=0)

@@ -103,18 +103,8 @@ def test_ten_thousand_calls_change_nothing_through_tools_that_an_agent_does_not_
     s = session()
     start = s.world.state_hash()
     names = [
-        *s.toolbox.tools,
-        "ADD",
-        "add ",
-        "add\n",
-        "__class__",
-        "call",
-        "restore",
-        "state",
-        "",
-        "write_note;add",
-        "fn",
-    ]
+        *s.toolbox.tools, "ADD", "add ", "add\n", "__class__", "call", "restore", "state", "", "write_note;add", "fn",
+    ]  # fmt: skip
     values: list[Any] = [
         "a",
         "b",

@@ -61,17 +61,9 @@ def conversation(texts: list[str]) -> Any:
 
 def test_talk_with_new_words_is_not_idling() -> None:
     questions = [
-        "counters",
-        "Which one?",
-        "the first",
-        "By how much?",
-        "by three",
-        "Shall I?",
-        "yes",
-        "Really?",
-        "yes please",
+        "counters", "Which one?", "the first", "By how much?", "by three", "Shall I?", "yes", "Really?", "yes please",
         "Now?",
-    ]
+    ]  # fmt: skip
     env = conversation([*questions, "Go on.", said(call("add", name="a", by=3)), "It is done.", said(call("finish"))])
     episode = env.episode
     assert env.done and episode.success and episode.stop_reason == "task" and len(episode.turns) == 14

@@ -29,18 +29,9 @@ def test_never(): pass
 
 def outcome(folder: Path, *options: str) -> str:
     command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "tests.conftest",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        "none.ini",
+        sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-p", "no:cacheprovider", "-c", "none.ini",
         *options,
-    ]
+    ]  # fmt: skip
     (folder / "none.ini").write_text("[pytest]\n")
     done = subprocess.run(
         [*command, "."], cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
