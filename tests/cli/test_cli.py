@@ -37,12 +37,6 @@ from marft_envs.records import trajectory
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def fails(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """Runs a command that must fail with one clear message; returns it."""
     try:

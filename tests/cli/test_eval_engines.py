@@ -36,6 +36,8 @@ from marft_envs.errors import ConfigError
 from marft_envs.families.code import pass_at_k
 from marft_envs.records.trajectory import read
 
+pytestmark = pytest.mark.usefixtures("here")
+
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "test/letters-v0"
 assert letters.Letters
@@ -61,12 +63,6 @@ def command(fake: Fake, *more: str, out: str = "out", **settings: Any) -> list[s
 
 def results(out: str = "out") -> dict[str, Any]:
     return json.loads((Path(out) / "results.json").read_text())
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 5), (2, 5), (5, 5), (3, 7)])

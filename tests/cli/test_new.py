@@ -45,19 +45,13 @@ def test_a_new_project_installs_is_found_and_its_own_tests_pass(
 
 
 @pytest.mark.parametrize("name", ["Ticket", "ticket_desk", "../out", "3d", "class", "a--b", ""])
-def test_what_names_no_project_is_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_names_no_project_is_refused(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "env", name]) == 1
-    assert "names no project" in capsys.readouterr().err and not list(tmp_path.iterdir())
+    assert "names no project" in capsys.readouterr().err and not list(here.iterdir())
 
 
-def test_what_is_there_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "desk").mkdir()
-    (tmp_path / "desk/mine.txt").write_text("mine")
+def test_what_is_there_stays(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "desk").mkdir()
+    (here / "desk/mine.txt").write_text("mine")
     assert main(["new", "env", "desk"]) == 1
-    assert "exists already" in capsys.readouterr().err and len(list((tmp_path / "desk").iterdir())) == 1
+    assert "exists already" in capsys.readouterr().err and len(list((here / "desk").iterdir())) == 1

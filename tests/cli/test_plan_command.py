@@ -118,9 +118,8 @@ def test_where_a_configuration_is_taken_from(folder: Path) -> None:
     ],
 )
 def test_bad_input_is_refused_with_what_to_type(
-    more: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     try:
         code = cli.main(["plan", *more])
     except SystemExit as leaving:
@@ -129,29 +128,25 @@ def test_bad_input_is_refused_with_what_to_type(
     assert code in (1, 2) and said in printed.err and "Traceback" not in printed.err
 
 
-def test_a_folder_without_a_configuration_says_what_is_expected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
+def test_a_folder_without_a_configuration_says_what_is_expected(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "empty").mkdir()
     assert cli.main(["plan", "--models", "empty"]) == 1
     assert "holds no config.json" in capsys.readouterr().err
-    (tmp_path / "empty" / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
+    (here / "empty" / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
     assert cli.main(["plan", "--models", "empty"]) == 1
     assert "The model 'empty' cannot be loaded" in capsys.readouterr().err
 
 
 def test_a_plan_executes_nothing_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "states"))
-    (tmp_path / "strange.py").write_text("open('executed', 'w')")
-    (tmp_path / "run.toml").write_text('env = "strange:odd-v0"')
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "states"))
+    (here / "strange.py").write_text("open('executed', 'w')")
+    (here / "run.toml").write_text('env = "strange:odd-v0"')
     assert cli.main(["plan", "--config", "run.toml"]) == 1
-    assert "--trust" in capsys.readouterr().err and not (tmp_path / "executed").exists()
+    assert "--trust" in capsys.readouterr().err and not (here / "executed").exists()
     server = 'domain_args = {server = ["sh", "-c", "touch executed"]}'
-    (tmp_path / "run.toml").write_text(f'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\n{server}\n')
+    (here / "run.toml").write_text(f'env = "tools-solo-v0"\n[env_kwargs]\ndomain = "mcp"\n{server}\n')
     assert cli.main(["plan", "--config", "run.toml", "--trust"]) == 0
     assert "not executed" in capsys.readouterr().out
-    assert not (tmp_path / "executed").exists()
+    assert not (here / "executed").exists()

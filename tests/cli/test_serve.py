@@ -30,12 +30,6 @@ from marft_envs.records.trajectory import read
 from marft_envs.server.door import RefusedRequest
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def ask(server: TeamServer, body: Any, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=60)
     sent = {"Content-Type": "application/json"} | {key.replace("_", "-"): value for key, value in headers.items()}

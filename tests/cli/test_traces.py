@@ -16,6 +16,8 @@ from marft_envs.records import experts, trajectory
 from marft_envs.records.chats import chat, plain, read_rows
 from marft_envs.records.traces import read
 
+pytestmark = pytest.mark.usefixtures("here")
+
 KEY = "sk-proj-abcdefghijklmnop1234"
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"id": 7}'}}
 
@@ -50,12 +52,6 @@ def support(trace: str, n: int) -> list[dict[str, Any]]:
         log(trace, "Reader", [*ask, {"role": "assistant", "tool_calls": [CALL]}, result], {"content": "Rome"}),
         log(trace, "Writer", [said("system", "Write."), said("user", "Rome")], {"content": "It is in Rome."}),
     ]
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_chats_become_a_report_rows_and_cases(capsys: pytest.CaptureFixture[str]) -> None:

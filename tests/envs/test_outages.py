@@ -191,11 +191,9 @@ def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
     kind: str,
     said: str,
     model: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     STARTED.clear()
     RAISED[:] = [when, what]
     try:
@@ -206,7 +204,7 @@ def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
         STARTED.clear()
         with pytest.raises(getattr(faults, kind)):
             main([*argv, "--debug"])
-        assert not (tmp_path / "runs").exists()
+        assert not (here / "runs").exists()
     finally:
         RAISED.clear()
 

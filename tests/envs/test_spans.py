@@ -218,9 +218,8 @@ FULL = {**TURN, "gen_ai.usage.input_tokens": 5, "gen_ai.tool.definitions": TOOLS
     ids=["chat", "otlp", "sdk", "structured", "openinference", "ai-sdk"],
 )  # fmt: skip
 def test_whatever_stands_in_a_file_there_is_no_raw_error(
-    whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Any, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     deep: Any = 5
     for _ in range(400):
         deep = [{"a": deep}]
@@ -231,7 +230,7 @@ def test_whatever_stands_in_a_file_there_is_no_raw_error(
             for key in place[:-1]:
                 inner = inner[key]
             inner[place[-1]] = bad
-            for old in tmp_path.iterdir():
+            for old in here.iterdir():
                 old.unlink()
             Path("x").write_text(
                 json.dumps(broken) + "\n" + json.dumps({"messages": [*TOLD, {"role": "assistant", "content": "z"}]})

@@ -281,14 +281,11 @@ def test_equal_adapters_are_equal_files(qwen: Path, tmp_path: Path) -> None:
 # --- the base ------------------------------------------------------------------------------------------------------
 
 
-def test_an_adapter_of_another_base_is_refused_where_that_is_certain(
-    qwen: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    other = save_tiny(tmp_path / "elsewhere" / "qwen", seed=7)
+def test_an_adapter_of_another_base_is_refused_where_that_is_certain(qwen: Path, adapter: Path, here: Path) -> None:
+    other = save_tiny(here / "elsewhere" / "qwen", seed=7)
     with pytest.raises(ConfigError, match=rf"belongs to the base model '{qwen}'.*Type: --models POLICY={qwen} "):
         loaded(other, adapter)
-    shutil.copytree(other, tmp_path / "base")
+    shutil.copytree(other, here / "base")
     described(adapter, base_model_name_or_path="../base")  # as exports name it
     with pytest.raises(ConfigError, match=r"belongs to the base model '\.\./base'"):
         loaded(qwen, adapter)

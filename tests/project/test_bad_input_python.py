@@ -109,8 +109,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_refused(name: str, here: Path) -> None:
     call, parts = CALLS[name]
     with pytest.raises(MarftError) as refused:
         call()

@@ -139,14 +139,13 @@ def test_an_evaluation_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
 
 
 def test_paths_that_are_no_utf8_are_refused_before_a_folder_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Latin-1, from an old disk: of a file of data, of the folder of runs, of the folder that one is in."""
-    monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"gr\xf6\xdfe")
     Path(name).mkdir()
     row = json.dumps({"problem": "Compute $1+2$.", "answer": "3"}) + "\n"
-    for folder in (tmp_path, Path(name)):
+    for folder in (here, Path(name)):
         (folder / "rows.jsonl").write_text(row * 8)
     few = ["--iterations", "0", "--eval-episodes", "1", "--name", "a"]
     for words in (["--data", f"{name}/rows.jsonl"], ["--runs-dir", name]):
@@ -155,5 +154,5 @@ def test_paths_that_are_no_utf8_are_refused_before_a_folder_is_made(
     monkeypatch.chdir(name)
     assert main(["train", "--data", "rows.jsonl", *few]) == 1
     assert "rename the file or folder" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("runs"))
+    assert not list(here.rglob("runs"))
     assert not list(Path().rglob("checkpoints"))

@@ -144,9 +144,8 @@ def test_the_setting_offers_what_there_is() -> None:
 # The table ------------------------------------------------------------------------------------------
 
 
-def test_every_key_that_runs_log_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    model = str(save_tiny(tmp_path / "model", hidden=16, layers=1))
+def test_every_key_that_runs_log_is_described(here: Path) -> None:
+    model = str(save_tiny(here / "model", hidden=16, layers=1))
     common = ["--env", "relay-v0", "--models", model, *runs.QUICK, "--iterations", "1"]
     assert main(["train", "marft", *common, "--pool", "1", "--kl-coef", "0.1", "--name", "a"]) == 0
     assert main(["train", "grpo", *common, "--group-size", "3", "--staleness", "1", "--name", "b"]) == 0

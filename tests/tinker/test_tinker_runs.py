@@ -102,10 +102,9 @@ def test_frozen_and_local_policies_stay_here(server: TinkerServer, tmp_path: Pat
 
 
 def test_the_commands(
-    server: TinkerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: TinkerServer, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The page's own commands, with short runs of a tiny model."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TINKER_API_KEY", "tml-mine")
     server.key = "tml-mine"
     page = (Path(__file__).parents[2] / "docs/tinker.md").read_text(encoding="utf-8")
@@ -118,6 +117,6 @@ def test_the_commands(
             words += [*short.split(), "--env", "relay-v0", "--device", "cpu"]
         if words[:1] == ["marft"]:
             assert main(words[1:]) == 0, line
-    assert (tmp_path / "runs/mine/checkpoints/step_000002/policies/solver_0/adapter_model.safetensors").is_file()
+    assert (here / "runs/mine/checkpoints/step_000002/policies/solver_0/adapter_model.safetensors").is_file()
     said = capsys.readouterr().err
     assert "lora_alpha is 32" in said and "key:     TINKER_API_KEY is sent to" in said

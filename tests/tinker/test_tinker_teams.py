@@ -50,11 +50,8 @@ def test_a_hosted_partner_plays_with_a_policy_on_the_server(
     assert line["policy/solver_0/steps"] and line["infra"] == 0
 
 
-def test_what_is_served_is_what_was_evaluated(
-    server: TinkerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_served_is_what_was_evaluated(server: TinkerServer, here: Path) -> None:
     """By the server's samplers; and, once it is exported, by the adapters that it has given, without it."""
-    monkeypatch.chdir(tmp_path)
     words = [*QUICK, "--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--device", "cpu", "--lr", "1e-1"]
     words += ["--models", server.base, "--tinker", server.url, "--lora-r", "2", "--name", "mine"]
     assert main(["train", "sft", *words]) == 0 and server.count("optim_step") > 0

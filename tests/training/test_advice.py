@@ -60,7 +60,6 @@ def write_rows(file, long, words):
 
 def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_path, monkeypatch, capsys):
     """Among those that are looked at before anything is played, or behind them."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup, "PROMPTS_CHECKED", 4)
     command = "eval --env math-solo-v0 --data rows.jsonl --engines embedded --episodes 8 --max-new-tokens 4 --out"
     for long in (1, 6):
@@ -77,7 +76,6 @@ def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_
 
 
 def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
     write_rows("rows.jsonl", {3}, 40)
     command = "train --data rows.jsonl --context 128 --max-new-tokens 2 --lora-r 2 --iterations 2 --eval-episodes 8"
     assert main([*command.split(), "--episodes-per-iteration", "16", "--name", "r"]) == 0

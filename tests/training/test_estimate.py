@@ -163,14 +163,13 @@ def test_a_run_takes_the_pieces_that_fit_and_writes_them_into_its_settings(
 
 
 def test_a_dry_run_prints_the_estimate_and_writes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
     assert cli.main(["train", "--dry-run", "--env", "relay-v0"]) == 0
     said = capsys.readouterr().out
     assert "at most at once, of the CPU's memory" in said and "marft train --env relay-v0" in said
-    assert not list(tmp_path.iterdir())
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -193,9 +192,8 @@ def test_a_dry_run_prints_the_estimate_and_writes_nothing(
     ],
 )
 def test_a_dry_run_refuses_what_the_run_refuses(
-    more: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     argv = ["train", "--env", "relay-v0", *more]
     told = []
     for also in ([], ["--dry-run"]):

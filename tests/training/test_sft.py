@@ -181,10 +181,7 @@ def test_the_whole_test_split_is_held_out_however_small_the_panel(
     assert "can be learnt from: a held-out problem (" in said and "of this environment's training problems" in said
 
 
-def test_a_hosted_team_plays_the_split_that_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_hosted_team_plays_the_split_that_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(lambda path, body: (200, chat("no idea"))) as fake:
         engine = json.dumps({"kind": "openai", "model": "m", "url": fake.url})
         for split in ("train", "test"):

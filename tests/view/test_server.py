@@ -305,9 +305,8 @@ def test_a_benchmark_that_was_packed_has_numbers_and_nothing_to_view(tmp_path: P
     ],
 )
 def test_bad_input_is_told_with_what_to_type(
-    argv: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    argv: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     for name in ("empty", "bench", "run/checkpoints"):
         Path(name).mkdir(parents=True)
     Path("run/config.toml").write_text("")
