@@ -204,6 +204,7 @@ def test_a_checkpoint_is_chosen_as_elsewhere(
     assert "Expected last, best or one of" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path) -> None:
     """Each base is copied once; agents that share a policy share its folder."""
     bases = {"planner_0": str(models / "qwen"), "solver_0": str(models / "llama")}

@@ -50,6 +50,7 @@ def test_demonstrators_write_programs_and_are_careless(sandbox: Sandbox) -> None
     assert advice and all(reply.startswith("Try ") for reply in advice)
 
 
+@pytest.mark.ci
 def test_the_untrained_team_is_middling(sandbox: Sandbox, tokenizer: Any) -> None:
     torch.set_num_threads(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(embedded_path(NAME), local_files_only=True).eval()

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from helpers import runs
+from helpers.marks import rest_in_ci
 from helpers.pretend_gpu import Waits, counting, pretend_gpu
 from helpers.sampling import AGENTS, disturb, requests
 from helpers.tiny import save_tiny
@@ -157,6 +158,7 @@ class Captured:
         return NativeEngine(self.policies, decode_graph=False).generate(self.requests[:n], SamplingParams(tokens))
 
 
+@pytest.mark.ci
 def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even under other weights, or of a few rows fewer, which are rounded up; nor do replies differ."""
     with gpu():
@@ -302,6 +304,7 @@ def test_a_batch_on_the_cpu_is_found_in_the_update(qwen: Path, tmp_path: Path, m
         runs.train(runs.settings(qwen, tmp_path, device="cuda", dtype="fp32", iterations=1))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("again", [False, True])
 def test_a_run_in_bf16_with_all_that_a_gpu_has(again: bool, qwen: Path, tmp_path: Path) -> None:
     """As the presets for bf16, with a captured step and the head in fp32; activations kept, or computed again."""
@@ -353,7 +356,9 @@ def near(run: RunFolder, other: RunFolder) -> None:
                 assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-5), key
 
 
-@pytest.mark.parametrize("passes", ["forward,decode,merge,attention,prefix", "none"])  # ours, and transformers' own
+@pytest.mark.parametrize(
+    "passes", rest_in_ci(["forward,decode,merge,attention,prefix", "none"])
+)  # ours, and transformers' own
 def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARFT_KERNELS", passes)
     learns = {"kl_coef": 0.1, "entropy_coef": 0.01}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.sampling import CONFIGS, build, requests, save
 from marft_algos.engines.base import uniforms
 from marft_algos.engines.sampler import Sampler, TokenStep
@@ -39,7 +40,7 @@ class Start:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("family", CONFIGS)
+@pytest.mark.parametrize("family", rest_in_ci(CONFIGS, 2))
 @torch.no_grad()
 def test_what_the_engine_captures_compiles_whole_and_samples_the_same(family: str, n: int, tmp_path: Path) -> None:
     policies = build(save(tmp_path / family, CONFIGS[family]))

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import marft_algos
+from helpers.marks import rest_in_ci
 from helpers.runs import settings
 from helpers.tinker_pairs import pair
 from helpers.tinker_proto import Refused, lose
@@ -71,7 +72,7 @@ def test_work_that_was_forgotten_is_an_error_and_not_waited_for(server: TinkerSe
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("side", ["intercept", "after"])
+@pytest.mark.parametrize("side", rest_in_ci(["intercept", "after"]))
 def test_a_lost_request_or_answer_counts_once(side: str, server: TinkerServer, tmp_path: Path) -> None:
     both = pair(server, tmp_path, **GRPO)
     after = {path: server.count(path) + 2 for path in ("forward_backward", "optim_step", "asample", "retrieve_future")}
@@ -82,6 +83,7 @@ def test_a_lost_request_or_answer_counts_once(side: str, server: TinkerServer, t
     assert both.remote.parts.engine.metrics()["line_retries"] >= 3
 
 
+@pytest.mark.ci
 def test_a_rate_limit_is_waited_out(server: TinkerServer, tmp_path: Path) -> None:
     both, limited = pair(server, tmp_path, **GRPO), set[int]()
 
@@ -115,6 +117,7 @@ def test_a_sampler_that_lags_behind_is_found(server: TinkerServer, tmp_path: Pat
         both.remote.learner.update(both.collect(2), 2)
 
 
+@pytest.mark.ci
 def test_a_server_whose_new_samplers_have_old_weights_is_found_by_the_step(
     server: TinkerServer, tmp_path: Path
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_server_whose_new_samplers_have_old_weights_is_found_by_the_step(
     assert server.count("forward_backward") - forwards == server.count("optim_step") - steps == 1
 
 
+@pytest.mark.ci
 def test_a_dialect_that_destroys_weights_is_seen_and_trains_all_the_same(server: TinkerServer, tmp_path: Path) -> None:
     server.overwrites, server.loss = True, "mean"
     both = pair(server, tmp_path, **GRPO)
@@ -142,6 +146,7 @@ def test_a_dialect_that_destroys_weights_is_seen_and_trains_all_the_same(server:
     assert both.apart("planner_0") < 1e-5 and both.apart("solver_0") < 1e-5
 
 
+@pytest.mark.ci
 def test_a_server_that_does_not_clip_is_refused_where_clipping_is_asked_for(
     server: TinkerServer, tmp_path: Path
 ) -> None:

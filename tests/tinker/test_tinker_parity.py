@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import marft_envs
+from helpers.marks import rest_in_ci
 from helpers.tinker_pairs import POLICIES, pair
 from helpers.tinker_server import TinkerServer
 from marft_envs.records import trajectory
@@ -37,11 +38,11 @@ APART = {"a2po": 3e-6}
 """A2PO's advantages of the second policy hold the ratio of the first one's step, which is the weights' rounding."""
 
 
-BOTH = [(case, "sum") for case in CASES] + [("grpo", "mean"), ("a2po", "mean")]
+BOTH = [("grpo", "mean"), ("a2po", "mean"), *((case, "sum") for case in CASES)]
 """A dialect changes what is sent, not what it is made of: two algorithms show it."""
 
 
-@pytest.mark.parametrize(("case", "loss"), BOTH)
+@pytest.mark.parametrize(("case", "loss"), rest_in_ci(BOTH, 3))
 def test_two_updates_are_those_of_training_here(case: str, loss: str, server: TinkerServer, tmp_path: Path) -> None:
     server.loss = loss
     settings = {name: value for name, value in CASES[case].items() if name != "critic"}
@@ -56,6 +57,7 @@ def test_two_updates_are_those_of_training_here(case: str, loss: str, server: Ti
         assert both.apart(policy) < 1e-5
 
 
+@pytest.mark.ci
 def test_preferences(server: TinkerServer, tmp_path: Path) -> None:
     episodes = []
     for seed in range(6):
@@ -88,7 +90,7 @@ def test_a_policy_is_untouched_by_the_steps_of_another(server: TinkerServer, tmp
     assert both.apart("planner_0") < 1e-4 and planner[0].keys() == planner[1].keys()
 
 
-@pytest.mark.parametrize("gap", [0.0, 0.01])
+@pytest.mark.parametrize("gap", rest_in_ci([0.0, 0.01]))
 def test_what_was_just_sampled_is_not_scored_again(gap: float, server: TinkerServer, tmp_path: Path) -> None:
     """Unless samplers round otherwise than the trainer; what is learnt is the same."""
     both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4, "lr": RATE, "epochs": 2, "kl_coef": 0.0})

@@ -43,6 +43,7 @@ def resumed(run: RunFolder, iterations: int) -> None:
         trainer.train(run, display)
 
 
+@pytest.mark.ci
 def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(server: TinkerServer, tmp_path: Path) -> None:
     short = {"episodes_per_iteration": 4, "save_every": 1, "keep": "all", "eval_every": 2}
     _, whole = train(configured(server, tmp_path, name="whole", iterations=2, **short))
@@ -72,6 +73,7 @@ def test_what_is_downloaded_is_a_whole_adapter_that_plays_here(server: TinkerSer
     torch.testing.assert_close(here.logprobs("solver_0", ids, mask)[0].detach(), theirs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.ci
 def test_a_server_that_gives_no_adapters_keeps_them(server: TinkerServer, tmp_path: Path) -> None:
     server.gives_adapters = False
     _, run = train(configured(server, tmp_path, iterations=1))
@@ -82,6 +84,7 @@ def test_a_server_that_gives_no_adapters_keeps_them(server: TinkerServer, tmp_pa
     assert (run.checkpoints / "step_000002").is_dir()
 
 
+@pytest.mark.ci
 def test_weights_that_a_server_has_lost_are_named(server: TinkerServer, tmp_path: Path) -> None:
     _, run = train(configured(server, tmp_path, iterations=1))
     server._states.clear()
@@ -89,6 +92,7 @@ def test_weights_that_a_server_has_lost_are_named(server: TinkerServer, tmp_path
         resumed(run, 2)
 
 
+@pytest.mark.ci
 def test_frozen_and_local_policies_stay_here(server: TinkerServer, tmp_path: Path) -> None:
     trainer, run = train(configured(server, tmp_path, iterations=1, frozen=("planner_0",)))
     assert isinstance(trainer.policies, RemoteTeam)
@@ -101,6 +105,7 @@ def test_frozen_and_local_policies_stay_here(server: TinkerServer, tmp_path: Pat
     assert line["policy/planner_0/steps"] and line["policy/solver_0/steps"]
 
 
+@pytest.mark.ci
 def test_the_commands(
     server: TinkerServer, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,6 +22,7 @@ from marft_envs.records.trajectory import read
 QUICK = ["--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "1", "--max-new-tokens", "48"]
 
 
+@pytest.mark.ci
 def test_a_hosted_partner_plays_with_a_policy_on_the_server(
     server: TinkerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_hosted_partner_plays_with_a_policy_on_the_server(
     assert line["policy/solver_0/steps"] and line["infra"] == 0
 
 
+@pytest.mark.ci
 def test_what_is_served_is_what_was_evaluated(server: TinkerServer, here: Path) -> None:
     """By the server's samplers; and, once it is exported, by the adapters that it has given, without it."""
     words = [*QUICK, "--env", "math-dual-v0", "--env-kwargs", "levels=[0]", "--device", "cpu", "--lr", "1e-1"]
@@ -76,6 +78,7 @@ def test_what_is_served_is_what_was_evaluated(server: TinkerServer, here: Path) 
     )
 
 
+@pytest.mark.ci
 def test_nothing_of_this_is_imported_where_no_server_is_named(tmp_path: Path) -> None:
     words = [*QUICK, "--env", "relay-v0", "--device", "cpu", "--name", "plain", "--runs-dir", str(tmp_path)]
     words += ["--max-new-tokens", "4"]
