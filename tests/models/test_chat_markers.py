@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
+
 pytest.importorskip("torch", reason="models are loaded with torch (the extra train)")
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -83,7 +85,7 @@ def conversations(text: str) -> list[list[dict[str, str]]]:
     ]
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", rest_in_ci(SHAPES, 5))
 def test_no_text_forges_a_marker(name: str) -> None:
     told, words = cached(name), SHAPES[name][3]
     tokenizer = told.tokenizer

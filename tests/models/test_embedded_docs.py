@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -105,7 +107,9 @@ ROLES = {"boss": "boss", "mapper": "reader"}
 
 @pytest.mark.parametrize(
     ("env_id", "policies"),
-    [(TEAM, "shared"), ("docs-boss-v0", ROLES), pytest.param("docs-boss-v0", "own", marks=pytest.mark.slow)],
+    rest_in_ci(
+        [(TEAM, "shared"), ("docs-boss-v0", ROLES), pytest.param("docs-boss-v0", "own", marks=pytest.mark.slow)]
+    ),
 )
 def test_the_preset_trains_a_team(env_id: str, policies: Any, tmp_path: Path) -> None:
     assert presets.suited(env_id) == "docs"

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -100,7 +102,7 @@ def test_a_tool_using_team_is_trained_with_it_by_default(env_id: str) -> None:
     assert preset["models"] == NAME and preset["env_kwargs"]["levels"] == [0]
 
 
-@pytest.mark.parametrize("chain", [False, True])
+@pytest.mark.parametrize("chain", rest_in_ci([False, True]))
 def test_an_iteration_of_training(tmp_path: Path, chain: bool) -> None:
     """Also in the chain, in which the router never acts."""
     table = presets.get("tools")

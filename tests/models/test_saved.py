@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from helpers.marks import rest_in_ci
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.models import saved
@@ -97,14 +98,14 @@ LATTER = {"target_modules": ["q_proj", "v_proj"]}
 
 @pytest.mark.parametrize(
     ("written", "here"),
-    [
+    rest_in_ci([
         ({}, {}),
         *(({"init_lora_weights": kind}, {}) for kind in (False, "gaussian", "orthogonal", "mica")),
         ({"fan_in_fan_out": True, "lora_dropout": 0.5}, {}),
         ({"r": 4, "lora_alpha": 3}, {"lora": LoraSettings(4, 3)}),
         (LATTER, {"lora": LoraSettings(targets=("q_proj", "v_proj"))}),
         ({"exclude_modules": ["k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]}, {"lora": LoraSettings(targets=("q_proj", "v_proj"))}),
-    ],
+    ], 4),
 )  # fmt: skip
 def test_what_is_accepted_counts_as_in_peft(
     written: dict[str, Any], here: dict[str, Any], qwen: Path, tmp_path: Path

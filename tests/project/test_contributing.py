@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import preloaded
+from helpers.marks import rest_in_ci
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -31,7 +32,7 @@ def test_the_page_has_a_command_for_every_example_and_no_other() -> None:
     assert named == {file.stem for file in (ROOT / "examples/contributing").glob("*.py")}
 
 
-@pytest.mark.parametrize("line", EXAMPLES, ids=lambda line: re.sub(r"\W+", "-", line)[:60])
+@pytest.mark.parametrize("line", rest_in_ci(EXAMPLES), ids=lambda line: re.sub(r"\W+", "-", line)[:60])
 def test_an_example_runs_by_the_command_that_the_page_prints(line: str, tmp_path: Path) -> None:
     """In a folder that has nothing but the examples, which is where the runs go."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from helpers import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +27,7 @@ def test_the_custom_task_is_short_registered_checked_and_trained(tmp_path: Path)
     assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 
 
+@pytest.mark.ci
 def test_the_custom_algorithm_is_short_registered_and_trained_by_name_and_by_path(tmp_path: Path) -> None:
     source = ROOT / "examples" / "custom_algorithm.py"
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 60
@@ -38,6 +41,7 @@ def test_the_custom_algorithm_is_short_registered_and_trained_by_name_and_by_pat
     assert '"weight_max"' in last and '"eval/success"' in last
 
 
+@pytest.mark.ci
 def test_somebody_elses_environment_is_wrapped_checked_and_trained(tmp_path: Path) -> None:
     said = run(tmp_path, str(ROOT / "examples" / "foreign_environment.py"), "1")
     assert "NO" not in said and "meeting-v0: 16 checks passed" in said

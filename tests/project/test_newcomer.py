@@ -132,6 +132,7 @@ def test_who_needs_groups_and_has_settings_without_them_is_told_what_to_derive_f
     assert issubclass(algorithm.get("grpo").Config, marft_algos.GroupConfig)
 
 
+@pytest.mark.ci
 def test_a_first_team_has_learnt_after_two_thirds_of_its_iterations(tmp_path: Path) -> None:
     """The whole page, in processes that load everything themselves, is for a slow test below."""
     follow(FIRST_TEAM, tmp_path, 5, ((r"--iterations 60", "--iterations 40 --eval-episodes 100"),))

@@ -182,6 +182,7 @@ print(out.hexdigest())
 """
 
 
+@pytest.mark.ci
 def test_tasks_results_and_hashes_are_the_same_in_every_process():
     def run(hash_seed):
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}

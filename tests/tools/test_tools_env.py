@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import marft_envs
+from helpers.marks import rest_in_ci
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
 from marft_envs.call_formats import written
@@ -60,7 +61,7 @@ def test_every_team_has_an_oracle_that_earns_everything_and_silence_earns_nothin
         assert silent.team_return == 0 and silent.success is False and silent.metrics["declined"] == 1
 
 
-@pytest.mark.parametrize("team", ["solo", "router", "dual_control"])
+@pytest.mark.parametrize("team", rest_in_ci(["solo", "router", "dual_control"]))
 def test_conformance_on_a_domain_of_functions(team: str) -> None:
     check_env(lambda: make(team, tiny(problems=PROBLEMS[1:3]), max_turns=6))
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from helpers.marks import rest_in_ci
 from helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 from marft_envs import check_env
 from marft_envs.call_formats import parse, written
@@ -142,6 +141,13 @@ OVER_MCP = ("solo", "dual_control", "debate")
 """One agent, one whose partner has tools of its own, and several that answer before one calls."""
 
 
+def pace(domain: str, team: str) -> list[Any]:
+    """Two teams of each domain are checked by the fast suite."""
+    if domain == "mcp-own" and team not in OVER_MCP:
+        return [pytest.mark.slow]
+    return [] if team in ("solo", "trio") else [pytest.mark.ci]
+
+
 @pytest.fixture(scope="module", params=DOMAINS)
 def domain(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     return DOMAINS[request.param](request, tmp_path_factory.mktemp(request.param))
@@ -241,15 +247,7 @@ def brief(request: pytest.FixtureRequest, domain: Callable[[str], Any]) -> Itera
 
 @pytest.mark.parametrize(
     ("domain", "brief"),
-    rest_in_ci(
-        [
-            pytest.param(name, team, marks=[pytest.mark.slow] if name == "mcp-own" and team not in OVER_MCP else [])
-            for name in DOMAINS
-            if name != "depot"
-            for team in TEAMS
-        ],
-        8,
-    ),
+    [pytest.param(name, team, marks=pace(name, team)) for name in DOMAINS if name != "depot" for team in TEAMS],
     indirect=True,
 )
 def test_marft_check_is_green(brief: FlexEnv) -> None:

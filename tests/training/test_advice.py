@@ -75,6 +75,7 @@ def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_
     assert "prompts of 4 of the first 4 problems do not fit: that of row-" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, capsys):
     write_rows("rows.jsonl", {3}, 40)
     command = "train --data rows.jsonl --context 128 --max-new-tokens 2 --lora-r 2 --iterations 2 --eval-episodes 8"

@@ -152,6 +152,7 @@ def test_what_can_be_learnt_is_drawn_more_and_more(algo: str, model: Path, tmp_p
     assert rates[0] == 0.5 and all(0.0 < rate < 1.0 for rate in rates)
 
 
+@pytest.mark.ci
 def test_uniform_starts_are_those_of_the_problems(model: Path, tmp_path: Path) -> None:
     trainer, run = train(short(model, tmp_path, curriculum="uniform"))
     for iteration in range(4):

@@ -83,6 +83,7 @@ def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Pat
         assert (again.root / "episodes" / file).read_bytes() == (run.root / "episodes" / file).read_bytes()
 
 
+@pytest.mark.ci
 def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Path, tmp_path: Path) -> None:
     runs = []
     for i, more in enumerate(({"lanes": 1, "chunk": 4}, {"lanes": 4, "chunk": 4}, {"lanes": 1})):

@@ -79,6 +79,7 @@ def test_iteration_i_learns_from_version_i_minus_s(
     assert run.metrics()[-1]["tokens_total"] == sum(line["tokens_played"] for line in run.metrics()[1:])
 
 
+@pytest.mark.ci
 def test_problems_and_seeds_are_those_of_the_iteration_whoever_plays(
     finished: tuple[Trainer, RunFolder], model: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_a_budget_of_tokens_ends_the_playing_too(model: Path, tmp_path: Path) ->
     assert len(lines) > 2
 
 
+@pytest.mark.ci
 def test_less_staleness_than_before_plays_again_what_has_become_too_old(
     finished: tuple[Trainer, RunFolder], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

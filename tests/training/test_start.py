@@ -181,6 +181,7 @@ def test_a_run_that_needs_no_reference_keeps_no_copy(warm: RunFolder, tmp_path: 
     assert not built(warm, tmp_path).policies._starts
 
 
+@pytest.mark.ci
 def test_resumed_without_the_other_run_it_ends_as_one_that_was_not(
     warm: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

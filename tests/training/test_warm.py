@@ -41,6 +41,7 @@ def test_a_warm_start_that_is_there_is_taken(tmp_path):
     assert RunFolder(tmp_path / "team-warm").metrics() == before
 
 
+@pytest.mark.ci
 def test_a_run_that_starts_elsewhere_or_imitates_makes_none(tmp_path):
     place = ["--runs-dir", str(tmp_path), "--warm-start", "1"]
     assert main(["sft", *SHORT, *place, "--name", "taught"]) == 0
@@ -56,6 +57,7 @@ def test_from_python_too(tmp_path):
     assert configs.load(run.config_file).start.startswith(str(tmp_path / "team-warm"))
 
 
+@pytest.mark.ci
 def test_the_rate_rises_over_the_first_iterations_where_weights_were_trained_before(tmp_path):
     words = [*SHORT, "--episodes-per-iteration", "16", "--eval-episodes", "4", "--iterations", "0"]
     words += ["--runs-dir", str(tmp_path)]
@@ -68,6 +70,7 @@ def test_the_rate_rises_over_the_first_iterations_where_weights_were_trained_bef
     assert rises == {"warmed-warm": 0, "warmed": RISE, "started": RISE, "told": 0, "untrained": 0}
 
 
+@pytest.mark.ci
 def test_what_demonstrations_taught_is_not_undone_by_the_first_steps(tmp_path):
     """At the full rate this seed unlearns to end its turn; then nothing that it samples is paid any more."""
     run = marft_algos.train(
