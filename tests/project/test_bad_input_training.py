@@ -34,7 +34,7 @@ train --dtype fp16 | invalid choice 'fp16' for argument '--dtype'. | Expected on
 train --quantize nf4 | Base weights of 4 bits (package | Type in the clone: pip install -e '.[quant]' | pip install -e '.[quant]'
 train --env relay-v0 --models ./nowhere | There is no model folder './nowhere' | Known: dir, embedded, embedded-code, | marft train --help
 train --env relay-v0 --models emptydir | emptydir' holds no config.json | Expected what model.save_pretrained(folder) | marft train --help
-train --models '' | A model has an empty name | A model is 'embedded' (tiny, works offline), | marft train --help
+train --env relay-v0 --models '' | A model has an empty name | A model is 'embedded' (tiny, works offline), | marft train --help
 train --models actor0=embedded | 'models' names an unknown policy 'actor0' | Did you mean 'actor_0'? | Did you mean 'actor_0'
 train --policies sharedd | Unknown sharing 'sharedd' | Did you mean 'shared'? | Did you mean 'shared'
 train --policies foo_0=a | No agent or role is called 'foo_0' in this | Did you mean 'actor_0'? | Did you mean 'actor_0'

@@ -140,6 +140,7 @@ def test_a_first_team_has_learnt_after_two_thirds_of_its_iterations(tmp_path: Pa
     assert before < 0.4 and after > 0.8
 
 
+@pytest.mark.ci
 def test_what_the_other_pages_say_to_type_works_in_their_order(tmp_path: Path) -> None:
     """With one iteration, one seed and few tokens: what their trainings come to is for the slow tests below."""
     assert "passed" in follow(OWN_TASK, tmp_path, 15, SHORTER)

@@ -43,6 +43,7 @@ def run(folder: Path, programs: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_every_notebook_runs_that_needs_no_more_than_the_train_extra(tmp_path: Path) -> None:
     names = sorted({file.stem for file in FOLDER.glob("*.ipynb")} - {"real_model"})
     assert len(names) == 5

@@ -120,6 +120,7 @@ def test_a_red_suite_is_refused(project: Project) -> None:
     assert not (project.root / "dist").exists() and not project.git("tag")
 
 
+@pytest.mark.ci
 def test_what_is_ready_is_built_tried_and_tagged_only_when_asked(project: Project) -> None:
     pytest.importorskip("hatchling", reason="hatchling comes with the dev extra")
     project.write("dist/marft-0.9.0-py3-none-any.whl", "an earlier one")
@@ -131,6 +132,7 @@ def test_what_is_ready_is_built_tried_and_tagged_only_when_asked(project: Projec
     assert project.git("rev-list", "-1", "v1.2.0") == project.git("rev-parse", "HEAD")
 
 
+@pytest.mark.ci
 def test_a_wheel_whose_command_does_not_run_is_refused(project: Project) -> None:
     pytest.importorskip("hatchling", reason="hatchling comes with the dev extra")
     project.write("marft_algos/__init__.py", "")

@@ -114,6 +114,7 @@ def test_figures_are_what_their_command_makes(made: object) -> None:
         assert file.read_text(encoding="utf-8") == content, "type: PYTHONPATH=docs python -m website.figures --write"
 
 
+@pytest.mark.ci
 def test_every_formula_of_the_pages_is_set_and_its_words_are_text() -> None:
     found = 0
     for page in (ROOT / "docs").rglob("*.md"):
