@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SKIP = "<!-- no-test -->"
 """Stands on the line before a block that needs a network or a GPU."""
+LONG = ("benchmarking", "code-problems", "dialects", "scale", "staleness", "training", "tutorial")
+"""Pages whose blocks take seconds: they train, or start processes."""
 
 
 def python_of(page: Path) -> str:
@@ -28,7 +30,10 @@ def python_of(page: Path) -> str:
     return "\n".join(kept) + "\n"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.ci] if page.stem in LONG else [], id=page.name) for page in PAGES],
+)
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
     """The blocks of a page run in their order, in one process of their own."""
     source = python_of(page)

@@ -58,7 +58,7 @@ def write_rows(file, long, words):
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_path, monkeypatch, capsys):
+def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(here, monkeypatch, capsys):
     """Among those that are looked at before anything is played, or behind them."""
     monkeypatch.setattr(setup, "PROMPTS_CHECKED", 4)
     command = "eval --env math-solo-v0 --data rows.jsonl --engines embedded --episodes 8 --max-new-tokens 4 --out"
@@ -76,7 +76,7 @@ def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(tmp_
 
 
 @pytest.mark.ci
-def test_a_training_names_rows_that_are_too_long_once(tmp_path, monkeypatch, capsys):
+def test_a_training_names_rows_that_are_too_long_once(here, capsys):
     write_rows("rows.jsonl", {3}, 40)
     command = "train --data rows.jsonl --context 128 --max-new-tokens 2 --lora-r 2 --iterations 2 --eval-episodes 8"
     assert main([*command.split(), "--episodes-per-iteration", "16", "--name", "r"]) == 0
