@@ -5,64 +5,88 @@ Tables are sorted and filtered by ``assets/tables.js``; without scripts they are
 
 from __future__ import annotations
 
+import hashlib
+import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from marft_algos.extras.bench import leaderboard, packed, tables
-from marft_algos.extras.bench.leaderboard import BoardEntry
+from marft_algos.extras.bench import tables
+from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.statistics import estimate
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks/results"
+FILES = sorted((Path(__file__).resolve().parents[2] / "benchmarks/results").glob("*.tar.xz"))
 ABOUT = """\
 Scores are means of seeds in percent, with 95 % intervals over seeds and problems, of the packed results of this
 repository. They are the project's own runs, and so far nobody else's; [benchmarking](../benchmarking.md#leaderboard)
-says how a file of yours is shown beside them. Rows of one file and one setting have the same budget, base model and
-problems; the order of other rows is no result. **≈** marks rows that are not told apart from the best of their file and
+says how a file of yours is made. Rows of one file and one setting have the same budget, base model and problems; the
+order of other rows is no result. **≈** marks rows that are not told apart from the best of their file and
 setting: the interval of the paired difference holds 0.
 """
 HEAD = ("algorithm", "setting", "score, %", "", "to its baseline", "seeds", "tokens sampled", "file")
 WIDE = 130
 """Pixels of an interval's picture, which are 0 to 100 %."""
-Level = dict[tuple[str, str, str], bool]
-"""File, setting and algorithm -> whether it is not told apart from the best of file and setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoardEntry:
+    """An algorithm's runs in one setting of a packed benchmark."""
+
+    file: str
+    env: str
+    """Id of the environment that it was trained in; ``line.env`` is the grid's name of the setting."""
+    line: tables.Line
+    level: bool
+    """Whether it is not told apart from the best of file and setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """The results of one packed benchmark."""
+
+    name: str
+    sha256: str
+    grid: str
+    results: int
+    entries: tuple[BoardEntry, ...]
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of the page."""
-    packs = leaderboard.read([RESULTS])
-    level, grids = compared(packs)
+    packs = [read(path) for path in FILES]
     entries = [entry for pack in packs for entry in pack.entries]
     parts = ["---\nhide: [toc]\n---\n# Leaderboard\n", ABOUT]
     parts += ['<p class="finder"><label>Filter rows <input type="search" data-filter="board"></label></p>']
     for env in sorted({entry.env for entry in entries}):
         here = sorted((e for e in entries if e.env == env), key=lambda e: -e.line.mean.mean if e.line.mean else 1)
-        parts.append(section(env, here, level))
+        parts.append(section(env, here))
     parts += ["## The files", "Each holds its grid and every outcome. To read one, or to run it again:"]
-    parts += [file(pack, grids[pack.name]) for pack in packs]
+    parts += [file(pack) for pack in packs]
     yield "leaderboard/index.md", "Leaderboard", "\n\n".join(parts) + "\n"
 
 
-def compared(packs: Sequence[leaderboard.Pack]) -> tuple[Level, dict[str, str]]:
-    """Which rows are level with the best of their setting, and each file's grid."""
-    level, grids = Level(), dict[str, str]()
-    for path in packed.files([RESULTS]):
-        with packed.unpacked(path) as opened:
-            grids[opened.name] = opened.folder.grid_file.read_text(encoding="utf-8")
-            rows = [row for row in opened.folder.rows() if row["status"] == "done" and not row["hidden"]]
-        cells = tables.grouped(rows, lambda row: (row["env"], tables.label(row)))
-        for entry in next(pack for pack in packs if pack.name == opened.name).entries:
-            at = entry.line
-            best = max((e.line for e in _beside(entry, packs)), key=lambda line: line.mean.mean if line.mean else 0)
-            level[entry.file, at.env, at.algorithm] = at is best or _level(
-                cells[at.env, best.algorithm], cells[at.env, at.algorithm]
-            )
-    return level, grids
-
-
-def _beside(entry: BoardEntry, packs: Sequence[leaderboard.Pack]) -> list[BoardEntry]:
-    return [e for pack in packs if pack.name == entry.file for e in pack.entries if e.line.env == entry.line.env]
+def read(path: Path) -> Pack:
+    """Reads one of the repository's packed benchmarks."""
+    with tempfile.TemporaryDirectory(prefix="marft-packed-") as aside, tarfile.open(path) as archive:
+        archive.extractall(aside, filter="data")
+        (root,) = Path(aside).iterdir()
+        folder = BenchFolder(root)
+        rows = folder.rows()
+        done = [row for row in rows if row["status"] == "done"]
+        shown = [row for row in done if not row["hidden"]]
+        envs = {(row["env"], tables.label(row)): folder.job(row["key"])["config"]["env"] for row in shown}
+        grid = folder.grid_file.read_text(encoding="utf-8")
+        lines = [line for line in tables.lines(rows, folder.baseline) if line.seeds and line.env != tables.EVERYTHING]
+    cells, entries = tables.grouped(shown, lambda row: (row["env"], tables.label(row))), list[BoardEntry]()
+    for line in lines:
+        beside = (other for other in lines if other.env == line.env)
+        best = max(beside, key=lambda other: other.mean.mean if other.mean else 0)
+        level = line is best or _level(cells[line.env, best.algorithm], cells[line.env, line.algorithm])
+        entries.append(BoardEntry(path.name, envs[line.env, line.algorithm], line, level))
+    return Pack(path.name, hashlib.sha256(path.read_bytes()).hexdigest(), grid, len(done), tuple(entries))
 
 
 def _level(best: Sequence[Any], other: Sequence[Any]) -> bool:
@@ -71,13 +95,13 @@ def _level(best: Sequence[Any], other: Sequence[Any]) -> bool:
     return paired is None or not estimate([paired], difference=True).high < 0
 
 
-def section(env: str, entries: Sequence[BoardEntry], level: Level) -> str:
+def section(env: str, entries: Sequence[BoardEntry]) -> str:
     """The table of an environment, which opens at a click."""
     top = entries[0].line
     best = f"{top.algorithm}, {100 * top.mean.mean:.1f}" if top.mean else "no score"
     count = f"{len(entries)} rows" if len(entries) > 1 else "1 row"
     head = "".join(f'<th scope="col">{name}</th>' for name in HEAD)
-    rows = "\n".join(_row(entry, level) for entry in entries)
+    rows = "\n".join(_row(entry) for entry in entries)
     return (
         f'<details name="board" class="board"><summary><b>{escape(env)}</b> '
         f"<span>{count}; highest: {escape(best)}</span></summary>"
@@ -86,7 +110,7 @@ def section(env: str, entries: Sequence[BoardEntry], level: Level) -> str:
     )
 
 
-def _row(entry: BoardEntry, level: Level) -> str:
+def _row(entry: BoardEntry) -> str:
     line = entry.line
     mean = line.mean.mean if line.mean else -1
     mark = '<abbr title="not told apart from the best of its file and setting">≈</abbr>'
@@ -94,7 +118,7 @@ def _row(entry: BoardEntry, level: Level) -> str:
     cells = [
         (escape(line.algorithm), ""),
         (escape(line.env), ""),
-        (f"{tables.points(line.mean)}{mark if level[entry.file, line.env, line.algorithm] else ''}", f"{mean:.4f}"),
+        (f"{tables.points(line.mean)}{mark if entry.level else ''}", f"{mean:.4f}"),
         (interval(line), f"{mean:.4f}"),
         (tables.points(line.difference, signed=True), f"{line.difference.mean if line.difference else -9:.4f}"),
         (str(line.seeds), str(line.seeds)),
@@ -116,7 +140,7 @@ def interval(line: tables.Line) -> str:
     )
 
 
-def file(pack: leaderboard.Pack, grid: str) -> str:
+def file(pack: Pack) -> str:
     """What a file is, what to type, and its settings behind a click."""
     stem = pack.name.partition(".")[0]
     commands = (
@@ -127,5 +151,5 @@ def file(pack: leaderboard.Pack, grid: str) -> str:
         f'<details id="file-{stem}" class="board"><summary><b>{escape(pack.name)}</b> '
         f"<span>{pack.results} results</span></summary>\n<pre><code>{escape(commands)}</code></pre>\n"
         f"<p>SHA-256 <code>{pack.sha256}</code>. Its grid:</p>\n"
-        f"<pre><code>{escape(grid.rstrip()).replace(chr(10) * 2, chr(10))}</code></pre></details>"
+        f"<pre><code>{escape(pack.grid.rstrip()).replace(chr(10) * 2, chr(10))}</code></pre></details>"
     )

@@ -151,7 +151,9 @@ def test_extras_are_leaves_and_each_stands_by_itself() -> None:
         own = {here[1], *PRODUCTS.get(here[1], ())} if here[0] == "extras" else set[str]()
         found = {name.split(".")[2] for name in imports(file) if name.startswith("marft_algos.extras.")}
         bad |= {f"{module_of(file)} imports from marft_algos.extras.{name}" for name in found - own}
-        bad |= {f"{module_of(file)} imports marft_algos.extras" for name in imports(file) if name == "marft_algos.extras"}
+        bad |= {
+            f"{module_of(file)} imports marft_algos.extras" for name in imports(file) if name == "marft_algos.extras"
+        }
     assert not bad
     assert all(importlib.util.find_spec(module) for module in lazy.EXTRAS.values())
 

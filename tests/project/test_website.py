@@ -62,7 +62,7 @@ def test_every_page_is_in_the_menu() -> None:
 
 def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: pytest.MonkeyPatch) -> None:
     file = ROOT / "benchmarks/results/sampled.tar.xz"
-    monkeypatch.setattr(leaderboard, "RESULTS", file)
+    monkeypatch.setattr(leaderboard, "FILES", [file])
     [(address, title, text)] = leaderboard.pages()
     assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text

@@ -1,4 +1,4 @@
-"""``marft bench run``, ``report``, ``pack`` and ``leaderboard``."""
+"""``marft bench run``, ``report`` and ``pack``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 USAGE = """\
 Runs a grid of algorithms, environments and seeds, and reports on it.
 
-usage: marft bench {{run,report,pack,leaderboard}} …
+usage: marft bench {{run,report,pack}} …
 
 Examples:
 {examples}
@@ -29,8 +29,7 @@ Examples:
 Verbs:
   marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
   marft bench report DIR [--check BASELINE]                             tables, figures, one page
-  marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs
-  marft bench leaderboard PACKED.tar.xz ... [--out PAGE.md|PAGE.html]   scores of packed results, one table an env"""
+  marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs"""
 
 
 def run_bench(argv: list[str]) -> int:
@@ -145,43 +144,7 @@ def run_pack(argv: list[str]) -> int:
     folder = BenchFolder(options.folder.resolve())
     out = options.out or Path(f"{folder.root.name}.tar.xz")
     say(f"{packed.pack(folder, out)} results: {out}, {out.stat().st_size / 1024:.0f} KiB")
-    say(f"next:    marft bench leaderboard {shlex.quote(str(out))}")
     return 0
 
 
-@dataclass(frozen=True)
-class LeaderboardArguments:
-    """Shows the scores of packed benchmarks: one table for each environment, the best mean first.
-
-    Nothing of a file is executed. A damaged one is refused, and no page is written.
-    """
-
-    packed: Annotated[tuple[Path, ...], tyro.conf.Positional]
-    """Packed files, folders of them, or folders of benchmarks."""
-    out: Path | None = None
-    """Page to write, PAGE.md or PAGE.html; printed as Markdown if not given."""
-
-
-def run_leaderboard(argv: list[str]) -> int:
-    """``marft bench leaderboard PACKED …``."""
-    options: LeaderboardArguments = arguments.parse(LeaderboardArguments, argv, prog="marft bench leaderboard")
-    if options.out is not None and options.out.suffix not in (".md", ".html"):
-        raise ConfigError(
-            f"--out {options.out} names neither a .md nor a .html file, and those are what can be written."
-        )
-    if not options.packed:
-        raise ConfigError("Name packed benchmarks. To make one: marft bench pack DIR")
-    from marft_algos.extras.bench import leaderboard
-    from marft_algos.runs.disk import write_whole
-
-    packs = leaderboard.read(options.packed)
-    if options.out is None:
-        say(leaderboard.markdown(packs).rstrip())
-        return 0
-    as_html = options.out.suffix == ".html"
-    write_whole(options.out, leaderboard.webpage(packs) if as_html else leaderboard.markdown(packs))
-    say(f"{sum(pack.results for pack in packs)} results: {options.out}")
-    return 0
-
-
-VERBS = {"run": run_run, "report": run_report, "pack": run_pack, "leaderboard": run_leaderboard}
+VERBS = {"run": run_run, "report": run_report, "pack": run_pack}
