@@ -35,7 +35,7 @@ SECONDS = 240.0
 QUICK = re.compile(
     r"""(?x)
     marft(\ (--version|help\b.*|envs\b.*|check\b.*|profiles\b.*|doctor\b.*|completion\b.*|new\b.*|play\b.*--random.*
-      |(train|sft|dpo|plan|eval|bench|export)\b.*(--help|--help-all|--dry-run|--plan)\b.*
+      |(train|sft|dpo|eval|bench|export)\b.*(--help|--help-all|--dry-run|--plan)\b.*
       |bench\ report\ runs/.*))?
     |python\ -m\ benchmarks\ (--help|\w+\ --help|\w+\ runs/.*)
     |python\ -m\ marft_envs\.sandbox

@@ -16,7 +16,7 @@ from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
 _EVERYWHERE = ("--help", "--help-all", "--trust", "--debug")
-_TRAINS = ("train", "sft", "dpo", "plan")
+_TRAINS = ("train", "sft", "dpo")
 _TRAIN_ONLY = ("--resume", "--config", "--data", "--dry-run", "--nproc")
 
 
@@ -58,7 +58,7 @@ def words() -> dict[str, list[str]]:
     own = {option for name in known["algo"] for option in _options(settings.settings_of(name))}
     trained += sorted(own - set(trained))
     for command in _TRAINS:
-        first = known["algo"] if command in ("train", "plan") else []
+        first = known["algo"] if command == "train" else []
         found[command] = list(dict.fromkeys([*first, *found.get(command, []), *trained]))
     return found
 

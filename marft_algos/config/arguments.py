@@ -117,7 +117,7 @@ def _typed(default: Any) -> list[str]:
     return [NONE if default is None else str(default)]
 
 
-def parse(kind: Any, argv: list[str], *, prog: str, **options: Any) -> Any:
+def parse(kind: Any, argv: list[str], *, prog: str) -> Any:
     """Parses ``argv`` into ``kind`` (a dataclass); ``--help`` and unreadable words leave by ``SystemExit``.
 
     Raises:
@@ -135,7 +135,7 @@ def parse(kind: Any, argv: list[str], *, prog: str, **options: Any) -> Any:
         return settings
 
     sections = {title: forms.section(kind, names, defaults(kind)) for title, names in groups.items()}
-    return read(sections, argv, about, made, **options)
+    return read(sections, argv, about, made)
 
 
 def read(
@@ -143,7 +143,6 @@ def read(
     argv: list[str],
     about: manual.About,
     make: Callable[[dict[str, Any]], Any],
-    **options: Any,
 ) -> Any:
     """Reads words; ``--help`` and unreadable ones leave by ``SystemExit``.
 
@@ -152,7 +151,6 @@ def read(
         argv: What was typed.
         about: What help says beside the options.
         make: Makes the settings of name -> what was typed, or stood in the section.
-        **options: Of ``tyro.cli``.
 
     Raises:
         UsageError: A value that can be read, and cannot be.
@@ -162,15 +160,13 @@ def read(
     form, values = forms.joined(sections)
     try:
         with registry, terminal.taken() as (_, said):
-            taken = tyro.cli(form, args=argv, prog=f"marft {about.command}", default=values, **options)
+            parts = tyro.cli(form, args=argv, prog=f"marft {about.command}", default=values)
     except SystemExit:
         say(said.getvalue(), error=True, end="")
         raise
-    parts, rest = taken if options else (taken, None)
     parts = {OPTIONS: parts} if OPTIONS in sections else parts
     try:
-        settings = make({name: each for part in parts.values() for name, each in part.items()})
-        return (settings, rest) if options else settings
+        return make({name: each for part in parts.values() for name, each in part.items()})
     except ConfigError as error:
         if not argv:  # it is not the words that are wrong
             raise

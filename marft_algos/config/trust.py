@@ -31,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class NotExecuted(ConfigError):
-    """The settings cannot be looked into without starting what ``--dry-run`` and ``marft plan`` leave alone."""
+    """The settings cannot be looked into without starting what ``--dry-run`` leaves alone."""
 
 
 # The command ----------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ _command: ContextVar[_Command | None] = ContextVar("marft_command", default=None
 def command(words: Sequence[str], program: Sequence[str] = ("marft",)) -> Iterator[list[str]]:
     """The words of a command without ``--trust``; within, ``check`` knows what was typed, and before it ``program``."""
     rest = [word for word in words if word != "--trust"]
-    dry = words[:1] == ["plan"] or bool({"--dry-run", "--plan"} & set(words))
+    dry = bool({"--dry-run", "--plan"} & set(words))
     token = _command.set(_Command(tuple(program), tuple(rest), len(rest) < len(words), dry))
     try:
         if any(_imports(part) for word in rest[1:] for part in (word, word.partition("=")[2])):

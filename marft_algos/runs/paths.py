@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,55 +59,6 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     given: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
     mapped = _mapped(vars(config) | given, lambda spec: _located(spec, run), lambda value: value)
     return config.changed(**{key: value for key, value in mapped.items() if key not in given})
-
-
-def on_disk(config: TrainConfig) -> tuple[TrainConfig, dict[str, str]]:
-    """Exchanges models' names for folders that are here already; nothing is downloaded.
-
-    Returns:
-        The settings, and folder -> the name that stood there.
-    """
-    models = config.models
-    named = [models] if isinstance(models, str) else list(models.values())
-    folders = {name: local_model(name) for name in named}
-    mapped = folders[models] if isinstance(models, str) else {key: folders[name] for key, name in models.items()}
-    return config.changed(models=mapped), {folder: name for name, folder in folders.items()}
-
-
-def local_model(name: str) -> str:
-    """Returns where a model's configuration is on this machine: as named, or a folder.
-
-    Args:
-        name: As ``--models`` takes it; also the path of a ``config.json``.
-
-    Raises:
-        ConfigError: It is a hub's model, and has not been downloaded.
-    """
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    path = Path(name).expanduser()
-    if path.is_file() and path.suffix == ".json":
-        if path.name != "config.json":
-            raise ConfigError(
-                f"'{name}' is not named as models' configurations are. Expected a file config.json or its folder: copy"
-                f" it, say to {shlex.quote(f'{path.stem}/config.json')}"
-            )
-        return str(path.parent)
-    if name in EMBEDDED or path.exists() or name.count("/") > 1 or gguf.file_of(name) is not None:
-        return name
-    try:
-        cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        return name  # no hub would know it either; `locate` says what there is
-    if not isinstance(cached, str):
-        folder = name.rpartition("/")[2]
-        raise ConfigError(
-            f"The configuration of '{name}' is not on this machine, and plans download nothing. A config.json is all"
-            f" that is needed: hf download {shlex.quote(name)} config.json --local-dir {shlex.quote(folder)}, then"
-            f" --models {shlex.quote(f'./{folder}')}. Without a network, write one: docs/planning.md"
-        )
-    return str(Path(cached).parent)
 
 
 def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], data: Callable[[Any], Any]) -> dict[str, Any]:

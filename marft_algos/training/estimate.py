@@ -24,7 +24,6 @@ from marft_algos.models.layers import layers_of
 from marft_algos.models.loading import locate, pick_device, pick_dtype, read
 from marft_algos.models.policy import FEATURE_TOKENS
 from marft_algos.models.weights import SMALL_MODEL
-from marft_algos.training.layout import ceil
 from marft_algos.training.resolve import RunSpec
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError
@@ -151,7 +150,7 @@ def estimate(
         MemoryItem("Python and its packages", PROCESS[where.type]),
     )
     phases = {
-        "rollout": rollout_items(config, largest, work),
+        "rollout": _rollout(config, largest, work),
         "features": _features(largest, work),
         "update": _update(config, largest, work, where.type),
     }
@@ -290,6 +289,11 @@ class Work:
         return cls(prompt, shared, new, flying, episodes * each, rows, micro, fewer, kept)
 
 
+def ceil(n: int, parts: int) -> int:
+    """Returns the larger share of a number that is cut into equal parts as far as they go."""
+    return -(-n // parts)
+
+
 def in_flight(config: TrainConfig, processes: int = 1) -> int:
     """Returns how many rows a process decodes together at most, in training and in evaluations."""
     episodes, evaluated = (ceil(n, processes) for n in (config.episodes_per_iteration, config.eval_episodes))
@@ -354,7 +358,7 @@ def _kept(config: TrainConfig, starts: Sequence[Shape]) -> tuple[MemoryItem, ...
     return (MemoryItem("whole copies of the start", 4 * copies, "--kl-coef 0"),)
 
 
-def rollout_items(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
+def _rollout(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem, ...]:
     """Counts what decoding takes beside weights and adapters."""
     fewer = f"--engine-batch {max(work.rows // 2, 1)}"
     cache = 2 * shape.layers * shape.keys * shape.element

@@ -21,7 +21,6 @@ from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import ClipConfig, GroupConfig
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
-from marft_algos.cli.plan import PlanArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
@@ -46,7 +45,7 @@ OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
-    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, PlanArguments, ServeArguments,
+    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalArguments, PlayArguments, ProfilesArguments, ServeArguments,
     RunArguments, Trial, VersusArguments, ViewArguments,
 ]  # fmt: skip
 DECLARING = sorted(

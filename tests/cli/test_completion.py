@@ -19,7 +19,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["train", "eval", "play", "export", "bench run", "doctor", "plan", "view"])
+@pytest.mark.parametrize("command", ["train", "eval", "play", "export", "bench run", "doctor", "view"])
 def test_every_option_of_the_parser_is_known(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.suppress(SystemExit):
         main([*command.split(), "--help-all"])

@@ -42,7 +42,6 @@ def test_help_loads_no_torch(tmp_path: Path) -> None:
         ["train", "grpo", "--help"],
         ["eval", "--help"],
         ["show", "--help"],
-        ["plan", "--help"],
         ["versus", "--help"],
     ]
     commands += [["bench", "--help"], ["bench", "run", "--help"]]

@@ -9,19 +9,6 @@ import pytest
 from helpers import bad_input
 
 TABLE = r"""
-plan --gpus 0 | gpus is 0 | expected at least 1 | marft train --dry-run
-plan --gpus x | 'x' is no whole number | --gpus INT | marft plan --help
-plan --memory -1 | memory is -1.0 | expected more than 0 | marft plan --help
-plan --bandwidth | --bandwidth needs a number of GB/s, such as | a number of GB/s | --bandwidth 1.1 40
-plan --bandwidth -1 | bandwidth[0] is -1.0 | expected more than 0 | marft plan --help
-plan --ranks 3 | ranks is 3 | expected a power of two, as ranks add up in | Type: --ranks 2 or --ranks 4
-plan --ranks 16 --gpus 8 | 16 ranks were asked for, and there are 8 | Type: --ranks 8, or --gpus 16 | Type: --ranks 8, or --gpus 16
-plan --workers -1 | workers is -1 | expected 0 or more, or none | marft plan --help
-plan --models ./nowhere | There is no model folder './nowhere' | Known: dir, embedded, embedded-code, | marft plan --help
-plan --models Qwen/NoSuchModel | The configuration of 'Qwen/NoSuchModel' is | A config.json is all that is needed | --local-dir NoSuchModel, then --models
-plan --bogus | Unrecognized options: --bogus | For full helptext | marft train --help
-plan --per-node 0 | per_node is 0 | expected at least 1 | marft plan --help
-plan nope | There is no algorithm 'nope' | Known: a2po, advantage_alignment, at_grpo, | marft plan --help
 eval | Which run? | marft eval RUN | marft eval --untrained
 eval nowhere | 'nowhere' is no run: there is no config.toml | Known: evil, runs/done | marft train
 eval done --swap nobody | 'nobody' is no agent | Known: planner_0, solver_0 | marft eval --help
