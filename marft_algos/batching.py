@@ -229,7 +229,7 @@ def minibatches(rows: Sequence[_T], n: int, rng: np.random.Generator) -> list[li
 
 
 def micro_batches(
-    rows: Sequence[Transition], token_budget: int, shared: bool = False, least: int = 1
+    rows: Sequence[Transition], token_budget: int, *, shared: bool = False, least: int = 1
 ) -> list[list[Transition]]:
     """Cuts rows into pieces for one pass each, of at most ``token_budget`` padded tokens (but at least one row).
 

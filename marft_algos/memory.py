@@ -175,7 +175,7 @@ class Budget:
         again: whether the work can be repeated: not where other processes wait in the middle of it.
     """
 
-    def __init__(self, size: int, unit: str, flag: str, again: bool = True) -> None:
+    def __init__(self, size: int, unit: str, flag: str, *, again: bool = True) -> None:
         self.size, self._unit, self._flag, self._again = size, unit, flag, again
         self._tried, self._halved = size, False
 

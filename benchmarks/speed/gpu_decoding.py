@@ -22,7 +22,7 @@ def decoding(bench: Bench) -> Rows:
     for n in (bench.args.episodes, 4 * bench.args.episodes):
         prompts = [[5 + (7 * i * j + j) % 500 for j in range(bench.args.prompt)] for i in range(n)]
         requests = [GenerationRequest(policy, prompt, seed=i) for i, prompt in enumerate(prompts)]
-        engine, spent = NativeEngine(bench.policies, n, bench.cuda), dict[int, float]()
+        engine, spent = NativeEngine(bench.policies, n, decode_graph=bench.cuda), dict[int, float]()
         for tokens in (few, new):
             work = partial(engine.generate, requests, SamplingParams(tokens))
             work()
@@ -66,7 +66,7 @@ def short_turns(bench: Bench) -> Rows:
 def groups(bench: Bench) -> Rows:
     """An update of groups of eight replies to a prompt, which is read once, or with each."""
     args, group, seconds = bench.args, min(8, bench.args.episodes), dict[str, float]()
-    engine = NativeEngine(bench.policies, args.episodes, bench.cuda)
+    engine = NativeEngine(bench.policies, args.episodes, decode_graph=bench.cuda)
     stage = Stage(bench.policies, args.episodes, args.prompt, max(args.new // 4, 4), engine, profile=0.1)
     first = [played.transitions[0] for played in stage.play(0, group)]
     stage.close()

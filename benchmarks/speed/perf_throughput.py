@@ -112,7 +112,7 @@ class Bench:
     def batches(self, shared: bool = False) -> Iterator[tuple[str, Batch]]:
         """Yields the pieces of an update, each with its policy; on request, turns that begin alike are together."""
         for policy in self.policies.policies:
-            for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro, shared):
+            for piece in micro_batches([t for t in self.turns if t.policy == policy], self.args.micro, shared=shared):
                 yield policy, pack(piece, self.estimates, "token", self.policies.device)
 
     def seconds(self, work: Callable[[], Any]) -> float:

@@ -55,7 +55,7 @@ class BranchReplayer(Protocol):
         """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""
 
     def play(
-        self, branches: Sequence[Branch], iteration: int, states: States | None = None, learnt: bool = False
+        self, branches: Sequence[Branch], iteration: int, states: States | None = None, *, learnt: bool = False
     ) -> list[Trajectory | None]:
         """Plays every branch to its end; None for those that an outage broke off.
 

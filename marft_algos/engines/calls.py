@@ -89,7 +89,7 @@ def wire_names(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return out
 
 
-def offered(request: GenerationRequest, responses: bool) -> list[Message]:
+def offered(request: GenerationRequest, *, responses: bool) -> list[Message]:
     """Returns a request's tools as one of the two APIs takes them."""
     names = wire_names(request.tools)
     functions = [{**tool["function"], "name": names[tool["function"]["name"]]} for tool in request.tools]
@@ -98,7 +98,7 @@ def offered(request: GenerationRequest, responses: bool) -> list[Message]:
     return [{**tool, "function": function} for tool, function in zip(request.tools, functions, strict=True)]
 
 
-def shown(message: Mapping[str, Any], responses: bool) -> Message:
+def shown(message: Mapping[str, Any], *, responses: bool) -> Message:
     """Returns a message whose images are parts of its content, as the two APIs take them."""
     if "images" not in message:
         return dict(message)
@@ -113,7 +113,7 @@ def items(chat: Sequence[Message]) -> Iterator[Message]:
         if message["role"] == "tool":
             yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": message["content"]}
         elif message["content"] or "tool_calls" not in message:
-            spoken = shown(message, True)
+            spoken = shown(message, responses=True)
             yield {"role": spoken["role"], "content": spoken["content"] or ""}
         for call in message.get("tool_calls", ()):
             yield {"type": "function_call", "call_id": call["id"], **call["function"]}

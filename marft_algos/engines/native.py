@@ -154,6 +154,7 @@ class NativeEngine(EngineBase):
         self,
         policies: PolicySet,
         max_batch: int = TrainConfig.engine_batch,
+        *,
         decode_graph: bool = TrainConfig.decode_graph,
         kept_gb: float = TrainConfig.kept_gb,
     ) -> None:
@@ -246,7 +247,7 @@ class NativeEngine(EngineBase):
                 sampler = Sampler(policies[0].model, params, chat.end_ids)
             cache.keeps = self._contexts.wanted(requests)
             hidden = cache.prefill(list(prompts.values()), known)
-            ids, logprobs = sampler.run(cache, hidden, streams, graph, steps)
+            ids, logprobs = sampler.run(cache, hidden, streams, graph=graph, kept=steps)
         texts_read = [[*request.prompt_ids, *row] for request, row in zip(requests, ids, strict=True)]
         self._contexts.keep(requests, cache.contexts(texts_read))
         texts = map(chat.text_of, ids)

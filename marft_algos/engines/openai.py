@@ -260,12 +260,12 @@ class OpenAIEngine(EngineBase):
         elif params.greedy and "temperature" not in refused:
             settings["temperature"] = 0.0
         if native:
-            settings["tools"] = calls.offered(request, responses)
+            settings["tools"] = calls.offered(request, responses=responses)
         chat: list[Any] = calls.heard(calls.messages(request) if native else request.messages)
         if responses:
             chat = [*calls.items(chat)]
             return self._client.responses.with_raw_response.create(input=chat, **settings)
-        chat = [calls.shown(message, False) for message in chat]
+        chat = [calls.shown(message, responses=False) for message in chat]
         return self._client.chat.completions.with_raw_response.create(messages=chat, **settings)
 
     def _native(self, request: GenerationRequest) -> bool:

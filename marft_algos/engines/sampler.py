@@ -76,7 +76,13 @@ class Sampler:
         self._params, self.end_ids = params, end_ids
 
     def run(
-        self, cache: KVCache, hidden: Tensor, uniforms: Tensor, graph: bool = False, kept: list[TokenStep] | None = None
+        self,
+        cache: KVCache,
+        hidden: Tensor,
+        uniforms: Tensor,
+        *,
+        graph: bool = False,
+        kept: list[TokenStep] | None = None,
     ) -> tuple[list[list[int]], list[FloatArray]]:
         """Returns ids and log-probabilities of every row.
 

@@ -149,7 +149,7 @@ def serving(
 def main(argv: list[str] | None = None) -> int:
     """``python -m marft_algos.engines.server MODEL …``."""
 
-    def run(settings: ServerSettings, dry_run: bool = False) -> int:
+    def run(settings: ServerSettings, *, dry_run: bool = False) -> int:
         if settings.install:
             for step in install(settings):
                 say(shown(step))

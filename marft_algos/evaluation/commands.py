@@ -66,7 +66,7 @@ def _play(options: EvalArguments) -> int:
     before = evaluate.records(played)
     if words := too_long(played, set()):
         say(words, error=True)
-    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], evaluation.apart)}")
+    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if options.one_by_one:
         _waited(played, evaluation.waited)

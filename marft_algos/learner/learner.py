@@ -187,14 +187,14 @@ class Learner:
         estimates.features.clear()  # the largest of them, and of no use to anybody afterwards
         return metrics
 
-    def rescore(self, rows: Sequence[Transition], reference: bool = False) -> list[np.ndarray]:
+    def rescore(self, rows: Sequence[Transition], *, reference: bool = False) -> list[np.ndarray]:
         """[L] log-probs of each turn's tokens under its policy as it is now (or as it started), in ``rows``' order."""
         for tokens in self.pieces.sizes(context_tokens(rows)):
             with self.pieces:
-                scored = self._rescore(rows, reference, tokens)
+                scored = self._rescore(rows, reference=reference, tokens=tokens)
         return scored
 
-    def _rescore(self, rows: Sequence[Transition], reference: bool, tokens: int) -> list[np.ndarray]:
+    def _rescore(self, rows: Sequence[Transition], *, reference: bool, tokens: int) -> list[np.ndarray]:
         pieces = self._pieces(rows, tokens)
 
         def score(piece: Sequence[Transition]) -> list[np.ndarray]:
@@ -211,7 +211,7 @@ class Learner:
     def _pieces(self, rows: Sequence[Transition], tokens: int) -> list[list[Transition]]:
         """Cuts turns into pieces of at most so many tokens, and into no fewer than there are lanes."""
         shared = bool(rows) and self.policies.shares(rows[0].policy)
-        return micro_batches(rows, tokens, shared, self.lanes.count)
+        return micro_batches(rows, tokens, shared=shared, least=self.lanes.count)
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and what the algorithm keeps."""
@@ -258,7 +258,7 @@ class Learner:
                 part = [turn for bundle in bundles for turn in bundle]
                 share = totals(part, self.estimates, episodes * len(part) / len(rows))
                 prepared = self.algorithm.before_step(part, self.estimates, self.rescore)
-                log.append(self._gradient(policy, part, share, not log) | prepared)
+                log.append(self._gradient(policy, part, share, first=not log) | prepared)
                 limit = self.config.kl_stop
                 if limit is not None and log[-1]["kl"] > limit:
                     stopped = True
@@ -275,7 +275,7 @@ class Learner:
             "kl_stopped": float(stopped),
         }
 
-    def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, first: bool) -> dict[str, float]:
+    def _gradient(self, policy: str, part: Sequence[Transition], size: Totals, *, first: bool) -> dict[str, float]:
         """Accumulates the gradient of one minibatch, piece by piece, smaller ones if memory runs out.
 
         Returns:
@@ -298,7 +298,7 @@ class Learner:
         weights, squares = stats.pop("ratios"), stats.pop("squared_ratios")
         return stats | {"ess": weights**2 / (size.tokens * squares)}
 
-    def _backward(self, piece: Sequence[Transition], size: Totals, first: bool) -> Added:
+    def _backward(self, piece: Sequence[Transition], size: Totals, *, first: bool) -> Added:
         """Adds a piece's gradient; returns its shares of the minibatch's numbers."""
         batch = pack(piece, self.estimates, self.algorithm.level, self.policies.device, size)
         logprobs, entropy = self.policies.logprobs(*batch.scored, entropy_grad=bool(self.config.entropy_coef))

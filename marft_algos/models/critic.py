@@ -97,18 +97,19 @@ class Critics:
             rows = [row[-context:] for row in rows]  # prompts were cut to it, a team's view was not: its end is read
             spans = [range(len(row) - n, len(row)) for row, n in zip(rows, counts, strict=True)]
 
-            take = partial(self._take, turns, scored, level == "action", logprobs)
-            features |= zip(turns, self._policies.features(policy, rows, spans, take, self._own), strict=True)
+            take = partial(self._take, turns, scored, short=level == "action", logprobs=logprobs)
+            features |= zip(turns, self._policies.features(policy, rows, spans, take, own=self._own), strict=True)
         return features
 
     def _take(
         self,
         turns: Sequence[Transition],
         scored: Sequence[bool],
-        short: bool,
-        logprobs: dict[Transition, Tensor] | None,
         numbers: Sequence[int],
         states: Sequence[Tensor],
+        *,
+        short: bool,
+        logprobs: dict[Transition, Tensor] | None,
     ) -> Sequence[Tensor]:
         """Fills the log-probs of a pass's scored turns; returns what is kept of its states, of those one if short."""
         found = [(turns[i], x) for i, x in zip(numbers, states, strict=True) if scored[i]]
@@ -117,7 +118,7 @@ class Critics:
         replies = [t.reply.action_ids for t, _ in found]
         at = [t.temperature for t, _ in found for _ in t.reply.action_ids]
         every = torch.cat([x for _, x in found]), list(chain.from_iterable(replies)), at
-        flat = self._policies.score_features(found[0][0].policy, *every, self._own)
+        flat = self._policies.score_features(found[0][0].policy, *every, own=self._own)
         logprobs.update(zip((t for t, _ in found), flat.split(list(map(len, replies))), strict=True))
         return [x[:1].clone() if short and scored[i] else x for i, x in zip(numbers, states, strict=True)]
 

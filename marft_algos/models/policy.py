@@ -118,7 +118,7 @@ class PolicySet:
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
         if shards is not None:
-            check_shardable(full_finetune, settings.quantize, loaded is not None)
+            check_shardable(full_finetune=full_finetune, quantize=settings.quantize, loaded=loaded is not None)
             settings = dataclasses.replace(settings, sharded=True)
         built: dict[str, Weights] = {}
         sharded: list[ShardedBase] = []
@@ -280,7 +280,7 @@ class PolicySet:
 
     @torch.no_grad()
     def score_features(
-        self, policy: str, states: Tensor, ids: Sequence[int], temperatures: Sequence[float], own: bool = False
+        self, policy: str, states: Tensor, ids: Sequence[int], temperatures: Sequence[float], *, own: bool = False
     ) -> Tensor:
         """[n, d] hidden states of the base -> [n] float32: log-probabilities of the tokens that they predict.
 
@@ -394,7 +394,7 @@ def _scores(
     mask = wanted[:, :-1]
     temperatures = torch.as_tensor(temperature, dtype=torch.float32, device=hidden.device).reshape(-1, 1)
     temperatures = temperatures.expand(len(mask), mask.shape[1])[mask]
-    targets = ids[:, 1:][mask]
-    logprobs, entropies = score(head_of(model), hidden, targets, temperatures, entropy_grad, softcap_of(model))
+    targets, cap = ids[:, 1:][mask], softcap_of(model)
+    logprobs, entropies = score(head_of(model), hidden, targets, temperatures, entropy_grad=entropy_grad, softcap=cap)
     empty = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
     return empty.masked_scatter(mask, logprobs), empty.masked_scatter(mask, entropies)

@@ -62,6 +62,7 @@ def score(
     hidden: Tensor,
     targets: Tensor,
     temperature: Tensor,
+    *,
     entropy_grad: bool = False,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:

@@ -84,7 +84,7 @@ class ShardedBase:
             weights.restore_grad()
 
 
-def check_shardable(full_finetune: bool, quantize: str, loaded: bool) -> None:
+def check_shardable(*, full_finetune: bool, quantize: str, loaded: bool) -> None:
     """Refuses to shard base models that are trained themselves, quantised, or the caller's.
 
     Raises:

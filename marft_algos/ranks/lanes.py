@@ -35,7 +35,7 @@ class Lanes:
         ConfigError: Another count.
     """
 
-    def __init__(self, group: RankGroup | None = None, count: int = 1, sharded: bool = False) -> None:
+    def __init__(self, group: RankGroup | None = None, count: int = 1, *, sharded: bool = False) -> None:
         self.group: RankGroup = group or Alone()
         self.count, self.sharded = count or usual(self.group.size), sharded
         check(self.count, self.group.size)
@@ -57,7 +57,7 @@ class Lanes:
             lane, place = 2 * lane + place % 2, place // 2
         return lane
 
-    def spread(self, pieces: Sequence[T], work: Callable[[T], R], passes: bool = False) -> list[R]:
+    def spread(self, pieces: Sequence[T], work: Callable[[T], R], *, passes: bool = False) -> list[R]:
         """Does each piece of work on one rank, and returns all results on every one, in the order of the pieces.
 
         Args:
@@ -69,10 +69,10 @@ class Lanes:
             MemoryError: Memory ran out, here or on another rank; as torch's own error where it happened.
         """
         done: dict[int, R] = {}
-        with self.together(passes):
+        with self.together(passes=passes):
             for number in self.numbers(len(pieces)):
                 done[number] = work(pieces[number])
-            self._make_up(pieces, work, passes)
+            self._make_up(pieces, work, passes=passes)
         return self.merged(done)
 
     def parts(self, items: Sequence[T], work: Callable[[Sequence[T]], R], most: int) -> list[R]:
@@ -81,7 +81,7 @@ class Lanes:
         return self.spread([items[start : start + size] for start in range(0, len(items), size)], work)
 
     def gradient(
-        self, parameters: Sequence[torch.Tensor], pieces: Sequence[T], work: Callable[[T], R], passes: bool = False
+        self, parameters: Sequence[torch.Tensor], pieces: Sequence[T], work: Callable[[T], R], *, passes: bool = False
     ) -> dict[int, R]:
         """Leaves the summed gradient of all pieces in ``parameters``' ``grad``, on every rank.
 
@@ -99,7 +99,7 @@ class Lanes:
         """
         done: dict[int, R] = {}
         tree = _Tree()
-        with self.together(passes):
+        with self.together(passes=passes):
             for lane in self.mine:
                 for tensor in parameters:
                     tensor.grad = None
@@ -107,7 +107,7 @@ class Lanes:
                     done[number] = work(pieces[number])
                 if self.count > 1:
                     tree.add(torch.cat([_gradient(tensor).flatten() for tensor in parameters]))
-            self._make_up(pieces, work, passes)  # its gradient is overwritten
+            self._make_up(pieces, work, passes=passes)  # its gradient is overwritten
         if self.count > 1:
             total = self.group.add(tree.sum)
             sizes = [tensor.numel() for tensor in parameters]
@@ -127,7 +127,7 @@ class Lanes:
         lanes = self.mine if lanes is None else lanes
         return [number for number in range(pieces) if self.of(number) in lanes]
 
-    def _make_up(self, pieces: Sequence[T], work: Callable[[T], R], passes: bool) -> None:
+    def _make_up(self, pieces: Sequence[T], work: Callable[[T], R], *, passes: bool) -> None:
         """Computes the last piece, the shortest, as often as this rank has fewer pieces than another."""
         if not (passes and self.sharded):
             return
@@ -137,7 +137,7 @@ class Lanes:
             work(pieces[-1])
 
     @contextmanager
-    def together(self, passes: bool = False) -> Iterator[None]:
+    def together(self, *, passes: bool = False) -> Iterator[None]:
         """Lets memory run out on all ranks where it does on one: all of them go on with smaller pieces.
 
         Not in a pass over a sharded base: the others wait inside it.

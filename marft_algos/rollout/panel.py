@@ -73,7 +73,7 @@ CHUNK = 8
 """Episodes of a chunk where a panel is shared out on CPUs, if the settings do not say; on GPUs at least so many."""
 
 
-def chunk_of(config: TrainConfig, players: int, on_gpus: bool) -> int:
+def chunk_of(config: TrainConfig, players: int, *, on_gpus: bool) -> int:
     """Returns the episodes of a chunk where so many players share a panel."""
     size = chunk_size(config.episodes_per_iteration, players, config.engine_batch)
     return config.chunk or (size if on_gpus else CHUNK)

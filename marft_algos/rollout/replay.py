@@ -122,7 +122,7 @@ class Replayer:
         """Those of them that an outage broke off."""
 
     def play(
-        self, branches: Sequence[Branch], iteration: int, states: States | None = None, learnt: bool = False
+        self, branches: Sequence[Branch], iteration: int, states: States | None = None, *, learnt: bool = False
     ) -> list[Trajectory | None]:
         """Plays every branch; None for those that an outage broke off.
 

@@ -148,7 +148,7 @@ class RunError(MarftError, OSError):
     """The run's folder cannot be written."""
 
 
-def lines(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = False) -> list[dict[str, Any]]:
+def lines(path: Path, fields: Mapping[str, tuple[Any, str]], *, needed: bool = False) -> list[dict[str, Any]]:
     """Reads every complete line of a JSONL file; a last one that was cut is none.
 
     Args:
@@ -162,10 +162,10 @@ def lines(path: Path, fields: Mapping[str, tuple[Any, str]], needed: bool = Fals
     if not path.is_file():
         return []
     lines = path.read_bytes().split(b"\n")
-    return [_line(line, f"{path}, line {i}", fields, needed) for i, line in enumerate(lines[:-1], 1) if line]
+    return [_line(line, f"{path}, line {i}", fields, needed=needed) for i, line in enumerate(lines[:-1], 1) if line]
 
 
-def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], needed: bool) -> dict[str, Any]:
+def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], *, needed: bool) -> dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -78,7 +78,7 @@ class PanelFacts:
     """Whether none of them is trained on."""
 
     @classmethod
-    def of(cls, task_ids: Sequence[str], held_out: bool = False) -> PanelFacts:
+    def of(cls, task_ids: Sequence[str], *, held_out: bool = False) -> PanelFacts:
         """Counts episodes with these ids, and the instances among them."""
         return cls(len(task_ids), len(set(task_ids) - {""}), held_out)
 

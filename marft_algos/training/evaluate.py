@@ -128,7 +128,7 @@ class Evaluator:
         estimate = folders.estimate(now)
         first = iteration == UNTRAINED or not run.writes
         gain = None if first else folders.compare(run.evaluation(UNTRAINED), now)[2]
-        facts = PanelFacts.of([record.task_id for record in now], self._apart)
+        facts = PanelFacts.of([record.task_id for record in now], held_out=self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
         self.notes.show(display, played)
         if estimate.mean > progress.best_score:

@@ -71,7 +71,9 @@ def make_engine(
     native = (
         None
         if policies is None
-        else NativeEngine(policies, spec.config.engine_batch, spec.config.decode_graph, spec.config.kept_gb)
+        else NativeEngine(
+            policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, kept_gb=spec.config.kept_gb
+        )
     )
     groups: dict[Endpoint, list[str]] = {}
     for policy, endpoint in spec.endpoints.items():

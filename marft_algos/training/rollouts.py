@@ -127,7 +127,7 @@ class LocalRollouts:
         config, self.apart = parts.config, False
         self.lost: Path | None = None
         on_gpus = parts.policies.device.type == "cuda"
-        self.chunk = chunk_of(config, lanes.count, on_gpus) if lanes.count > 1 else config.chunk
+        self.chunk = chunk_of(config, lanes.count, on_gpus=on_gpus) if lanes.count > 1 else config.chunk
         self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk), lanes, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
         self._name, self._stats = f"rank {lanes.group.rank} on {socket.gethostname()}", RolloutStats()

@@ -44,7 +44,7 @@ class Trainer:
 
     def __init__(self, parts: Parts, group: RankGroup | None = None) -> None:
         self.config = config = parts.config
-        self.lanes = Lanes(group, config.lanes, parts.policies.sharded)
+        self.lanes = Lanes(group, config.lanes, sharded=parts.policies.sharded)
         self.group = self.lanes.group
         if self.group.size > 1:
             self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks

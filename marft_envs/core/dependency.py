@@ -49,7 +49,7 @@ class View:
         """Returns the turns of this round."""
         return self.history[self.round_start :]
 
-    def latest(self, agent: str, before: int | None = None, this_round: bool = False) -> int | None:
+    def latest(self, agent: str, before: int | None = None, *, this_round: bool = False) -> int | None:
         """Returns the index of the agent's latest turn (before an index, in this round), or None."""
         stop = len(self.history) if before is None else before
         start = self.round_start if this_round else 0

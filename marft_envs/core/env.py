@@ -108,7 +108,7 @@ class FlexEnv(AECEnv):
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
         names, replies = self.possible_agents, task.sample_actions
         self.observation_spaces = {
-            name: obs_mod.space(observation, optional(task, "images") is not None) for name in names
+            name: obs_mod.space(observation, images=optional(task, "images") is not None) for name in names
         }
         self.action_spaces = {name: UnicodeText(candidates=partial(replies, name)) for name in names}
         self.agents: list[str] = []

@@ -163,7 +163,7 @@ def fit(task: str, parts: list[Part], max_chars: int) -> tuple[str, list[Part], 
     return task, kept, cuts
 
 
-def tagged(part: Part, first_round: bool = False) -> str:
+def tagged(part: Part, *, first_round: bool = False) -> str:
     """Returns a contribution under the line that says whose it is and, from the second round on, when it came.
 
     The line stays what it is from round to round: an agent's next prompt extends its last one.
@@ -194,7 +194,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
             out.append({"role": "assistant", "content": part.text})
             blocks = []
         else:
-            blocks.append(tagged(part, obs.tag_first_round))
+            blocks.append(tagged(part, first_round=obs.tag_first_round))
     out.append({"role": "user", "content": "\n\n".join(blocks)})
     if obs.images:
         out[first]["images"] = obs.images
@@ -204,7 +204,12 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
 def to_prompt(obs: RolloutObservation) -> str:
     """Renders one string: profile, its examples, task, contributions."""
     examples = (text for example in obs.agent.examples for text in (example.user, example.assistant))
-    pieces = [obs.agent.prompt, *examples, obs.task, *(tagged(part, obs.tag_first_round) for part in obs.parts)]
+    pieces = [
+        obs.agent.prompt,
+        *examples,
+        obs.task,
+        *(tagged(part, first_round=obs.tag_first_round) for part in obs.parts),
+    ]
     return "\n\n".join(piece for piece in pieces if piece)
 
 
@@ -252,7 +257,7 @@ def told(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:
 _TURNS = 1_000_000
 
 
-def space(kind: str, images: bool = False) -> spaces.Dict:
+def space(kind: str, *, images: bool = False) -> spaces.Dict:
     """Returns a fresh observation space of that kind (no key is called "observation": see PettingZoo's api_test)."""
     beside: dict[str, Any] = {"turn": spaces.Discrete(_TURNS)}
     if images:

@@ -202,13 +202,13 @@ class RewardedTask:
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays if the task ends the episode here."""
         outcome = self.task.on_layer(turns)
-        return self._paid_by(outcome, outcome.terminated)
+        return self._paid_by(outcome, due=outcome.terminated)
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Pays what the round has changed."""
-        return self._paid_by(self.task.on_round(turns), True)
+        return self._paid_by(self.task.on_round(turns), due=True)
 
-    def _paid_by(self, outcome: Outcome, due: bool) -> Outcome:
+    def _paid_by(self, outcome: Outcome, *, due: bool) -> Outcome:
         pay = 0.0
         if due and not outcome.fault:
             known = self.env.episode

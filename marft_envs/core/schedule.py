@@ -93,7 +93,7 @@ class Schedule:
         self.view = View(list(self.agents))
         self.view.history = record.turns
         self.planner = Planner(dependency, self.view, rules.history)
-        self.transcript = Transcript(record.agents, task, rules.share_thoughts)
+        self.transcript = Transcript(record.agents, task, share_thoughts=rules.share_thoughts)
         self.layer: dict[str, Turn] = {}
         """The planned turns of the current layer, in canonical agent order."""
         self.pending: dict[str, str] = {}
@@ -245,7 +245,7 @@ class Schedule:
                 return
             self._end_round(guard, cut=bool(layer))
 
-    def _end_round(self, guard: str, cut: bool) -> None:
+    def _end_round(self, guard: str, *, cut: bool) -> None:
         view = self.view
         self._empty_rounds = 0 if len(view.history) > view.round_start else self._empty_rounds + 1
         if self._empty_rounds == 2:
@@ -387,7 +387,7 @@ class Schedule:
             earned, worst = record.team_return, optional(self.task, "worst_return")
             self._pay(Outcome(team_reward=(min(0.0, earned) if worst is None else worst) - earned))
 
-    def _finish(self, reason: str, truncated: bool = False) -> None:
+    def _finish(self, reason: str, *, truncated: bool = False) -> None:
         self.done, record = True, self.record
         record.stop_reason, record.truncated, record.terminated = reason, truncated, not truncated
         self.layer, self.pending = {}, {}

@@ -120,7 +120,7 @@ def named(kind: str, name: str, teams: Mapping[str, _T]) -> _T:
     return teams[name]
 
 
-def member(role: str, prompt: str, with_answer: bool = False, number: int = 0) -> AgentSpec:
+def member(role: str, prompt: str, *, with_answer: bool = False, number: int = 0) -> AgentSpec:
     """Returns an agent that is named by its role and number: ``solver_0``."""
     return AgentSpec(f"{role}_{number}", role, prompt, with_answer)
 
@@ -130,7 +130,7 @@ def numbered(*members: tuple[str, str, bool]) -> tuple[AgentSpec, ...]:
     seen: Counter[str] = Counter()
     out = []
     for role, prompt, with_answer in members:
-        out.append(member(role, prompt, with_answer, seen[role]))
+        out.append(member(role, prompt, with_answer=with_answer, number=seen[role]))
         seen[role] += 1
     return tuple(out)
 
@@ -281,7 +281,9 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
             "trained": entry.get("trained", True),
         }
         for _ in range(count):
-            agents.append(replace(member(role, prompt, entry.get("with_answer", False), seen[role]), **more))
+            agents.append(
+                replace(member(role, prompt, with_answer=entry.get("with_answer", False), number=seen[role]), **more)
+            )
             seen[role] += 1
     check_answerer(agents, where)
     return tuple(agents)

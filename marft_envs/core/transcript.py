@@ -23,7 +23,7 @@ class Transcript:
         share_thoughts: Others read what an agent thinks aloud.
     """
 
-    def __init__(self, agents: Sequence[AgentSpec], task: Task, share_thoughts: bool = False) -> None:
+    def __init__(self, agents: Sequence[AgentSpec], task: Task, *, share_thoughts: bool = False) -> None:
         self._share_thoughts = share_thoughts
         self._task, self._tags, self._show = task, role_tags(agents), optional(task, "show")
         self._restored, self._conversation = optional(task, "restored"), optional(task, "conversation")

@@ -58,6 +58,7 @@ _BATCH = 512
 def spans(
     episode: Episode,
     number: int = 0,
+    *,
     content: bool = False,
     start_ns: int | None = None,
     env: FlexEnv | None = None,
@@ -78,7 +79,7 @@ def spans(
         MissingExtraError: ``opentelemetry-sdk`` is not installed.
         ReplayError: The episode went otherwise in ``env``.
     """
-    return _Trace(episode, number, content, _begins(start_ns), env, sources or {}).spans()
+    return _Trace(episode, number, content=content, start_ns=_begins(start_ns), env=env, sources=sources or {}).spans()
 
 
 def _begins(start_ns: int | None) -> int:
@@ -90,6 +91,7 @@ def _begins(start_ns: int | None) -> int:
 def export(
     source: str | Path | Iterable[Episode],
     exporter: SpanExporter,
+    *,
     content: bool = False,
     start_ns: int | None = None,
     env: FlexEnv | None = None,
@@ -116,7 +118,7 @@ def export(
     if sources is None and isinstance(source, str | Path):
         sources = run_sources(source)
     for episode in _episodes(source) if isinstance(source, str | Path) else source:
-        waiting += spans(episode, count, content, start, env, sources)
+        waiting += spans(episode, count, content=content, start_ns=start, env=env, sources=sources)
         count += 1
         if len(waiting) >= _BATCH:
             _send(exporter, waiting)
@@ -151,6 +153,7 @@ class _Trace:
         self,
         episode: Episode,
         number: int,
+        *,
         content: bool,
         start_ns: int,
         env: FlexEnv | None,
@@ -334,7 +337,7 @@ def _sound(value: Any) -> Any:
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
 
 
-def _allow(path: Path, trust: bool, typed: Sequence[str]) -> None:
+def _allow(path: Path, *, trust: bool, typed: Sequence[str]) -> None:
     """Shows what the environments of all records run and send.
 
     Raises:
@@ -366,7 +369,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = shlex.join(["python", "-m", "marft_envs.records.otel", *typed, "--content"])
             raise ConfigError(f"--replay adds what agents were told, which is exported only with --content: {command}")
         if args.replay:
-            _allow(args.path, args.trust, typed)
+            _allow(args.path, trust=args.trust, typed=typed)
         env, made_for = None, ""
         with ExitStack() as held:
             for number, episode in enumerate(_episodes(args.path)):
@@ -375,7 +378,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     held.close()
                     env = held.enter_context(closing(trajectory.rebuild(episode, trusted=args.trust)))
                     made_for = wanted
-                for span in spans(episode, number, args.content, start, env, sources):
+                for span in spans(episode, number, content=args.content, start_ns=start, env=env, sources=sources):
                     print(span.to_json(indent=None))
     except MarftError as error:
         print(plain(str(error)), file=sys.stderr)

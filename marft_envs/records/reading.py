@@ -198,8 +198,8 @@ def _check_indices(episode: Episode) -> None:
         _wrong(names[-1], f"agents[{len(names) - 1}].name", "names that differ")
     for i, turn in enumerate(episode.turns):
         where = f"turns[{i}]"
-        _expect(turn.index == i, turn.index, f"{where}.index", f"{i}, its place")
-        _expect(turn.agent in names, turn.agent, f"{where}.agent", "one of the agents")
+        _expect(holds=turn.index == i, value=turn.index, where=f"{where}.index", expected=f"{i}, its place")
+        _expect(holds=turn.agent in names, value=turn.agent, where=f"{where}.agent", expected="one of the agents")
         _below(len(episode.layers), [turn.layer], f"{where}.layer", "a layer")
         _below(i, turn.sees, f"{where}.sees", "a turn before it")
     for i, layer in enumerate(episode.layers):
@@ -210,7 +210,12 @@ def _check_indices(episode: Episode) -> None:
             length = len(episode.turns[k].text)
             for span in spans:
                 where = f"layers[{i}].segments.{k}"
-                _expect(span[0] < span[1] <= length, list(span), where, f"spans of a text of {length} characters")
+                _expect(
+                    holds=span[0] < span[1] <= length,
+                    value=list(span),
+                    where=where,
+                    expected=f"spans of a text of {length} characters",
+                )
     for i, record in enumerate(episode.rounds):
         for seen, seer in record.edges:
             _below(len(episode.turns), [seer], f"rounds[{i}].edges", "a turn")
@@ -218,14 +223,19 @@ def _check_indices(episode: Episode) -> None:
         for name, matrix in (("D", record.D), ("asked", record.asked)):
             square = [len(names)] * len(names)
             whole = [len(row) for row in matrix] == square or (name == "asked" and not matrix)
-            _expect(whole, matrix, f"rounds[{i}].{name}", f"{len(names)} rows of {len(names)}, as there are agents")
+            _expect(
+                holds=whole,
+                value=matrix,
+                where=f"rounds[{i}].{name}",
+                expected=f"{len(names)} rows of {len(names)}, as there are agents",
+            )
 
 
 def _below(limit: int, indices: Any, where: str, what: str) -> None:
     for index in indices:
-        _expect(index < limit, index, where, f"{what}; there are {limit}")
+        _expect(holds=index < limit, value=index, where=where, expected=f"{what}; there are {limit}")
 
 
-def _expect(holds: bool, value: Any, where: str, expected: str) -> None:
+def _expect(*, holds: bool, value: Any, where: str, expected: str) -> None:
     if not holds:
         _wrong(value, where, expected)

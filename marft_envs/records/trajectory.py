@@ -93,17 +93,17 @@ def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = Fals
         ReplayError: If transcript, visibility, rewards, D, edges or the ending differ.
         ConfigError: If the record does not say how to play it again.
     """
-    with _lent(episode, env, trusted) as lent:
+    with _lent(episode, env, trusted=trusted) as lent:
         return _play(episode, lent.unwrapped)
 
 
 @contextmanager
-def _lent(episode: Episode, env: FlexEnv | None, trusted: bool) -> Iterator[FlexEnv]:
+def _lent(episode: Episode, env: FlexEnv | None, *, trusted: bool) -> Iterator[FlexEnv]:
     """Lends the caller's environment, or the record's own, which is closed again."""
     if env is not None:
         yield env
         return
-    with closing(rebuild(episode, trusted)) as rebuilt:
+    with closing(rebuild(episode, trusted=trusted)) as rebuilt:
         yield rebuilt
 
 
@@ -153,7 +153,7 @@ def executes(episode: Episode) -> list[Power]:
     return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
 
 
-def rebuild(episode: Episode, trusted: bool = False) -> FlexEnv:
+def rebuild(episode: Episode, *, trusted: bool = False) -> FlexEnv:
     """Returns the environment that a record names, by its id and arguments; whoever asks for it closes it.
 
     Args:
@@ -224,7 +224,7 @@ def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = 
     Raises:
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
-    with _lent(episode, env, trusted) as lent:
+    with _lent(episode, env, trusted=trusted) as lent:
         heard = told(episode, lent)
     return [
         {

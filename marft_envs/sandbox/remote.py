@@ -98,7 +98,7 @@ class Client:
     def _nonsense(self, error: Exception) -> SandboxError:
         return SandboxError(f"{self._service} answered nonsense ({f'{type(error).__name__}: {error}'[:200]})")
 
-    def _ask(self, what: str, request: dict[str, Any], timeout: float, again: bool = True) -> dict[str, Any]:
+    def _ask(self, what: str, request: dict[str, Any], timeout: float, *, again: bool = True) -> dict[str, Any]:
         """One request, tried twice: a run has no effect outside, so doing it again does no harm."""
         try:
             return self._post(what, request, timeout)

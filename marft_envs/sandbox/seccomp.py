@@ -50,7 +50,7 @@ def _verdict(error: int = 0) -> _Code:
     return [(_RETURN, 0, 0, _ERRNO | error if error else _ALLOW)]
 
 
-def _load(argument: int, high: bool = False) -> tuple[int, int, int, int]:
+def _load(argument: int, *, high: bool = False) -> tuple[int, int, int, int]:
     return _LOAD, 0, 0, 16 + 8 * argument + 4 * high
 
 

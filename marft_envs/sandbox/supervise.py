@@ -144,7 +144,7 @@ class Child:
         poll.register(self.replies, select.POLLIN)
         events: list[tuple[int, int]] | None = None
         while True:
-            late = self.late(start, began, events == [])
+            late = self.late(start, began, silent=events == [])
             if late:
                 return self._stop("timeout", late, start)
             for descriptor, _ in (events := poll.poll(self.nap())):
@@ -169,7 +169,7 @@ class Child:
                 if frame is not None:
                     return self._read(frame, start)
 
-    def late(self, start: float, began: float, silent: bool) -> str:
+    def late(self, start: float, began: float, *, silent: bool) -> str:
         """Why the time is up, or nothing; ``silent`` if the last wait for the child was in vain.
 
         Raises:
@@ -281,7 +281,7 @@ def run_stdio(
     outer: list[io.FileIO] = []
     try:
         for to_child in (True, False, False):
-            ours, theirs = host.pipe(to_child)
+            ours, theirs = host.pipe(to_child=to_child)
             outer.append(ours)
             inner.append(theirs)
         numbers = tuple(end.fileno() for end in inner)
@@ -319,7 +319,7 @@ class _Stdio:
         verdict: tuple[CallStatus, str] | None = None
         ended, events = math.inf, [(0, 0)]
         while verdict is None and (child.end is None or self.open) and time.monotonic() < ended + 1.0:
-            if child.end is None and (late := child.late(start, began, not events)):
+            if child.end is None and (late := child.late(start, began, silent=not events)):
                 verdict = ("timeout", late)
                 break
             if child.end is not None:

@@ -86,7 +86,7 @@ def channel(kind: int) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def pipe(to_child: bool) -> tuple[io.FileIO, io.FileIO]:
+def pipe(*, to_child: bool) -> tuple[io.FileIO, io.FileIO]:
     """A pipe in one direction: the host's end, which never blocks, and the child's."""
     read, write = os.pipe()
     ends = io.FileIO(read), io.FileIO(write, "w")

@@ -145,7 +145,7 @@ def visibility(build: Build) -> str | None:
             texts = [turn.text for turn in env.view.history]
             for agent, text in replies.items():
                 for name in env.possible_agents:
-                    _expect_visible(env, name, texts, cut)
+                    _expect_visible(env, name, texts, cut=cut)
                 env.select(agent)
                 env.step(text)
                 texts.append(text)
@@ -153,7 +153,7 @@ def visibility(build: Build) -> str | None:
     return None
 
 
-def _expect_visible(env: FlexEnv, agent: str, words: list[str], cut: bool) -> None:
+def _expect_visible(env: FlexEnv, agent: str, words: list[str], *, cut: bool) -> None:
     """Checks what the agent sees of ``words``: the history, then this layer's actions, which nobody may see yet."""
     shown = repr(env.observe(agent)) + repr(env.messages(agent))
     sees = env.layer[agent].sees if agent in env.layer else ()

@@ -148,7 +148,7 @@ class Turns(Generic[_Slot]):
         self._by_age = not self._by_age and self._clock() - oldest[0].since > PATIENCE_S
         return (oldest if self._by_age else lines[0]).popleft()
 
-    def _call(self, ticket: Ticket[_Slot], slot: _Slot, express: bool) -> None:
+    def _call(self, ticket: Ticket[_Slot], slot: _Slot, *, express: bool) -> None:
         ticket.slot, ticket.express = slot, express
         ticket.called.set()
 
@@ -211,7 +211,7 @@ class Slot(Generic[_P]):
                 self.process = None
 
 
-def share(size: int, express: bool = False) -> tuple[int, bool]:
+def share(size: int, *, express: bool = False) -> tuple[int, bool]:
     """Returns how many processes a pool of this process may have, and whether there is one more for first looks.
 
     ``size`` is the machine's: where several processes of it play (ranks, workers of a cluster), each has its part, at
@@ -249,10 +249,10 @@ class ProcessPool(Generic[_P]):
     failure: ClassVar[type[WorkerError]] = WorkerError
     """What a closed pool raises."""
 
-    def __init__(self, name: str, spawn: Callable[[], _P], size: int, express: bool = False) -> None:
+    def __init__(self, name: str, spawn: Callable[[], _P], size: int, *, express: bool = False) -> None:
         self.closed = False
         self._name, self._spawn = name, spawn
-        self._size, self._express = share(size, express)
+        self._size, self._express = share(size, express=express)
         self._reset()
 
     def _reset(self) -> None:

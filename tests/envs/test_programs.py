@@ -278,7 +278,7 @@ def test_what_of_json_is_evidence() -> None:
         quotes = Quotes([marft_envs.AgentSpec("a_0", "a")], ["The sum of two and two"])
         with socket.socket() as line:
             first = TurnRequest("a_0", [{"role": "user", "content": told}], [ASK], "", line)
-            quotes.reply(TurnRecord(0, 0, 0, "a_0", "a", (), reply), first, False)
+            quotes.reply(TurnRecord(0, 0, 0, "a_0", "a", (), reply), first, share_thoughts=False)
             asked = TurnRequest("b_0", [{"role": role, "content": prompt}], [], "", line)
             quotes.read(asked)
         return asked.sees == (0,)

@@ -80,7 +80,7 @@ def train(
     policies = build(model, group, shard, settings=ModelSettings(gradient_checkpointing=checkpointing))
     made = kind(config, SamplingParams(max_new_tokens=8))
     critics = None if made.view == "none" else Critics(policies)
-    learner = Learner(made, policies, critics, 3, Lanes(group, lanes, policies.sharded))
+    learner = Learner(made, policies, critics, 3, Lanes(group, lanes, sharded=policies.sharded))
     stops = not made.imitates and config.epochs * config.minibatches > 1  # before the first step nothing has moved
     before, passes, stopped = Counter(CALLS), [], False
     for iteration, episodes in enumerate((8, 2 if made.prefers else 4, 4)):

@@ -28,7 +28,9 @@ class Start:
         rows = sum(map(len, prompts))
         assert len({len(row) for row in prompts[0]}) > 1  # there are pads
         capacity = max(len(row) for part in prompts for row in part) + TOKENS
-        cache = policies.forward_pass(names[0]).cache([policies.weights(name) for name in names], rows, capacity, fixed)
+        cache = policies.forward_pass(names[0]).cache(
+            [policies.weights(name) for name in names], rows, capacity, fixed=fixed
+        )
         assert isinstance(cache, FusedCache)
         self.cache, self.hidden = cache, cache.prefill(prompts)
         base = policies.base(names[0])

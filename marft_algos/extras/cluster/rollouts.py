@@ -79,7 +79,7 @@ class RayRollouts:
         self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
         config = parts.config
         on_gpus = bool(config.worker_vllm) or parts.policies.device.type == "cuda"
-        self.chunk = chunk_of(config, config.workers or config.max_workers or lanes.count, on_gpus)
+        self.chunk = chunk_of(config, config.workers or config.max_workers or lanes.count, on_gpus=on_gpus)
         self.lost: Path | None = None
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}

@@ -101,13 +101,15 @@ class ForwardPass:
             with self._sharded.trunk(weights) as trunk:
                 return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
         if (weights is None or weights.peft is not None) and self._text is not None:
-            return self._text.hidden_states(ids, wanted, weights, weights is not None and bool(weights.blocks))
+            return self._text.hidden_states(
+                ids, wanted, weights, checkpointing=weights is not None and bool(weights.blocks)
+            )
         share_prefix = "prefix" in self._allowed
         if weights is None:
-            return plain.hidden_states(self._model.base_model, self._model, ids, wanted, share_prefix)
+            return plain.hidden_states(self._model.base_model, self._model, ids, wanted, share_prefix=share_prefix)
         # Under gradient checkpointing nothing can be added to a cache twice.
         share_prefix &= not weights.blocks or not torch.is_grad_enabled()
-        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix)
+        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=share_prefix)
 
     @cached_property
     def _text(self) -> TextPass | None:
@@ -150,6 +152,7 @@ class ForwardPass:
         policies: Sequence[Weights],
         rows: int,
         capacity: int,
+        *,
         fixed: bool = False,
         memory: list[Tensor] | None = None,
     ) -> KVCache:
@@ -163,6 +166,6 @@ class ForwardPass:
             memory: for keys and values, there too, see ``FusedDecoder.blocks``.
         """
         if self._decoder is not None:
-            return FusedCache(self._decoder, policies, rows, capacity, fixed, memory)
+            return FusedCache(self._decoder, policies, rows, capacity, fixed=fixed, memory=memory)
         (weights,) = policies
         return plain.PlainCache(weights.trunk(), self._model, capacity)

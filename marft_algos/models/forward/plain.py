@@ -21,7 +21,7 @@ def prefix_length(rows: Sequence[list[int]], limit: int) -> int:
 
 
 def hidden_states(
-    trunk: Trunk, model: PreTrainedModel, ids: Tensor, wanted: Tensor, share_prefix: bool = True
+    trunk: Trunk, model: PreTrainedModel, ids: Tensor, wanted: Tensor, *, share_prefix: bool = True
 ) -> Tensor:
     """Returns the trunk's final hidden states [n, d] at the wanted positions, row by row.
 

@@ -146,7 +146,7 @@ class TextPass:
         return cos[0], torch.cat([-sin[0, :, :half], sin[0, :, half:]], dim=-1)
 
     def hidden_states(
-        self, ids: Tensor, wanted: Tensor, weights: Weights | None = None, checkpointing: bool = False
+        self, ids: Tensor, wanted: Tensor, weights: Weights | None = None, *, checkpointing: bool = False
     ) -> Tensor:
         """Returns final hidden states [n, d], float32, at the wanted positions, row by row.
 
@@ -157,7 +157,7 @@ class TextPass:
             checkpointing: keep the blocks' inputs only, and compute the rest again on the way back.
         """
         tokens, layout = self.lay_out(ids, wanted)
-        states = self.run(tokens, layout, self.adapted(weights), checkpointing)
+        states = self.run(tokens, layout, self.adapted(weights), checkpointing=checkpointing)
         return states if layout.order is None else states.index_select(0, layout.order)
 
     def lay_out(self, ids: Tensor, wanted: Tensor) -> tuple[Tensor, TokenLayout]:
@@ -252,6 +252,7 @@ class TextPass:
         tokens: Tensor,
         layout: TokenLayout,
         blocks: Sequence[Adapted],
+        *,
         checkpointing: bool = False,
         store: Store | None = None,
     ) -> Tensor:
@@ -296,7 +297,7 @@ class TextPass:
         last = i == len(self.module.layers) - 1
         q_of, k_of, v_of = (part.split(layout.sizes) for part in (q, k, v))
         parts = zip(q_of, k_of, v_of, layout.groups, strict=True)
-        groups = [_attend(*part, last, memory) for part in parts]
+        groups = [_attend(*part, last=last, memory=memory) for part in parts]
         attended = (groups[0] if len(groups) == 1 else torch.cat(groups)).flatten(1).to(self.dtype)
         x = x[layout.wanted] if last else x
         rest = [factor for pair in factors[1:] for factor in pair]
@@ -328,13 +329,13 @@ class TextPass:
         return linear, (a, b)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, memory: Memory | None = None) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, *, last: bool, memory: Memory | None = None) -> Tensor:
     """Computes causal attention of a group, in the last block of its wanted tokens: [tokens, heads, head_dim]."""
     shared, batch, first = group.shared, group.batch, group.first if last else 0
     if memory is not None:
         keys, values, mask = memory
         attended = _attention(_padded(q, group)[:, :, first:], keys, values, mask[:, :, first:])
-        return _placed(attended.flatten(0, 1), group, last)
+        return _placed(attended.flatten(0, 1), group, last=last)
     whole = _whole(group, first)
     parts = [part.split([shared, len(part) - shared]) for part in (k, v)]
     parts.insert(0, (q[:0], q[shared:]) if last and not whole else q.split([shared, len(q) - shared]))
@@ -352,7 +353,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: GroupLayout, last: bool, mem
             seen = causal_lower_right(*seen.shape)
         attended = _attention(rows[0], rows[1], rows[2], seen)
         ahead = before[0][0, :0] if last or not shared else _attention(before[0], before[1], before[2], None)[0]
-    attended = _placed(attended.flatten(0, 1), group, last)
+    attended = _placed(attended.flatten(0, 1), group, last=last)
     return attended if last or not shared else torch.cat([ahead, attended])
 
 
@@ -362,7 +363,7 @@ def _whole(group: GroupLayout, first: int) -> bool:
     return not group.named and LONG <= length < 2 * (group.width - first) and group.mask is not None
 
 
-def _placed(attended: Tensor, group: GroupLayout, last: bool) -> Tensor:
+def _placed(attended: Tensor, group: GroupLayout, *, last: bool) -> Tensor:
     """Returns the tokens' own of what was computed at every place; of the last block the wanted ones'."""
     places = group.ends if last else group.slots
     return attended if places is None else attended.index_select(0, places)

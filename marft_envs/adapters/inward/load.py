@@ -82,7 +82,7 @@ def load(
 
         return reasoning_gym.make(name, settings=settings, **options)
     with GlobalGenerators().own():
-        env = raw(target, settings or {}, parallel)
+        env = raw(target, settings or {}, parallel=parallel)
     if isinstance(getattr(env, "unwrapped", None), FlexEnv):
         if options:
             raise ConfigError(f"'{target}' is an environment of this project: put its arguments in settings.")
@@ -104,7 +104,7 @@ def clauses(
     if target.startswith("reasoning_gym:"):
         return []
     try:
-        env = raw(target, settings or {}, parallel)
+        env = raw(target, settings or {}, parallel=parallel)
     except TypeError:
         return []  # a function that takes other arguments makes an environment of this project
     if compliance.kind_of(env) == "flex":
@@ -112,11 +112,11 @@ def clauses(
     return compliance.check(env, _named(codec))
 
 
-def raw(target: str, settings: Mapping[str, Any], parallel: bool = False) -> Any:
+def raw(target: str, settings: Mapping[str, Any], *, parallel: bool = False) -> Any:
     """Builds the foreign environment itself."""
     scheme, _, name = target.partition(":")
     if scheme == "pettingzoo":
-        return _pettingzoo(name, settings, parallel)
+        return _pettingzoo(name, settings, parallel=parallel)
     if scheme == "gymnasium":
         import gymnasium
 
@@ -161,7 +161,7 @@ def wrap(env: Any, **settings: Any) -> FlexEnv:
     return (textarena if compliance.kind_of(env) == "textarena" else gem).wrap(env, **settings)
 
 
-def _pettingzoo(name: str, settings: Mapping[str, Any], parallel: bool) -> Any:
+def _pettingzoo(name: str, settings: Mapping[str, Any], *, parallel: bool) -> Any:
     import pettingzoo
 
     if "." in name:

@@ -166,7 +166,7 @@ class ProgramTask(Drawn[Problem]):
             raise ConfigError(f"{says} Next: an algorithm that does not go back to states of an episode.")
         return self.__dict__
 
-    def close(self, endpoint: bool = True) -> None:
+    def close(self, *, endpoint: bool = True) -> None:
         """Ends the program, and refuses what it still asks."""
         if self._stop is not None:
             self._stop()
@@ -209,7 +209,7 @@ class ProgramTask(Drawn[Problem]):
         for turn in turns:
             asked = first[turn.agent]
             self.waiting.remove(asked)
-            asked.reply.set_result(self.quotes.reply(turn, asked, self.share_thoughts))
+            asked.reply.set_result(self.quotes.reply(turn, asked, share_thoughts=self.share_thoughts))
         self._wait()
         end = self.end
         return Outcome() if end is None else Outcome(fault=end.fault, stop_reason=end.why)

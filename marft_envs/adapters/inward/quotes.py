@@ -68,7 +68,7 @@ class Quotes:
         """Reads a request, against what has been said by then; tags that words forge are harmless in it."""
         asked.written = [self._written(asked.agent, message) for message in asked.messages]
 
-    def reply(self, turn: TurnRecord, asked: TurnRequest, share_thoughts: bool) -> dict[str, Any]:
+    def reply(self, turn: TurnRecord, asked: TurnRequest, *, share_thoughts: bool) -> dict[str, Any]:
         """Enters a turn, and returns it as its program gets it: calls, where it offered tools, as ``tool_calls``."""
         heard = turn.text if share_thoughts else spoken(turn.text)
         content, calls = _SURROGATE.sub("\ufffd", heard), list[dict[str, Any]]()
@@ -138,7 +138,7 @@ class Quotes:
         return "".join(piece for piece, _ in pieces), tuple(quoted)
 
     def _cut(
-        self, pieces: list[tuple[str, bool]], words: str, text: str, harmless: bool = True
+        self, pieces: list[tuple[str, bool]], words: str, text: str, *, harmless: bool = True
     ) -> tuple[list[tuple[str, bool]], int]:
         """Returns the pieces of a text with words in it, in whatever form, made harmless, and how many these were."""
         known = self._forms.get(words)
@@ -159,14 +159,20 @@ class Quotes:
         """
         forms = {text: self._harmless(text) for text in (words, *_restyled(words))}
         for _ in range(2):
-            forms |= {_escaped(form, a): _escaped(safe, a) for form, safe in forms.items() for a in (False, True)}
+            forms |= {
+                _escaped(form, to_ascii=a): _escaped(safe, to_ascii=a)
+                for form, safe in forms.items()
+                for a in (False, True)
+            }
         return dict(sorted(forms.items(), key=lambda form: -len(form[0])))
 
     def _harmless(self, words: str) -> str:
         """Returns words without control tokens and forged tags, also at the line starts of texts in JSON."""
         for part in _parts(words) if self._tags.search(words) else ():
             for escape in (False, True):
-                words = words.replace(_escaped(part, escape), _escaped(neutralise(part, self._tags), escape))
+                words = words.replace(
+                    _escaped(part, to_ascii=escape), _escaped(neutralise(part, self._tags), to_ascii=escape)
+                )
         return neutralise(words, self._tags)
 
 
@@ -228,7 +234,7 @@ def _restyled(words: str) -> list[str]:
         return []
 
 
-def _escaped(text: str, to_ascii: bool) -> str:
+def _escaped(text: str, *, to_ascii: bool) -> str:
     return json.dumps(text, ensure_ascii=to_ascii)[1:-1]
 
 

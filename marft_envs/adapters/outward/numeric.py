@@ -67,6 +67,7 @@ class Numeric(FlexWrapper):
         env: FlexEnv | FlexWrapper,
         candidates: Mapping[str, Sequence[str]] | None = None,
         length: int = 64,
+        *,
         mask: bool = True,
     ) -> None:
         super().__init__(env)

@@ -86,7 +86,7 @@ def _typed(value: Any) -> Any:
     return type(value), value
 
 
-def _approx(got: Any, expected: Any, test: Test, loose: bool = False, depth: int = 0) -> bool:
+def _approx(got: Any, expected: Any, test: Test, *, loose: bool = False, depth: int = 0) -> bool:
     """Numbers within the test's tolerances, anywhere in lists, tuples (the two alike) and the values of dicts.
 
     Args:
@@ -99,7 +99,7 @@ def _approx(got: Any, expected: Any, test: Test, loose: bool = False, depth: int
     """
 
     def same(one: Any, other: Any) -> bool:
-        return _approx(one, other, test, loose, depth + 1)
+        return _approx(one, other, test, loose=loose, depth=depth + 1)
 
     if depth > MAX_DEPTH:
         return False

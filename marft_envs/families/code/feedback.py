@@ -29,7 +29,7 @@ _UNSEEN = re.compile(
 )
 
 
-def shown(text: str, limit: int = MAX_SHOWN, tail: bool = False) -> str:
+def shown(text: str, limit: int = MAX_SHOWN, *, tail: bool = False) -> str:
     r"""Returns untrusted text, cut to ``limit`` characters, control and invisible characters as escapes (``\x1b``).
 
     Args:

@@ -83,7 +83,7 @@ def _floats(value: Any) -> bool:
     )
 
 
-def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, loose: bool = False) -> list[Test] | None:
+def _listed(body: list[ast.stmt], name: str, context: Context, gold: str, *, loose: bool = False) -> list[Test] | None:
     """EvalPlus: ``inputs = […]; results = […]``, a loop of ``assertion(f(*inp), exp, atol)``; None for other forms."""
     lists = {t.id: n.value for n in body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
     inputs, results, loop = lists.get("inputs"), lists.get("results"), body[-1] if body else None

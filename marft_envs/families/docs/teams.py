@@ -18,7 +18,7 @@ _PROFILES: dict[str, str] = tables.read(__package__, "teams")
 
 
 def _member(role: str, with_answer: bool, number: int = 0, profile: str = "") -> AgentSpec:
-    return member(role, _PROFILES[profile or role], with_answer, number)
+    return member(role, _PROFILES[profile or role], with_answer=with_answer, number=number)
 
 
 def _solo(readers: int) -> Team:

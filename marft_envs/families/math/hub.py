@@ -124,7 +124,7 @@ def read_row(
             raise DataError(f"{where}: no column '{column}'. The row has: {', '.join(row)}.")
         return row[column]
 
-    def text(column: str | None, lists: bool = False) -> str:
+    def text(column: str | None, *, lists: bool = False) -> str:
         value = cell(column)
         if value is None:
             return ""

@@ -79,14 +79,16 @@ def split(text: str) -> tuple[str, Words]:
         first -= 1
     while len(tokens) - MAX_WORDS < first < len(tokens):
         value = text[: tokens[first][2]].rstrip(" ,")
-        if tokens[first][0] in ("text", "word") and _counts(value, tokens[first - 1][0] == "space", tokens[first:]):
+        if tokens[first][0] in ("text", "word") and _counts(
+            value, spaced=tokens[first - 1][0] == "space", tail=tokens[first:]
+        ):
             words = _read(value, tokens[first:])
             return (text, NONE) if words is None else _applied(value, *words)
         first += 1
     return text, NONE
 
 
-def _counts(value: str, spaced: bool, tail: list[tuple[str, str, int]]) -> bool:
+def _counts(value: str, *, spaced: bool, tail: list[tuple[str, str, int]]) -> bool:
     """Whether the words of ``tail`` are said of ``value``, and are no variables."""
     if not value or not (value[-1].isalnum() or value[-1] in ")}]°%π'"):
         return False
@@ -95,7 +97,7 @@ def _counts(value: str, spaced: bool, tail: list[tuple[str, str, int]]) -> bool:
     if value[-1].isascii() and value[-1].isalpha():
         return False
     words = [text for kind, text, _ in tail if kind == "word"]
-    if _UNSPACED.match(tail[0][1]) or _known(words[0], spaced, value):
+    if _UNSPACED.match(tail[0][1]) or _known(words[0], spaced=spaced, value=value):
         return True
     noun = any(
         word.startswith(WORD) or len(word.rstrip(".'")) > 3 or word in PLURALS or _UNSPACED.match(word)
@@ -104,7 +106,7 @@ def _counts(value: str, spaced: bool, tail: list[tuple[str, str, int]]) -> bool:
     return spaced and noun and _NUMBERISH.fullmatch(value) is not None
 
 
-def _known(word: str, spaced: bool, value: str) -> bool:
+def _known(word: str, *, spaced: bool, value: str) -> bool:
     r"""Whether a word outside of ``\text{}`` is a unit, a mark or a multiplier, even without a blank before it."""
     plain = word.strip(".").replace(".", "")
     if value[-1] == "°" and plain in ("N", "S", "E", "W", "C", "F"):

@@ -18,7 +18,7 @@ _PROFILES: dict[str, str] = tables.read(__package__, "teams")
 
 
 def _member(role: str, number: int = 0) -> AgentSpec:
-    return member(role, _PROFILES[role], role in ("solo", "answerer", "checker"), number)
+    return member(role, _PROFILES[role], with_answer=role in ("solo", "answerer", "checker"), number=number)
 
 
 def hopping(view: View, searches: int) -> list[str | Turn]:

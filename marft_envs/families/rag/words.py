@@ -58,7 +58,7 @@ def plain(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFKC", _IGNORED.sub("", text))
 
 
-def words(text: str, singles: bool = False) -> list[str]:
+def words(text: str, *, singles: bool = False) -> list[str]:
     """Returns the words by which passages are found; of scripts without blanks pairs of characters.
 
     Args:

@@ -122,11 +122,11 @@ def _cost(pattern: str) -> Callable[[int], float]:
     if _parser is None:
         return lambda n: math.inf
     rounds: list[tuple[int, int]] = []
-    size = _size(_parser.parse(pattern), rounds, False)
+    size = _size(_parser.parse(pattern), rounds, repeated=False)
     return lambda n: (n + 1) * size * math.prod(max(min(high, n) - low, 0) + 1 for low, high in rounds)
 
 
-def _size(part: Any, rounds: list[tuple[int, int]], repeated: bool) -> float:
+def _size(part: Any, rounds: list[tuple[int, int]], *, repeated: bool) -> float:
     """How many items and branches a part holds; infinity if it has a choice and is repeated.
 
     Enters the least and the most rounds of each of its repeats.
@@ -138,7 +138,7 @@ def _size(part: Any, rounds: list[tuple[int, int]], repeated: bool) -> float:
             low, high = int(argument[0]), int(argument[1])
         if repeated and (low < high or op is _c.BRANCH):
             return math.inf
-        inner = [_size(below, rounds, repeated or high != 1) for below in _parts(argument)]
+        inner = [_size(below, rounds, repeated=repeated or high != 1) for below in _parts(argument)]
         size = (size + (sum(inner) or 1)) * max(low, len(inner) if op is _c.BRANCH else 1)
         rounds += [(low, high)] if low < high else []
     return size

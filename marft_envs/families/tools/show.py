@@ -90,7 +90,7 @@ def _tersely(
     return None if otherwise is None else otherwise(turn, reader, sees)
 
 
-def user(words: Sequence[str], own: bool) -> list[str]:
+def user(words: Sequence[str], *, own: bool) -> list[str]:
     """Returns paragraphs with the user's words, one per user turn; ``own``: the reader plays the user."""
     tags = [f", round {i + 1}" if i else "" for i in range(len(words))]
     whose = "What you want" if own else "The user says"

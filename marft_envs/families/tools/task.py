@@ -156,7 +156,7 @@ class ToolTask(Drawn[ToolProblem]):
         if key not in self._texts:
             parts = self._stands(agent)
             if self.team.user in ("", agent):
-                parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], agent == self.team.user)]
+                parts = [*parts, *show.user(self.problem.turns[: self.user_turn + 1], own=agent == self.team.user)]
             parts = [*parts, *show.document(self.problem.document, self.team.readers, agent), *returned]
             self._texts[key] = "\n\n".join(parts)
         return self._texts[key]

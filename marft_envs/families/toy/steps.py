@@ -60,7 +60,7 @@ class Steps:
 
     slow = False
 
-    def __init__(self, horizon: int, hidden: float, alone: bool, pay: Pay = "success") -> None:
+    def __init__(self, horizon: int, hidden: float, *, alone: bool, pay: Pay = "success") -> None:
         self.horizon, self.share_hidden, self.alone, self.pay = horizon, hidden, alone, pay
         self.task_id, self.begin = "", 0
         self.plus: tuple[int, ...] = (0,) * horizon
@@ -197,4 +197,6 @@ def make(
     pair = [AgentSpec(LEFT, "left", prompt, with_answer=True), AgentSpec(RIGHT, "right", prompt, with_answer=True)]
     team = [AgentSpec(SOLVER, "solver", SAY, with_answer=True)] if alone else pair
     flex = {"history": "team", "max_rounds": horizon, **flex}
-    return FlexEnv(team, Steps(horizon, hidden, alone, pay), Chain() if dependency is None else dependency, **flex)
+    return FlexEnv(
+        team, Steps(horizon, hidden, alone=alone, pay=pay), Chain() if dependency is None else dependency, **flex
+    )

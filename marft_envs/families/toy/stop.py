@@ -45,7 +45,7 @@ class Stop:
 
     slow = False
 
-    def __init__(self, words: int, reliability: float, early: bool) -> None:
+    def __init__(self, words: int, reliability: float, *, early: bool) -> None:
         self.words, self.reliability, self.early = words, reliability, early
         self.task_id, self.bit, self.readings, self._said, self._ends = "", "0", "0" * words, 0, 0
 
@@ -124,4 +124,4 @@ def make(words: int = 8, reliability: float = 0.8, early: bool = True, dependenc
         raise ConfigError(f"reliability is {reliability}; expected 0.5 (readings say nothing) to 1, e.g. 0.8.")
     team = [AgentSpec(name, name.removesuffix("_0"), SAY, with_answer=True) for name in PAIR]
     flex = {"history": "team", "max_rounds": words, **flex}
-    return FlexEnv(team, Stop(words, reliability, early), Chain() if dependency is None else dependency, **flex)
+    return FlexEnv(team, Stop(words, reliability, early=early), Chain() if dependency is None else dependency, **flex)
