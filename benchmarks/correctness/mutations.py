@@ -5,10 +5,10 @@
     python -m benchmarks mutations --map      # notes anew which tests reach which defects: one run of the fast suite
 
 The list is ``mutations.json``: what operators made of the code with a fixed seed (``operators.py``), and what people
-added. For each defect the test that noticed it last (``benchmarks/results/mutations.json``, written by every run) is
-run first; then the fastest that reach its place; then every test of the files that hold one. A defect made by hand
-must be noticed by the test that it names. A defect is noticed if a test *fails*, or never ends; errors of collection
-do not count. ``.mutations/`` keeps the map.
+added. First the test that noticed a defect last is run (``benchmarks/results/mutations.json``, written by every run).
+Only those that it misses need the map, in ``.mutations/``: they meet the fastest tests that reach their place, then
+all of the files that hold one. A defect made by hand must be noticed by the test that it names, one that is equivalent
+to the code is not run. Noticed means that a test *fails*, or never ends; errors of collection do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -41,57 +41,66 @@ JOBS = 2
 FIRST_S = 20.0
 """Seconds of tests, the fastest first, that a defect meets before whole files."""
 ENDLESS = "(never ends)"
+Plan = Callable[[Defect], Iterable[tuple[float, list[str]]]]
+"""Lists of tests that a defect meets, one after the other, each with about how many seconds it takes."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Plants the chosen defects; returns the exit code."""
     words = [word.lower() for word in arguments if word != "--map"]
-    chosen = [d for d in defects() if not words or any(word in f"{d.row} {d.file}".lower() for word in words)]
-    if not chosen:
+    named = [d for d in defects() if not words or any(word in f"{d.row} {d.file}".lower() for word in words)]
+    if not named:
         print(f"No row contains {' or '.join(words)}. Rows: " + "; ".join(d.row for d in defects()), file=sys.stderr)
         return 2
-    if "--map" in arguments or not MAP.is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            copy = probed(Path(folder) / "tree")
-            run(copy, ["-p", "marft_envs.reached", "-n", str(JOBS), "--dist", "worksteal", "tests"])
-            store(MAP, noted(copy))
-    reach = json.loads(MAP.read_text(encoding="utf-8"))
+    chosen = [d for d in named if not d.equivalent]
     print("| defect | operator | noticed by |\n|---|---|---|")
-    verdicts = dict(zip(chosen, verdicts_of(chosen, reach), strict=True))
-    alive = [d for d, test in verdicts.items() if not test and not d.equivalent]
-    same = sum(not test and bool(d.equivalent) for d, test in verdicts.items())
-    print(f"\n{len(chosen) - len(alive) - same} of {len(chosen) - same} defects noticed; {same} are equivalent.")
-    return 1 if alive else 0
+    found = dict(tried(chosen, remembered))
+    if left := [d for d in chosen if not found[d] and not d.test]:
+        reach = mapped(anew="--map" in arguments)
+        found |= tried(left, lambda defect: reaching(reach.get(defect.row, {})))
+    if tests := sorted({test for test in found.values() if "::" in test}):
+        with tempfile.TemporaryDirectory() as folder:
+            code, said = run(copied(Path(folder) / "tree"), tests)
+        if code:
+            print(f"\nWithout any defect these tests must pass:\n{said}", file=sys.stderr)
+            return 2
+    nobody = [d.row for d in chosen if not found[d]]
+    print("\n".join(["", *(f"Nobody noticed: {row}" for row in nobody)]))
+    print(
+        f"{len(chosen) - len(nobody)} of {len(chosen)} noticed; {len(named) - len(chosen)} are equivalent to the code."
+    )
+    return 1 if nobody else 0
 
 
-def verdicts_of(chosen: Sequence[Defect], reach: dict[str, dict[str, float]]) -> Iterator[str]:
-    """Yields for each defect the test that noticed it, empty if none did; prints and stores them as they come."""
+def tried(chosen: Sequence[Defect], plan: Plan) -> Iterator[tuple[Defect, str]]:
+    """Yields each defect and the test that noticed it, empty if none did; prints and stores them as they come."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(JOBS) as pool:
         free: SimpleQueue[Path] = SimpleQueue()
         for job in range(JOBS):
             free.put(copied(Path(folder) / str(job)))
 
-        def tried(defect: Defect) -> str:
+        def one(defect: Defect) -> str:
             tree = free.get()
             try:
-                return attempt(tree, defect, reach.get(defect.row, {}))
+                return attempt(tree, defect, plan(defect))
             finally:
                 free.put(tree)
 
-        for defect, test in zip(chosen, pool.map(tried, chosen), strict=True):
-            print(f"| {defect.row} | {defect.operator} | {test or defect.equivalent or 'NOBODY'} |", flush=True)
-            store(NOTICED, stored() | {defect.row: test})
-            yield test
+        for defect, test in zip(chosen, pool.map(one, chosen), strict=True):
+            if test:
+                print(f"| {defect.row} | {defect.operator} | {test} |", flush=True)
+                store(NOTICED, stored() | {defect.row: test})
+            yield defect, test
 
 
-def attempt(tree: Path, defect: Defect, reach: dict[str, float]) -> str:
+def attempt(tree: Path, defect: Defect, plan: Iterable[tuple[float, list[str]]]) -> str:
     """Plants a defect in a tree, runs tests until one fails, and takes it out: the name of that test, or nothing."""
     path = tree / defect.file
     source = path.read_text(encoding="utf-8")
     path.write_text(planted(source, defect)[0], encoding="utf-8")
     try:
-        for seconds, tests in attempts(defect, reach):
+        for seconds, tests in plan:
             code, said = run(tree, ["-x", *tests], 120 + 10 * seconds)
             if code in (1, -signal.SIGKILL):
                 found = _FAILED.search(said)
@@ -105,22 +114,33 @@ def attempt(tree: Path, defect: Defect, reach: dict[str, float]) -> str:
         path.write_text(source, encoding="utf-8")
 
 
-def attempts(defect: Defect, reach: dict[str, float]) -> Iterator[tuple[float, list[str]]]:
-    """Yields what is run, one list after the other, while nothing fails; and how many seconds the map counted."""
-    if defect.test:
-        yield 60.0, [f"tests/{defect.test}"]
-        return
-    if "::" in (last := stored().get(defect.row, "")):
-        yield reach.get(last, 60.0), [last]
-    if reach:
-        fastest = sorted(reach, key=lambda test: reach[test])
-        spent = itertools.accumulate(reach[test] for test in fastest)
-        first = [test for test, so_far in zip(fastest, spent, strict=True) if so_far <= FIRST_S] or fastest[:1]
+def remembered(defect: Defect) -> Iterator[tuple[float, list[str]]]:
+    """Yields the test that is named for a defect, else the one that noticed it last; and a guess of its seconds."""
+    test = f"tests/{defect.test}" if defect.test else stored().get(defect.row, "")
+    if "::" in test:
+        yield 60.0, [test]
+
+
+def reaching(seconds: dict[str, float]) -> Iterator[tuple[float, list[str]]]:
+    """Yields the fastest tests that reach a defect, then all files that hold one; and their seconds."""
+    fastest = sorted(seconds, key=lambda test: seconds[test])
+    spent = itertools.accumulate(seconds[test] for test in fastest)
+    if first := [test for test, so_far in zip(fastest, spent, strict=True) if so_far <= FIRST_S] or fastest[:1]:
         yield FIRST_S, first
-        seconds = defaultdict[str, float](float)
-        for test in reach:
-            seconds[test.partition("::")[0]] += reach[test]
-        yield sum(seconds.values()), sorted(seconds, key=lambda file: seconds[file])
+        files = defaultdict[str, float](float)
+        for test in seconds:
+            files[test.partition("::")[0]] += seconds[test]
+        yield sum(files.values()), sorted(files, key=lambda file: files[file])
+
+
+def mapped(anew: bool) -> dict[str, dict[str, float]]:
+    """Reads which tests reach which defects; made by one run of the fast suite where it is not there."""
+    if anew or not MAP.is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            tree = probed(Path(folder) / "tree")
+            run(tree, ["-p", "marft_envs.reached", "-n", str(JOBS), "--dist", "worksteal", "tests"])
+            store(MAP, noted(tree))
+    return dict(json.loads(MAP.read_text(encoding="utf-8")))
 
 
 def run(folder: Path, arguments: Sequence[str], limit: float | None = None) -> tuple[int, str]:

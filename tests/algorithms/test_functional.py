@@ -150,6 +150,19 @@ def test_clipped_surrogate_on_both_sides(ratio: float, advantage: float, loss: f
     assert (r.grad == 0) == binds
 
 
+@pytest.mark.parametrize(("ratio", "advantage"), [(1.25, 1.0), (0.75, -1.0), (3.0, -1.0)])
+def test_at_its_bounds_a_sample_still_gives_a_gradient(ratio: float, advantage: float) -> None:
+    r, a = torch.tensor(ratio, requires_grad=True), torch.tensor(advantage)
+    F.clipped_surrogate(r, a, 0.25, 0.25, 3.0).backward()
+    assert r.grad != 0 and not F.clip_binds(r.detach(), a, 0.25, 0.25, 3.0)
+
+
+def test_a_preferences_loss_falls_as_steeply_as_the_sigmoid_of_the_margin_says() -> None:
+    margins = np.array([-30.0, -1.0, 0.0, 2.0, 30.0])
+    losses, slopes = F.preference(margins)
+    assert losses == pytest.approx(np.log1p(np.exp(-margins))) and slopes == pytest.approx(1 / (1 + np.exp(margins)))
+
+
 def test_k3_estimates_the_divergence_from_old_to_new() -> None:
     old, new = torch.log_softmax(torch.randn(6), 0), torch.log_softmax(torch.randn(6), 0)
     exact = (old.exp() * (old - new)).sum()

@@ -175,7 +175,6 @@ def test_a_coalition_whose_words_break_the_judge_is_worth_the_worst() -> None:
 # --- diagnostics --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
     def pay(x: dict[str, float]) -> float:
         return x["a_0"]
