@@ -1,32 +1,16 @@
-"""Timing on a noisy machine: several ways to do the same work, in turn, and the median of the ratios of each turn."""
+"""Timings of several ways to do the same work, in turn: the median of the ratios of each turn, and tables of them."""
 
 from __future__ import annotations
 
 import json
 import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.runs import table
-
-REPEATS = 5
-
-
-def in_turn(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, list[float]]:
-    """Returns each run's CPU seconds, repetition by repetition, after one of each that does not count."""
-    for run in runs.values():
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            seconds[name].append(time.process_time() - start)
-    return seconds
 
 
 def ratios(seconds: Mapping[str, list[float]], slow: str, fast: str) -> dict[str, float]:

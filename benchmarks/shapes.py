@@ -11,7 +11,6 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from marft_algos.models.loading import load_tokenizer, locate
 from marft_algos.models.policy import PolicySet
 
-TEAM = {"reasoner_0": "reasoner", "actor_0": "actor"}
 QWEN_3B: dict[str, Any] = {
     "hidden_size": 2048,
     "intermediate_size": 11008,

@@ -124,7 +124,6 @@ def main() -> None:
     only = f"these jobs, and what they need: {', '.join(JOBS[: -len(ALGORITHMS)])}, single-ALGORITHM"
     parser.add_argument("--only", nargs="+", choices=JOBS, default=list(MAIN), metavar="JOB", help=only)
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help="runs side by side, each a process")
-    parser.add_argument("--no-exchange", action="store_true", help="do not exchange messages between problems")
     parser.add_argument("--table", action="store_true", help="print what there is, and run nothing")
     parser.add_argument(
         "--against", choices=JOBS, metavar="JOB", help="print what the others end above this one, paired"
@@ -168,7 +167,7 @@ def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace
         RuntimeError: some failed; the others are done, and their results kept.
     """
     with ThreadPoolExecutor(args.parallel) as pool:
-        running = [pool.submit(measure, *one, args.out, not args.no_exchange) for one in wanted]
+        running = [pool.submit(measure, *one, args.out) for one in wanted]
         try:
             wait(running)
         except KeyboardInterrupt:
@@ -179,13 +178,13 @@ def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace
         raise RuntimeError("\n".join(failed))
 
 
-def measure(setting: str, seed: int, job: str, out: Path, exchange: bool = True) -> None:
-    """Does one job, if nobody has, and writes its result; on request, with messages exchanged at the end."""
+def measure(setting: str, seed: int, job: str, out: Path) -> None:
+    """Does one job, if nobody has, and writes its result; at the end, messages are exchanged."""
     file = result_file(setting, job, seed)
     if file.is_file():
         return
     done = _run(_job(setting, seed, job, out), out)
-    swapped = swapped_messages(done) if exchange and job in ALGORITHMS else None
+    swapped = swapped_messages(done) if job in ALGORITHMS else None
     file.parent.mkdir(parents=True, exist_ok=True)
     result = _result(done, swapped)
     result["command"] = result["command"].replace(str(out), "runs/smollm2")

@@ -406,7 +406,7 @@ def test_team_sizes_are_told_with_the_memory_beyond_one_agent(tmp_path: Path) ->
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("command", ["pack", "population", "sampled", "toys_matrix"])
+@pytest.mark.parametrize("command", ["population", "sampled", "toys_matrix"])
 def test_a_folder_that_is_no_benchmark_is_told_in_one_line(command: str, tmp_path: Path) -> None:
     done = preloaded.run(ROOT, "-m", "benchmarks", command, str(tmp_path / "nowhere"))
     assert done.returncode == 1, done.stderr
