@@ -93,6 +93,7 @@ bench run grid.toml --out full | 'full' is not empty and no benchmark | Choose a
 bench report | Missing from marft bench report | (required) | marft bench report --help
 bench report nowhere | 'nowhere' is no benchmark: bench.json cannot | Start one: marft bench run GRID.toml --out | marft bench run GRID.toml --out nowhere
 bench report full | 'full' is no benchmark: bench.json cannot be | Start one: marft bench run GRID.toml --out | marft bench run GRID.toml --out full
+bench pack nowhere | is no benchmark: bench.json cannot | Start one: marft bench run GRID.toml --out | marft bench run GRID.toml --out
 bench run g_text.toml --out x --plan | 'algorithms' cannot be 'marft' | should be a valid tuple | Write: algorithms = ["marft"]
 bench run g_unknown.toml --out x --plan | no algorithm 'mraft' | Did you mean 'marft'? | Did you mean 'marft'
 bench run g_env.toml --out x --plan | no environment 'relai-v0' | Did you mean 'relay-v0'? All of them: marft | Did you mean 'relay-v0'
