@@ -237,12 +237,12 @@ class Algorithm:
             A scalar; the share of samples whose gradient or weight is cut, and the largest ratio.
         """
         low, high = self.config.clip * scale, (self.config.clip_high or self.config.clip) * scale
-        if (kind := getattr(self.config, "surrogate", "clip")) == "cispo":
+        if self.config.surrogate == "cispo":
             terms, bound = F.cispo(ratio, advantages, high), ratio.detach() > 1.0 + high
-        elif kind == "sapo":
+        elif self.config.surrogate == "sapo":
             terms, bound = F.sapo(ratio, advantages, self.config.tau_pos, self.config.tau_neg), torch.zeros_like(ratio)
         else:
-            limits = low, high, getattr(self.config, "dual_clip", None)  # older algorithms of one's own have ε alone
+            limits = low, high, self.config.dual_clip
             terms = F.clipped_surrogate(ratio, advantages, *limits)
             bound = F.clip_binds(ratio.detach(), advantages, *limits)
         loss = self.reduce(terms, batch) if mean is None else mean(terms)
