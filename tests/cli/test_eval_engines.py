@@ -26,7 +26,6 @@ from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
 from helpers.flex import flex
 from helpers.marks import rest_in_ci
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
 from marft_algos.evaluation import resumable
@@ -299,8 +298,7 @@ def test_lines_that_were_cut_are_dropped_and_only_what_they_held_is_asked_again(
     assert [e.index for e in read("out/episodes.jsonl")] == [0, 1, 2]
 
 
-def test_a_local_model_plays_beside_a_hosted_one(here: Path) -> None:
-    model = save_tiny(here / "model", hidden=16, layers=1)
+def test_a_local_model_plays_beside_a_hosted_one(model: Path, here: Path) -> None:
     with serving(good) as fake:
         team = [f"planner_0={table(fake)}", f"solver_0={model}"]
         words = ["--env", ENV, "--episodes", "3", "--samples", "2", "--max-new-tokens", "3"]

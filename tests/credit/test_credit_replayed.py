@@ -317,11 +317,9 @@ def test_every_token_that_is_read_or_written_for_training_is_counted(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_replays_as_one_that_was_not(tmp_path: Path) -> None:
+def test_a_resumed_run_replays_as_one_that_was_not(model: Path, tmp_path: Path) -> None:
     changes = {"credit": {"rule": "shapley", "absence": "start", "costs": {"tokens": 0.01}, "budgets": {"tokens": 4.0}}}
-    from helpers.tiny import save_tiny
 
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
     _, whole = train(settings(model, tmp_path / "one", algorithm=changes))
     short = settings(model, tmp_path / "two", iterations=2, algorithm=changes)
     _, run = train(short)

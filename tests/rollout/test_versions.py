@@ -12,7 +12,6 @@ import torch
 
 from helpers import runs
 from helpers.teams import Tabular, episode, say
-from helpers.tiny import save_tiny
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import StaleError, UpdateError, learnable
 from marft_algos.engines.native import NativeEngine
@@ -169,8 +168,9 @@ class Stuck(NativeEngine):
         return [dataclasses.replace(reply, version=self.held or 0) for reply in super().generate(*args)]
 
 
-def test_a_run_stops_when_its_sampler_missed_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
+def test_a_run_stops_when_its_sampler_missed_an_update(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hosting, "make_engine", lambda spec, policies: Stuck(policies, spec.config.engine_batch))
     settings = runs.settings(model, tmp_path, algorithm={"old_logprobs": "learner", "ratio_tolerance": 0.1})
     with pytest.raises(StaleError, match=r"sampled by version 0 of policy .* at version 1"):

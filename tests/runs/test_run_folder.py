@@ -256,8 +256,7 @@ def test_draws_are_not_called_held_out_problems(here: Path, capsys: pytest.Captu
     assert re.search(r"not solved after training: \d of 4 instances \(\d+ of 12 episodes\)", page)
 
 
-def test_a_split_is_held_out(tmp_path: Path) -> None:
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
+def test_a_split_is_held_out(model: Path, tmp_path: Path) -> None:
     _, run = train(
         settings(
             model, tmp_path / "runs", env="math-solo-v0", env_kwargs={"levels": [0]}, iterations=0, eval_episodes=7

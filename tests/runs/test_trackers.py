@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from helpers import runs
-from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs import loggers, metrics, trackers
 from marft_algos.runs.folder import RunFolder
@@ -144,9 +143,8 @@ def test_the_setting_offers_what_there_is() -> None:
 # The table ------------------------------------------------------------------------------------------
 
 
-def test_every_key_that_runs_log_is_described(here: Path) -> None:
-    model = str(save_tiny(here / "model", hidden=16, layers=1))
-    common = ["--env", "relay-v0", "--models", model, *runs.QUICK, "--iterations", "1"]
+def test_every_key_that_runs_log_is_described(model: Path, here: Path) -> None:
+    common = ["--env", "relay-v0", "--models", str(model), *runs.QUICK, "--iterations", "1"]
     assert main(["train", "marft", *common, "--pool", "1", "--kl-coef", "0.1", "--name", "a"]) == 0
     assert main(["train", "grpo", *common, "--group-size", "3", "--staleness", "1", "--name", "b"]) == 0
     keys = {

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from helpers import runs
-from helpers.tiny import save_tiny
 
 Points = dict[tuple[int, str], float]
 """(iteration, key) -> number."""
@@ -107,11 +106,10 @@ def metrics(root: Path) -> Points:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READERS)
-def test_a_tracker_holds_what_metrics_jsonl_holds(name: str, tmp_path: Path) -> None:
+def test_a_tracker_holds_what_metrics_jsonl_holds(name: str, model: Path, tmp_path: Path) -> None:
     for package in NEEDS.get(name, (name,)):
         pytest.importorskip(package, reason=f"'{package}' is not installed: pip install -e '.[{name}]'")
-    model = str(save_tiny(tmp_path / "model", hidden=16, layers=1))
-    argv = ["train", "--env", "relay-v0", "--models", model, *runs.QUICK, "--iterations", "1"]
+    argv = ["train", "--env", "relay-v0", "--models", str(model), *runs.QUICK, "--iterations", "1"]
     variables = ("WANDB_MODE", "MLFLOW_TRACKING_URI", "TRACKIO_DIR", "TRACKIO_SPACE_ID")
     env = {key: value for key, value in os.environ.items() if key not in variables}
     # In a process of its own, as it is typed: what a package flushes at the end of the process is there then.

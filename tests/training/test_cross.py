@@ -71,9 +71,8 @@ def make_three() -> marft_envs.FlexEnv:
     return marft_envs.FlexEnv(team, Letters(), marft_envs.Chain())
 
 
-def test_partners_play_in_every_cell_and_have_no_weights(tmp_path: Path) -> None:
+def test_partners_play_in_every_cell_and_have_no_weights(model: Path, tmp_path: Path) -> None:
     marft_envs.register("test/three-letters-v0", make_three)
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
     changes = {"iterations": 1, "eval_episodes": 4, "lora_r": 2, "env": "test/three-letters-v0"}
     changes |= {"env_kwargs": {"partners": {"planner_0": f"{__name__}:planner"}}}
     changes |= {"policies": {"solver": "one", "judge": "other"}}

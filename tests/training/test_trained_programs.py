@@ -12,7 +12,6 @@ import pytest
 import marft_envs
 from helpers.programs import PROBLEMS, SUM, TEAM, twin, twin_of_sum
 from helpers.runs import settings, train
-from helpers.tiny import save_tiny
 from marft_algos.cli.app import main
 from marft_algos.engines import NativeEngine
 from marft_algos.models.policy import PolicySet
@@ -25,8 +24,7 @@ KWARGS = {"agents": TEAM, **DATA}
 
 
 @pytest.mark.ci
-def test_prompts_and_replies_are_the_same_to_the_id(tmp_path: Path) -> None:
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
+def test_prompts_and_replies_are_the_same_to_the_id(model: Path) -> None:
     for name, agents, native in (("program_team:team", TEAM, twin), ("programs:together", SUM, twin_of_sum)):
         policies = PolicySet.build(str(model), {agent: agent for agent in agents}, device="cpu")
         program = partial(marft_envs.make, f"program:helpers.{name}", agents=agents, window=0.5, **DATA)
@@ -45,8 +43,7 @@ def test_prompts_and_replies_are_the_same_to_the_id(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", ["marft", "grpo"])
-def test_a_program_is_trained_like_the_same_team_as_a_task(algo: str, tmp_path: Path) -> None:
-    model = save_tiny(tmp_path / "model", hidden=16, layers=1)
+def test_a_program_is_trained_like_the_same_team_as_a_task(algo: str, model: Path, tmp_path: Path) -> None:
     pairs: list[list[Any]] = []
     for env, kwargs in (("program:helpers.program_team:team", KWARGS), ("twin-v0", {})):
         changes = {
