@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from marft_algos.algorithms.base import GroupConfig as GroupConfig
     from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
     from marft_algos.algorithms.base import register as register
+    from marft_algos.cli.api import EvaluationResult as EvaluationResult
+    from marft_algos.cli.api import evaluate as evaluate
     from marft_algos.config.settings import TrainConfig as TrainConfig
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
     from marft_algos.engines.conformance import check_engine as check_engine
-    from marft_algos.evaluation.api import EvaluationResult as EvaluationResult
-    from marft_algos.evaluation.api import evaluate as evaluate
     from marft_algos.learner.learner import Learner as Learner
     from marft_algos.models.chat import Renderer as Renderer
     from marft_algos.rollout.collector import Collector as Collector
@@ -42,7 +42,7 @@ _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
-    "EvaluationResult": "evaluation.api",
+    "EvaluationResult": "cli.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
     "Parts": "training.parts",
@@ -54,11 +54,11 @@ _LAZY = {
     "UpdateConfig": "algorithms.base",
     "build": "training.parts",
     "check_engine": "engines.conformance",
-    "evaluate": "evaluation.api",
+    "evaluate": "cli.api",
     "register": "algorithms.base",
     "train": "training.api",
 }
-_HEAVY = {"EvaluationResult", "Learner", "Parts", "Trainer", "build", "check_engine", "evaluate", "train"}
+_HEAVY = {"Learner", "Parts", "Trainer", "build", "check_engine", "train"}
 """What loads the packages of the train extra."""
 __all__ = sorted(_LAZY)
 

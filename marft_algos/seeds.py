@@ -20,6 +20,7 @@ What is made of them, a permutation of names here, a problem or an opponent ther
 from __future__ import annotations
 
 import random
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -112,14 +113,14 @@ def generator(words: Words) -> np.random.Generator:
 def start_global(words: Words) -> None:
     """Starts the generators that whole programs share, those of ``random``, ``numpy.random`` and torch, at these words.
 
-    Nothing in this project draws from them; users' tasks and models may.
+    Nothing in this project draws from them; users' tasks and models may. torch has nobody who draws where it was not
+    imported, as where every agent is hosted.
     """
-    import torch
-
     first, second, third = (int(x) for x in generator(words).integers(2**32, size=3))
     random.seed(first)
     np.random.seed(second)
-    torch.manual_seed(third)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(third)
 
 
 @contextmanager

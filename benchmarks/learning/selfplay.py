@@ -43,10 +43,12 @@ from torch.nn.utils.rnn import pad_sequence
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, share, table
 from marft_algos.config import settings as config
+from marft_algos.evaluation.environments import eval_panel, started
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout import selfplay
 from marft_algos.runs import checkpoint, intervals
-from marft_algos.training import evaluate, hosting, setup
+from marft_algos.training import environments, evaluate, hosting
+from marft_algos.training.policies import make_policies, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_envs import FlexEnv
 from marft_envs.adapters.inward.codecs import BoardPlanes, Discrete
@@ -241,13 +243,13 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     """Counts of ``GAMES`` greedy games of a state against an opponent, seats drawn."""
     settings = config.load(done.run.config_file)
     kwargs = {**settings.env_kwargs, "opponents": opponent}
-    make_env = setup.env_factory(settings, kwargs)
-    spec = resolve(settings, setup.started(settings.env, make_env))
-    policies: PolicySet = setup.make_policies(spec)
+    make_env = environments.env_factory(settings, kwargs)
+    spec = resolve(settings, started(settings.env, make_env))
+    policies: PolicySet = make_policies(spec)
     if path is not None:
-        checkpoint.load_policies(path, policies, setup.saved_policies(settings, policies))
+        checkpoint.load_policies(path, policies, saved_policies(settings, policies))
     engine = hosting.make_engine(spec, policies, local=True)
-    played = evaluate.play(settings, make_env, setup.eval_panel(GAMES, None), policies.renderer, engine)
+    played = evaluate.player(settings, make_env, policies.renderer, engine).play(eval_panel(GAMES, None))
     return {
         "wins": sum(bool(t.success) for t in played),
         "draws": int(sum(t.metrics["draw"] for t in played)),

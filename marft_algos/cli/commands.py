@@ -14,7 +14,7 @@ import tyro
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
-from marft_algos.lazy import check_packages, require_training
+from marft_algos.lazy import require_training
 from marft_algos.runs import kinds, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.runs.metrics import describe
@@ -35,7 +35,6 @@ LEAST_START = 0.1
 
 def run_train(argv: list[str]) -> int:
     """``marft train [ALGO] …``."""
-    check_packages()
     if "--dry-run" in argv:
         return _dry_run([word for word in argv if word != "--dry-run"])
     argv, nproc = launch.take(argv)
@@ -135,21 +134,22 @@ def _dry_run(argv: list[str]) -> int:
     """Checks the settings and estimates the memory; loads no weights and writes nothing."""
     config, _ = typed_settings(argv)
     require_training()
-    from marft_algos.training import setup
+    from marft_algos.training import environments
     from marft_algos.training.estimate import capacity
     from marft_algos.training.fit import fitted
+    from marft_algos.training.policies import make_renderer, sampling
     from marft_algos.training.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
-    env = setup.make_env(config, config.env_kwargs)
-    held_out = setup.make_env(config, setup.eval_kwargs(config))
-    problems = setup.problems(config, env, held_out)
+    env = environments.make_env(config, config.env_kwargs)
+    held_out = environments.make_env(config, environments.eval_kwargs(config))
+    problems = environments.problems(config, env, held_out)
     spec = resolve(config, env, held_out)
-    make_algorithm(spec, setup.sampling(config))
+    make_algorithm(spec, sampling(config))
     _, memory = fitted(spec, env)
-    renderer = setup.make_renderer(spec)
-    setup.check_spoken(config, env, held_out, renderer, problems)
-    shown = setup.demonstrations(config, setup.env_factory(config, config.env_kwargs), renderer, problems)
+    renderer = make_renderer(spec)
+    environments.check_spoken(config, env, held_out, renderer, problems)
+    shown = environments.demonstrations(config, environments.env_factory(config, config.env_kwargs), renderer, problems)
     if shown is not None:
         if words := shown.news():
             say(words)

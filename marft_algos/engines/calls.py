@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import SimpleNamespace as Part
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.types import GenerationRequest
-from marft_envs.call_formats import DEFAULT, DIALECTS, Dialect, dialect, parse
-from marft_envs.call_formats.call import ToolCall
+
+if TYPE_CHECKING:
+    from marft_envs.call_formats import Dialect, ToolCall
 
 Message = dict[str, Any]
 _RESULTS = re.compile(r"\[feedback(?:, round \d+)?\]\n")
@@ -35,12 +36,16 @@ PROBE = GenerationRequest(
 
 def spoken_in(request: GenerationRequest) -> Dialect:
     """Returns the dialect in which the environment of a request reads calls: that of which its profile tells."""
+    from marft_envs.call_formats import DEFAULT, DIALECTS, dialect
+
     system = "".join(message["content"] for message in request.messages if message["role"] == "system")
     return next((form for form in DIALECTS.values() if form.use in system), dialect(DEFAULT))
 
 
 def messages(request: GenerationRequest) -> list[Message]:
     """Returns a request's messages in the form of chat completions, with earlier calls and their results as such."""
+    from marft_envs.call_formats import parse
+
     form, schemas, names, out = spoken_in(request), _schemas(request.tools), wire_names(request.tools), list[Message]()
     waiting: list[str] = []
     for message in request.messages:
@@ -132,6 +137,8 @@ def text_of(request: GenerationRequest, words: str, calls: Sequence[tuple[str, A
     What a model has written wrong stays wrong: arguments that are no JSON object make it malformed. A call that its
     words hold, too, is one.
     """
+    from marft_envs.call_formats import ToolCall, parse
+
     form, schemas = spoken_in(request), _schemas(request.tools)
     names = {wire: name for name, wire in wire_names(request.tools).items()}
     pairs = [(json.dumps(names.get(name, name)), json.dumps(arguments)) for name, arguments in calls]
@@ -179,6 +186,8 @@ def _broken(content: str) -> tuple[list[ToolCall], str]:
 
     Arguments that are no JSON object stand in one, as endpoints refuse all else.
     """
+    from marft_envs.call_formats import ToolCall, parse
+
     out: list[ToolCall] = []
     try:
         for text in _BROKEN.findall(content):

@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from marft_algos.evaluation import compare
-from marft_algos.evaluation.compare import Change
+from marft_algos.evaluation import changes
+from marft_algos.evaluation.changes import Change
 from marft_algos.rollout.panel import whole
 from marft_algos.runs.disk import reading
 from marft_algos.types import Trajectory, Transition
@@ -85,7 +85,7 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
     both = [task for task in a.samples if a.samples[task] and b.samples.get(task)]
     if not both:
         raise ConfigError(f"Outages took every task of '{a.root}' or '{b.root}': nothing is left to compare.")
-    computed = compare.metrics(*([t for task in both for t in side.samples[task]] for side in (a, b)))
+    computed = changes.metrics(*([t for task in both for t in side.samples[task]] for side in (a, b)))
     pairs: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for name, tasks in {"": both, **_cohorts(a, both, cohort)}.items():
         for metric, values in computed.items():
@@ -94,7 +94,7 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
                 pairs[name, metric] = old, new
     shared = [task for task in a.infra if task in b.infra]
     pairs["", "infra"] = [a.infra[task] for task in shared], [b.infra[task] for task in shared]
-    return compare.judged(pairs)
+    return changes.judged(pairs)
 
 
 def differing(a: Evaluation, b: Evaluation) -> list[str]:

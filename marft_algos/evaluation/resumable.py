@@ -16,32 +16,23 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import RolloutEngine
+from marft_algos.config.evaluation import EvalConfig
 from marft_algos.engines.ledger import Ledger
-from marft_algos.models.chat import Renderer
-from marft_algos.rollout.panel import OutageError, Panel, blamed, check, counts, settle, summary, whole
+from marft_algos.evaluation import records
+from marft_algos.evaluation.play import Player
+from marft_algos.evaluation.players import Players
+from marft_algos.rollout.panel import OutageError, OutageLimits, Panel, blamed, check, counts, settle, summary, whole
 from marft_algos.runs import intervals
 from marft_algos.runs.disk import Inside, mend, reading, write_whole, writing
 from marft_algos.runs.folder import outcome
-from marft_algos.runs.intervals import Interval
-from marft_algos.training import evaluate, records
-from marft_algos.training.setup import EnvFactory
+from marft_algos.runs.intervals import Interval, pass_at_k, pass_hat_k
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import AgentSpec, Episode
 from marft_envs.errors import ConfigError
-from marft_envs.families.code import pass_at_k, pass_hat_k
 from marft_envs.records.trajectory import read
 
-_SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "eval_greedy", "seed")
+_SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "seed", "problems", "samples")
 """Settings that results repeat; all that are compared stand in eval.json."""
-_MAY_CHANGE = (
-    *("preset", "algo", "algorithm", "iterations", "eval_episodes", "runs_dir", "name", "loggers"),
-    *("num_envs", "engine_batch", "kept_gb", "device", "threads", "check_memory", "fit_memory", "overlap"),
-    *("adapter_dir", "max_lost", "on_task_error"),
-)
-"""Settings that an evaluation may go on with another value of, for they change neither prompts nor replies: of training
-(problems are counted apart), of the machine, and of what stops it."""
 _OF_ENGINE = ("timeout", "retries", "concurrency", "key_env", "price_in", "price_out", "max_cost")
 """Of an engine's table what changes no reply."""
 
@@ -50,9 +41,9 @@ _OF_ENGINE = ("timeout", "retries", "concurrency", "key_env", "price_in", "price
 class ResumableEvaluation:
     """What is evaluated, and where its records lie."""
 
-    config: TrainConfig
+    config: EvalConfig
+    players: Players
     problems: Panel
-    samples: int
     root: Path
     """Its folder."""
     team: Sequence[AgentSpec]
@@ -63,34 +54,30 @@ class ResumableEvaluation:
     @property
     def panel(self) -> Panel:
         """The episodes, the samples of a problem side by side."""
-        return self.problems.repeated(self.samples)
+        return self.problems.repeated(self.config.samples)
 
     episodes_file = Inside("episodes.jsonl")
     replies_file = Inside("replies.jsonl")
     results_file = Inside("results.json")
 
     def table(self) -> dict[str, Any]:
-        """Returns what results say of it."""
-        settings = self._settings()
-        return {**{key: settings[key] for key in _SHOWN}, "problems": len(self.problems), "samples": self.samples}
-
-    def _settings(self) -> dict[str, Any]:
-        """Returns its settings, of engines those that change replies."""
-        table = self.config.table()
-        table["engines"] = {
-            policy: {key: value for key, value in engine.items() if key not in _OF_ENGINE}
-            for policy, engine in table["engines"].items()
+        """Returns what makes it this evaluation and no other: what changes prompts or replies."""
+        players = self.players.table()
+        engines = {
+            agent: {key: value for key, value in engine.items() if key not in _OF_ENGINE}
+            for agent, engine in players["engines"].items()
         }
-        return table
-
-    def _compared(self) -> dict[str, Any]:
-        """Returns what makes it this evaluation and no other."""
         starts = json.dumps([self.problems.seeds, self.problems.options], default=str)
         return {
-            **{key: value for key, value in self._settings().items() if key not in _MAY_CHANGE},
+            "env": self.config.env,
+            "env_kwargs": self.config.env_kwargs,
+            "temperature": None if self.config.greedy else self.config.temperature or 1.0,
+            "seed": self.config.seed,
+            **players,
+            "engines": engines,
             "problems": len(self.problems),
             "starts": hashlib.sha256(starts.encode()).hexdigest()[:16],
-            "samples": self.samples,
+            "samples": self.config.samples,
             "agents": [asdict(agent) for agent in self.team],
             "data": {key: value for key, value in self.data.items() if key not in ("name", "some")},
         }
@@ -102,7 +89,7 @@ class ResumableEvaluation:
             ConfigError: It holds something else, or another evaluation.
             RunError: It cannot be written.
         """
-        file, text = self.root / "eval.json", json.dumps(self._compared(), indent=1, default=str) + "\n"
+        file, text = self.root / "eval.json", json.dumps(self.table(), indent=1, default=str) + "\n"
         if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir()) and not file.is_file()):
             raise ConfigError(f"'{self.root}' exists and is no evaluation. Choose another folder: --out DIR")
         if not file.is_file():
@@ -111,9 +98,7 @@ class ResumableEvaluation:
             write_whole(file, text)
         now = json.loads(text)
         with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
-            # A setting that came after the folder was made had what is its default now.
-            before = json.loads(json.dumps({**TrainConfig().table(), "data": now["data"]}))
-            before |= dict(json.loads(file.read_text(encoding="utf-8")))
+            before = dict(json.loads(file.read_text(encoding="utf-8")))
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:
             values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"
@@ -132,42 +117,35 @@ class ResumableEvaluation:
 
 
 def play(
-    evaluation: ResumableEvaluation,
-    make_env: EnvFactory,
-    renderer: Renderer,
-    engine: RolloutEngine,
-    on_progress: Callable[[int, int, int], None] | None = None,
+    evaluation: ResumableEvaluation, player: Player, on_progress: Callable[[int, int, int], None]
 ) -> list[Trajectory]:
     """Plays what is left of an evaluation; returns all of its episodes, in the order of the panel.
 
     Args:
         evaluation: Its folder is open.
-        make_env: Makes the environments that are played.
-        renderer: Who plays which policy.
-        engine: Writes the replies.
+        player: Plays its episodes.
         on_progress: Called with (ended, all, lost) after every episode.
 
     Raises:
         OutageError: More were lost to outages than ``max_lost`` allows; the others are kept.
         TaskError: The task's code does not work.
     """
-    config, panel = evaluation.config, evaluation.panel
+    panel = evaluation.panel
     done = evaluation.finished()
     ended = {
         number: Trajectory(e, [Transition(t, trainable=False) for t in e.turns], number) for number, e in done.items()
     }
     left = [number for number in range(len(panel)) if number not in ended]
-    with closing(evaluate.streamed(config, make_env, panel, left, renderer, engine)) as stream:
+    with closing(player.stream(panel, left)) as stream:
         for trajectory in stream if left else ():
             ended[trajectory.number] = trajectory
             with writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(_row(trajectory)) + "\n")
             lost = [t.episode for t in ended.values() if t.infra]
-            if on_progress is not None:
-                on_progress(len(ended), len(panel), len(lost))
-            _check_lost(lost, config, len(panel))
+            on_progress(len(ended), len(panel), len(lost))
+            _check_lost(lost, player.limits, len(panel))
     played = settle([ended[number] for number in sorted(ended)])
-    check(played, config, "an evaluation")
+    check(played, player.limits, "an evaluation")
     rows = "".join(json.dumps(_row(t)) + "\n" for t in played)
     write_whole(evaluation.episodes_file, rows)
     return played
@@ -182,11 +160,10 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
     rates = _rates(evaluation, played)
     average = [sum(samples) / len(samples) for samples in rates if samples]
     judged = all(t.success is not None for t in whole(played))
-    hosted = [policy for policy, endpoint in evaluation.config.engines.items() if endpoint.hosted]
-    usage = {policy: {**asdict(ledger.usage(policy)), "seconds": ledger.waited(policy)} for policy in hosted}
-    k = evaluation.samples
+    hosted, table, k = evaluation.players.hosted, evaluation.table(), evaluation.config.samples
+    usage = {agent: {**asdict(ledger.usage(agent)), "seconds": ledger.waited(agent)} for agent in hosted}
     content = {
-        **evaluation.table(),
+        **{key: table[key] for key in _SHOWN},
         "average": asdict(intervals.mean(average)),
         "pass": {str(j): asdict(passed(rates, j)) for j in powers(k)} if judged else {},
         "pass_hat": {str(j): asdict(passed(rates, j, pass_hat_k)) for j in powers(k)} if judged else {},
@@ -217,7 +194,7 @@ def passed(rates: Sequence[Sequence[float]], k: int, chance: Callable[[int, int,
 def _rates(evaluation: ResumableEvaluation, played: Sequence[Trajectory]) -> list[list[float]]:
     rates: list[list[float]] = [[] for _ in range(len(evaluation.problems))]
     for t in whole(played):
-        rates[t.number // evaluation.samples].append(outcome(t.success, t.score))
+        rates[t.number // evaluation.config.samples].append(outcome(t.success, t.score))
     return rates
 
 
@@ -226,12 +203,12 @@ def powers(k: int) -> list[int]:
     return [*(1 << i for i in range(k.bit_length()) if 1 << i < k), k]
 
 
-def _check_lost(lost: Sequence[Episode], config: TrainConfig, total: int) -> None:
+def _check_lost(lost: Sequence[Episode], limits: OutageLimits, total: int) -> None:
     """Stops where an outage goes on: what is left would be lost, too."""
-    if lost and len(lost) > config.max_lost * total:
+    if lost and len(lost) > limits.max_lost * total:
         raise OutageError(
             f"{len(lost)} of {total} episodes were lost to outages ({blamed(lost)}), and the rest was not tried. At"
-            f" most a share of {config.max_lost:g} may be. What has ended is kept: give the same command again."
+            f" most a share of {limits.max_lost:g} may be. What has ended is kept: give the same command again."
         )
 
 

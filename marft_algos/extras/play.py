@@ -114,15 +114,16 @@ def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names
     require_training()
     from marft_algos.engines.base import EngineError, refusal
     from marft_algos.runs import checkpoint
-    from marft_algos.training import hosting, setup
+    from marft_algos.training import hosting
+    from marft_algos.training.policies import make_policies, sampling, saved_policies
     from marft_algos.training.resolve import resolve
 
     spec = resolve(settings, env)
-    policies = setup.make_policies(spec)
+    policies = make_policies(spec)
     chosen = checkpoint.pick(run.checkpoints)
-    checkpoint.load_policies(chosen, policies, setup.saved_policies(settings, policies))
+    checkpoint.load_policies(chosen, policies, saved_policies(settings, policies))
     renderer = policies.renderer
-    engine, params = hosting.make_engine(spec, policies, local=True), setup.sampling(settings, evaluation=True)
+    engine, params = hosting.make_engine(spec, policies, local=True), sampling(settings, evaluation=True)
 
     def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> Generation:
         policy = renderer.policy_of(agent)

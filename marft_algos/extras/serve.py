@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import tyro
 
 from marft_algos.config import arguments
-from marft_algos.evaluation.options import POSED
+from marft_algos.evaluation.changes import POSED
 from marft_algos.extras.play import PlayArguments, Reply, team_of
 from marft_algos.ranges import Range
 from marft_algos.runs import paths

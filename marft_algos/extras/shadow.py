@@ -12,18 +12,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation import engines
-from marft_algos.evaluation.options import EvalArguments
+from marft_algos.evaluation import engines, records
 from marft_algos.evaluation.resumable import ResumableEvaluation
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
-from marft_algos.training import records
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError
@@ -45,9 +45,10 @@ class Record:
     """
 
     def __init__(self, root: Path, run: RunFolder, settings: TrainConfig) -> None:
-        options = EvalArguments(env=settings.env, env_kwargs=settings.env_kwargs, engines=str(run.root))
-        config, env = engines.settings(options)
-        evaluation = ResumableEvaluation(config, Panel([], []), 1, root, env.unwrapped.team)
+        config = EvalConfig(env=settings.env, env_kwargs=settings.env_kwargs, engines=str(run.root))
+        players, make_env = engines.seated(config)
+        with closing(make_env()) as env:
+            evaluation = ResumableEvaluation(config, players, Panel([], []), root, env.unwrapped.team)
         evaluation.open()
         self.played = len(evaluation.finished())
         self._file, self._lock = evaluation.episodes_file, threading.Lock()

@@ -11,14 +11,15 @@ import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
 from marft_algos.models import DATE, clock, markers
-from marft_algos.models.probing import dialect_of
-from marft_envs.call_formats import MARKS, Dialect
 from marft_envs.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from marft_envs.call_formats import Dialect
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
@@ -107,6 +108,8 @@ class Chat:
             )
         self._check_opens(self._folded(probe))
         if self.tools:
+            from marft_algos.models.probing import dialect_of
+
             self.dialect = dialect_of(self.spec, self._text, self._folded(probe))
             own = {mark for mark in (*self.dialect.marks, *self.dialect.also) if not self.dialect.frames}
             self.profile_breaker = markers.Breaker(self.tokenizer, (special | framing) - own, lines)
@@ -140,9 +143,7 @@ class Chat:
             " (tokenizer.save_pretrained), or choose an instruction model."
         )
 
-    def render(
-        self, conversations: Sequence[Sequence[Mapping[str, str]]], tools: Sequence[Tools] | None = None
-    ) -> list[list[int]]:
+    def render(self, conversations: Sequence[Messages], tools: Sequence[Tools] | None = None) -> list[list[int]]:
         """Returns prompt ids, with the opening of the assistant's turn.
 
         Markers written out in a message are broken up first, so a message cannot close its own turn or open another.
@@ -219,6 +220,8 @@ class Chat:
     def _special(self) -> tuple[frozenset[int], frozenset[int]]:
         """Returns the special tokens that stay in a reply's text, and those that do not."""
         if self._special_ids is None:
+            from marft_envs.call_formats import MARKS
+
             named = dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=False))
             added = self.tokenizer.added_tokens_decoder.items()
             special = named | {int(i): token.content for i, token in added if token.special}
@@ -383,8 +386,7 @@ class Renderer:
                 f"The task has begun a reply of '{policy}', which a hosted model plays: it cannot go on from there."
                 " Next: a model with weights here (leave out --engines for it)."
             )
-        ids: list[int] = self.tokenizer(policy).encode(prefix, add_special_tokens=False)
-        return ids
+        return list(self.tokenizer(policy).encode(prefix, add_special_tokens=False))
 
     def render(self, policy: str, messages: Messages, tools: Tools = ()) -> list[int]:
         """Returns the prompt of one conversation as token ids, by the policy's template; tools if ``shows_tools``."""

@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import Any
 
 from jinja2 import Environment
-from tokenizers import NormalizedString
 
 from marft_envs.errors import ConfigError
 
@@ -162,6 +161,8 @@ class Breaker:
         match = self._normalized.search(self._normalizer.normalize_str(text))
         if match is None:
             return set()
+        from tokenizers import NormalizedString  # of the train extra; who is hosted needs no template
+
         aligned = NormalizedString(text)
         self._normalizer.normalize(aligned)
         before = (aligned.slice((0, _cut(match))) for match in self._normalized.finditer(aligned.normalized))

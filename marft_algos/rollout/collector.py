@@ -13,7 +13,6 @@ from operator import attrgetter
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.credit.branches import Keep, States
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.models.chat import Said
 from marft_algos.rollout.panel import check_any, settle
@@ -24,6 +23,7 @@ from marft_envs.core.vector import Request, VectorEnv
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
+    from marft_algos.credit.branches import Keep, States
     from marft_algos.models.chat import Renderer
 
 OnProgress = Callable[[int, int, int], None]

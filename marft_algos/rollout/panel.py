@@ -5,9 +5,8 @@ not depend on its batch, but its log-probabilities do, in their last bits. The e
 together, and with nothing else. So a chunk follows from the run's settings, the versions of the policies and what
 stands in it: it can be dealt to any rank or worker, and be played again where one has died.
 
-A text's fault is paid the worst, outages are left out and counted. Whose fault it was stands in the record
-(``core.types.Fault``). Left out means: of the update and of its groups, of every score and metric, of evaluations
-and what is made of them. Too many of them are an error, never a number.
+A text's fault is paid the worst, outages are left out and counted: of the update, groups, scores and metrics. Whose
+fault it was stands in the record (``core.types.Fault``). Too many outages are an error, never a number.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from marft_algos import seeds
-from marft_algos.config.settings import TrainConfig
-from marft_algos.credit.branches import Keep
-from marft_algos.credit.diagnostics import Judged
 from marft_algos.engines.base import EngineError
 from marft_algos.types import StopReason, Trajectory
 from marft_envs.core.types import Episode
 from marft_envs.errors import MarftError
+
+if TYPE_CHECKING:
+    from marft_algos.config.settings import TrainConfig
+    from marft_algos.credit.branches import Keep
+    from marft_algos.credit.diagnostics import Judged
 
 REPETITIVE = 0.5
 """Below this share of distinct transcripts in a group a run says so, once."""

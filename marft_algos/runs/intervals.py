@@ -1,4 +1,4 @@
-"""Intervals for accuracies and for paired differences; numpy only."""
+"""Intervals for accuracies and for paired differences, pass@k and pass^k; numpy only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+
+from marft_envs.errors import ConfigError
 
 Z95 = 1.959963984540054
 """Two-sided 95 % point of the normal distribution."""
@@ -73,3 +75,37 @@ def _bootstrap(x: np.ndarray, level: float = 0.95) -> Interval:
     draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
     low, high = np.quantile(draws @ values / len(x), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(x.mean()), float(low), float(high), len(x))
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Returns the unbiased estimate of pass@k: the chance that one of k samples drawn from n passes, if c of n pass.
+
+    ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374, section 2.1), as a product that cannot overflow.
+
+    Args:
+        n: Samples of one problem.
+        c: Those that passed.
+        k: Samples drawn, at most n.
+
+    Raises:
+        ConfigError: Unless 0 <= c <= n and 1 <= k <= n.
+    """
+    _check_draws("pass@k", n, c, k)
+    if n - c < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Returns the unbiased estimate of pass^k: the chance that all of k samples drawn from n pass, if c of n pass.
+
+    ``C(c, k) / C(n, k)`` (Yao et al. 2024, arXiv 2406.12045, section 3). Arguments and errors are those of
+    :func:`pass_at_k`.
+    """
+    _check_draws("pass^k", n, c, k)
+    return math.comb(c, k) / math.comb(n, k)
+
+
+def _check_draws(name: str, n: int, c: int, k: int) -> None:
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ConfigError(f"{name} needs 0 <= c <= n and 1 <= k <= n; got n = {n}, c = {c}, k = {k}.")

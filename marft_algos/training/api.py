@@ -8,10 +8,10 @@ from typing import Any
 
 from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
+from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import of_callback
-from marft_algos.training.setup import EnvFactory
 from marft_algos.training.trainer import opened, train_and_report
 from marft_algos.training.warm import warmed
 from marft_envs import FlexEnv

@@ -1,94 +1,37 @@
-"""Evaluates a team on a held-out panel, and tests whether its messages matter."""
+"""Evaluates a team on its held-out panel in the course of a run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from marft_algos import seeds
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.engines.mixed import MixedEngine
-from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.evaluation import records as rows
+from marft_algos.evaluation.environments import EnvFactory
+from marft_algos.evaluation.play import Player, records
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import Panel, check, check_any, settle, summary
+from marft_algos.rollout.collector import OnProgress
+from marft_algos.rollout.panel import summary
 from marft_algos.runs import folder as folders
-from marft_algos.runs.folder import UNTRAINED, EvalRecord, PanelFacts, RunFolder
+from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
-from marft_algos.training import records as rows
 from marft_algos.training.parts import Parts
+from marft_algos.training.policies import sampling
 from marft_algos.training.session import Hindrances, advice
-from marft_algos.training.setup import EnvFactory, sampling
 from marft_algos.types import Trajectory
-from marft_envs.core.vector import VectorEnv
-from marft_envs.errors import ConfigError, did_you_mean
 
 
-def play(
-    config: TrainConfig,
-    make_env: EnvFactory,
-    panel: Panel,
-    renderer: Renderer,
-    engine: RolloutEngine,
-    ended: Callable[[Trajectory], None] = lambda trajectory: None,
-) -> list[Trajectory]:
-    """Plays the panel as at evaluation: greedily, unless the settings say otherwise.
-
-    Args:
-        config: Settings of the run.
-        make_env: Makes the environments that are played.
-        panel: Episodes to play.
-        renderer: Who plays which policy.
-        engine: Writes the replies.
-        ended: Gets each episode as soon as it has ended, lost ones, too.
-
-    Raises:
-        OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
-        TaskError: The task's code does not work.
-    """
-    played = list[Trajectory]()
-    for trajectory in streamed(config, make_env, panel, range(len(panel)), renderer, engine):
-        played.append(trajectory)
-        ended(trajectory)
-    played.sort(key=lambda t: t.number)
-    check_any(played)
-    played = settle(played)
-    check(played, config, "an evaluation")
-    return played
+def slots(config: TrainConfig) -> int:
+    """Returns how many episodes are in flight at most at an evaluation."""
+    return config.num_envs or max(config.episodes_per_iteration, config.engine_batch)
 
 
-def streamed(
-    config: TrainConfig,
-    make_env: EnvFactory,
-    panel: Panel,
-    numbers: Sequence[int],
-    renderer: Renderer,
-    engine: RolloutEngine,
-) -> Generator[Trajectory]:
-    """Plays the episodes of a panel that have these numbers, see ``play``; yields each as soon as it has ended."""
-    seeds.start_global(seeds.tasks_at_evaluation())
-    starts = [panel.seeds[i] for i in numbers], [panel.options[i] for i in numbers]
-    with closing(VectorEnv([make_env] * slots(config, len(numbers)))) as vec:
-        collector = Collector(vec, renderer, engine, sampling(config, evaluation=True), seed=config.seed)
-        with closing(collector.stream(*starts, iteration=seeds.EVALUATION, numbers=numbers)) as groups:
-            for group in groups:
-                yield from group
-
-
-def slots(config: TrainConfig, episodes: int) -> int:
-    """Returns how many of so many episodes are in flight at an evaluation."""
-    return min(episodes, config.num_envs or max(config.episodes_per_iteration, config.engine_batch))
-
-
-def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
-    """Returns the outcomes in panel order."""
-    return [EvalRecord.of(t.episode) for t in trajectories]
+def player(config: TrainConfig, make_env: EnvFactory, renderer: Renderer, engine: RolloutEngine) -> Player:
+    """Makes what plays as a run's settings say for evaluations: greedily, unless they say otherwise."""
+    return Player(make_env, renderer, engine, sampling(config, evaluation=True), config.seed, slots(config), config)
 
 
 def numbers(
@@ -140,49 +83,3 @@ class Evaluator:
             display.note(words)
         measured = numbers(estimate, gain, facts, counted)
         return {f"eval/{k}": v for k, v in measured.items()} | {"time_eval": time.monotonic() - started}
-
-
-def swap(
-    agent: str, played: Sequence[Trajectory], config: TrainConfig, engine: RolloutEngine, renderer: Renderer
-) -> RolloutEngine:
-    """Makes an engine that lets ``agent`` say in every episode what it said in another one.
-
-    Messages that carry information about their own problem are worth nothing there: what the team loses is what the
-    agent's words were worth. Play the same panel again with it.
-
-    Args:
-        agent: Whose messages are exchanged.
-        played: The panel as played before, in order.
-        config: Settings of both evaluations.
-        engine: Replies for everybody else.
-        renderer: Gives the exchanged messages their token ids.
-
-    Raises:
-        ConfigError: No such agent spoke, or there are fewer than two episodes.
-    """
-    texts = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
-    if not any(texts):
-        names = {t.agent for trajectory in played for t in trajectory.transitions}
-        raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")
-    if len(played) < 2:
-        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
-    replies: dict[int, str] = {}
-    for episode, other in enumerate(derangement(len(played))):
-        turns = [t.index for t in played[episode].transitions if t.agent == agent]
-        for k, index in enumerate(turns):
-            exchanged = texts[other]
-            text = exchanged[min(k, len(exchanged) - 1)] if exchanged else ""
-            replies[seeds.row_seed(config.seed, seeds.EVALUATION, episode, index)] = text
-    policy = renderer.policy_of(agent)
-    tokenizer = renderer.tokenizer(policy) if policy in renderer.policies else None  # hosted agents have no tokens
-    script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
-    engines = {"exchanged": script, "own": engine}
-    return MixedEngine(engines, lambda request: "exchanged" if request.agent == agent else "own")
-
-
-def derangement(n: int) -> list[int]:
-    """Returns a fixed permutation of n ≥ 2 things that leaves none in its place: one cycle in a shuffled order."""
-    order = seeds.generator(seeds.exchanged()).permutation(n)
-    to = np.empty(n, dtype=int)
-    to[order] = np.roll(order, -1)
-    return [int(i) for i in to]

@@ -10,7 +10,6 @@ from marft_algos.config.endpoints import Endpoint, check_one_process
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError, RolloutEngine
 from marft_algos.engines.http import EngineServer
-from marft_algos.engines.ledger import Ledger, LedgerEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
@@ -57,48 +56,36 @@ def reach(spec: RunSpec) -> None:
             _check_openai(spec.config, policy, endpoint)
 
 
-def make_engine(
-    spec: RunSpec, policies: PolicySet | None, *, local: bool = False, ledger: Ledger | None = None
-) -> RolloutEngine:
+def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
     """Builds the engine of a team; policies with equal settings share one.
 
     Args:
         spec: The run's settings, resolved.
-        policies: Those with weights here; None: every policy is hosted.
+        policies: Those with weights here.
         local: Play policies that have weights here in this process, wherever they are played in training.
-        ledger: Keeps the replies of hosted models, and answers what was asked before.
     """
-    native = (
-        None
-        if policies is None
-        else NativeEngine(
-            policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, kept_gb=spec.config.kept_gb
-        )
+    native = NativeEngine(
+        policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, kept_gb=spec.config.kept_gb
     )
     groups: dict[Endpoint, list[str]] = {}
     for policy, endpoint in spec.endpoints.items():
         if endpoint.kind == "tinker" or (endpoint.kind != "native" and (endpoint.hosted or not local)):
             groups.setdefault(endpoint, []).append(policy)
-    if native is not None and not groups:
+    if not groups:
         return native
-    engines: dict[str, RolloutEngine] = {}
-    if native is not None and policies is not None:
-        engines = dict.fromkeys(policies.here, native)
+    engines: dict[str, RolloutEngine] = dict.fromkeys(policies.here, native)
     for endpoint, names in groups.items():
-        engine: RolloutEngine
-        if endpoint.kind == "tinker" and policies is not None:
+        if endpoint.kind == "tinker":
             theirs = extra("tinker").TinkerEngine(policies, endpoint.price_in, endpoint.price_out)
             engines |= dict.fromkeys(names, theirs)
             continue
-        engine = _remote(endpoint, names, policies)
-        engine = engine if ledger is None else LedgerEngine(engine, endpoint, ledger)
-        engines |= dict.fromkeys(names, engine)
+        engines |= dict.fromkeys(names, _remote(endpoint, names, policies))
     return MixedEngine(engines)
 
 
-def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet | None) -> RolloutEngine:
-    if policies is None or endpoint.kind == "openai":
-        return OpenAIEngine(endpoint, policies.renderer if policies is not None and endpoint.train else None)
+def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
+    if endpoint.kind == "openai":
+        return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
     return VLLMEngine(
         policies,
         endpoint.urls,

@@ -12,6 +12,7 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
+from marft_algos.evaluation.environments import EnvFactory, started
 from marft_algos.lazy import extra, torch
 from marft_algos.learner.steps import LocalOptimiser, MakeOptimiser
 from marft_algos.models.loading import wrap_base
@@ -23,10 +24,11 @@ from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.rollout.selfplay import Pool
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger
-from marft_algos.training import hosting, setup
+from marft_algos.training import environments, hosting
+from marft_algos.training.environments import env_factory
 from marft_algos.training.placement import placed
+from marft_algos.training.policies import make_policies, make_renderer, model_settings, sampling
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
-from marft_algos.training.setup import EnvFactory
 from marft_envs import FlexEnv
 from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError
@@ -104,35 +106,35 @@ def build(
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
     config = settled(paths.absolute(config))
-    make_env = _factory(env) or setup.env_factory(config, config.env_kwargs)
-    make_eval_env = _factory(eval_env) or _factory(env) or setup.env_factory(config, setup.eval_kwargs(config))
+    make_env = _factory(env) or env_factory(config, config.env_kwargs)
+    make_eval_env = _factory(eval_env) or _factory(env) or env_factory(config, environments.eval_kwargs(config))
     with (
-        closing(setup.started(config.env, make_env)) as first,
-        closing(setup.started(config.env, make_eval_env)) as held_out,
+        closing(started(config.env, make_env)) as first,
+        closing(started(config.env, make_eval_env)) as held_out,
         ExitStack() as undo,
     ):
-        problems = setup.problems(config, first, held_out)
+        problems = environments.problems(config, first, held_out)
         data = {name: digest(at.unwrapped.task) for name, at in (("training", first), ("evaluation", held_out))}
-        curriculum = setup.curriculum(config, make_env, first, problems)
+        curriculum = environments.curriculum(config, make_env, first, problems)
         followed = tuple(optional(first.unwrapped.task, "followed"))
         spec = resolve(config, first, held_out)
         group = group or Alone()
-        algorithm = make_algorithm(spec, setup.sampling(config))
+        algorithm = make_algorithm(spec, sampling(config))
         if spec.remote:
             spec = extra("tinker").settled(spec, algorithm, group.size)
         hosting.reach(spec)
         spec, shard = placed(spec, first, group, loaded=model is not None)
-        algorithm = make_algorithm(spec, setup.sampling(config))
+        algorithm = make_algorithm(spec, sampling(config))
         algorithm.ask = hosting.asker(getattr(algorithm.config, "proposer", None))
-        base = wrap_base(*model, setup.model_settings(config)) if model else None
-        renderer = setup.make_renderer(spec, base)
-        setup.check_spoken(config, first, held_out, renderer, problems)
-        shown = setup.demonstrations(config, make_env, renderer, problems)
+        base = wrap_base(*model, model_settings(config)) if model else None
+        renderer = make_renderer(spec, base)
+        environments.check_spoken(config, first, held_out, renderer, problems)
+        shown = environments.demonstrations(config, make_env, renderer, problems)
         if shown is not None:
             undo.callback(shown.close)
             if config.iterations:
                 shown.check(problems.train(config.seed, 0, config.episodes_per_iteration))
-        policies = setup.make_policies(spec, base, group if shard == "base" else None)
+        policies = make_policies(spec, base, group if shard == "base" else None)
         pool = Pool(config, policies) if config.pool else None
         trunk = extra("tinker").trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
         made = _engine(spec, policies, engine)

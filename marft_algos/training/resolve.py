@@ -106,14 +106,13 @@ class RunSpec:
         return [policy for policy in self.trained if policy in loaded]
 
 
-def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None, *, training: bool = True) -> RunSpec:
+def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None) -> RunSpec:
     """Reads the settings against the team of an environment.
 
     Args:
         config: The settings.
         env: An environment of the run, reset.
         held_out: One of its held-out problems. Further agents of its team play with policies of the run.
-        training: Somebody must have weights here.
 
     Raises:
         ConfigError: An unknown policy or model is named, a hosted policy is given weights, or nobody is left to play
@@ -129,7 +128,7 @@ def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None, 
     endpoints = {policy: named.get(policy, NATIVE if policy in still else server) for policy in known}
     check_known(config.frozen, known, "frozen")
     check_known(config.adapters, known, "adapters")
-    _check_hosted(config, endpoints, training)
+    _check_hosted(config, endpoints)
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local) if local else {}
@@ -162,9 +161,9 @@ def _with_frozen(config: TrainConfig, team: Sequence[AgentSpec], agents: Mapping
     return config.changed(frozen=(*config.frozen, *sorted(still))) if still else config
 
 
-def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint], training: bool) -> None:
+def _check_hosted(config: TrainConfig, endpoints: Mapping[str, Endpoint]) -> None:
     remote = {policy for policy, endpoint in endpoints.items() if endpoint.hosted}
-    if training and remote >= set(endpoints) and algorithms.get(config.algo).trains:
+    if remote >= set(endpoints) and algorithms.get(config.algo).trains:
         raise ConfigError("Every policy is hosted, so nothing is left to train. Take one out of 'engines'.")
     for setting in ("models", "adapters"):
         named = getattr(config, setting)

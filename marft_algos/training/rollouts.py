@@ -20,8 +20,9 @@ from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector, OnProgress
 from marft_algos.rollout.panel import Chunk, Played, chunk_of, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
-from marft_algos.training import evaluate, setup
+from marft_algos.training.evaluate import slots
 from marft_algos.training.parts import Parts
+from marft_algos.training.policies import sampling
 from marft_algos.types import Trajectory
 from marft_envs.core.vector import VectorEnv
 
@@ -205,7 +206,7 @@ class RolloutWorker:
         self._parts, self._config, self._algorithm = parts, config, algorithm
         self._chunk, self._assignment = chunk, None if parts.pool is None else parts.pool.assign
         self.on_progress: OnProgress = lambda done, total, tokens: None
-        self._sampling = setup.sampling(config)
+        self._sampling = sampling(config)
         self._replayer = Replayer(
             parts.policies.renderer,
             parts.engine,
@@ -278,9 +279,9 @@ class RolloutWorker:
         parts, config = self._parts, self._config
         if self._held_out is None:
             seeds.start_global(seeds.tasks_at_evaluation())
-            self._held_out = VectorEnv([parts.make_eval_env] * evaluate.slots(config, len(chunk.panel)))
+            self._held_out = VectorEnv([parts.make_eval_env] * min(slots(config), len(chunk.panel)))
         seeds.start_global(seeds.tasks_at_evaluation(chunk.place))
-        place = (self._held_out, parts.policies.renderer, parts.engine, setup.sampling(config, evaluation=True))
+        place = (self._held_out, parts.policies.renderer, parts.engine, sampling(config, evaluation=True))
         return Collector(*place, seed=config.seed, on_progress=self._show)
 
     def _for_training(self, chunk: Chunk) -> Collector:

@@ -20,6 +20,7 @@ from typing import Any
 from marft_algos import terminal
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
+from marft_algos.evaluation.play import too_long
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import StoppedError
@@ -28,17 +29,12 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
 from marft_algos.types import Trajectory
-from marft_envs.core.types import Episode
 
 SAME_S = 2.0
 """Seconds within which two signals to one of several ranks are one."""
 STACK_S = 25.0
 """Seconds after which a rank that was told to stop says where it hangs: after 30 its launcher kills it."""
 
-NAMED = 10
-"""Problems that a note names."""
-TASK = -2
-"""How ``Episode.cuts`` calls the task's own text."""
 HALF = 0.5
 """Share of replies, or of episodes, from which on it is worth a word."""
 
@@ -206,31 +202,6 @@ class Hindrances:
             words = self._demonstrations.summary() if last else self._demonstrations.news()
             if words:
                 display.note(words)
-
-
-def too_long(played: Sequence[Trajectory], named: set[str]) -> str:
-    """Returns a note on problems whose own text was cut in these episodes; "" for none.
-
-    Args:
-        played: The episodes.
-        named: Problems that were named already; gets the others.
-    """
-    names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
-    fresh = [name for name in dict.fromkeys(names) if name not in named]
-    named.update(fresh)
-    if not fresh:
-        return ""
-    more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
-    return (
-        f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
-        f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
-    )
-
-
-def _shortened(episode: Episode) -> bool:
-    """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
-    by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
-    return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)
 
 
 def _unread(numbers: Mapping[str, float]) -> float:

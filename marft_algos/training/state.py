@@ -18,9 +18,9 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
 from marft_algos.terminal import say
-from marft_algos.training import setup
 from marft_algos.training.collect import RolloutQueue
 from marft_algos.training.parts import Parts
+from marft_algos.training.policies import saved_policies, take_values
 
 
 class RunState:
@@ -39,13 +39,13 @@ class RunState:
     ) -> None:
         self._parts, self._config, self._policies = parts, config, parts.policies
         self._learner, self._critics, self._queue, self._group = learner, critics, queue, learner.lanes.group
-        self._saved = setup.saved_policies(config, parts.policies)
+        self._saved = saved_policies(config, parts.policies)
         self.silent = 0.0
         """Seconds between the last sign of life and a restart of the ranks."""
 
     def create(self) -> RunFolder:
         """Makes the folder of a new run."""
-        setup.take_values(self._parts.spec, self._critics)
+        take_values(self._parts.spec, self._critics)
         run = seen(lead(self._group, partial(starts.create, self._config, self._parts.spec.local)), self._group)
         self.check_data(run)
         return run

@@ -15,6 +15,7 @@ from rich.console import Console
 from marft_algos import memory
 from marft_algos.config.arguments import typed
 from marft_algos.config.settings import TrainConfig
+from marft_algos.evaluation import records
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks.group import Alone, RankGroup, lead, restarts
@@ -25,7 +26,7 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
 from marft_algos.terminal import say
-from marft_algos.training import records, rollouts
+from marft_algos.training import rollouts
 from marft_algos.training.collect import Collected, RolloutQueue, due
 from marft_algos.training.evaluate import Evaluator
 from marft_algos.training.parts import Parts, build

@@ -15,7 +15,8 @@ from marft_algos.ranks.group import Alone, RankGroup, lead
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
-from marft_algos.training import setup
+from marft_algos.training.environments import make_env
+from marft_algos.training.policies import sampling
 from marft_algos.training.resolve import make_algorithm, resolve
 from marft_algos.training.trainer import Trainer, opened, train_and_report
 from marft_envs.errors import ConfigError
@@ -79,8 +80,8 @@ def _check_later(config: TrainConfig) -> None:
     """Checks what would stop the run itself once its warm start is trained."""
     if config.name:
         RunFolder.check_free(config.runs_dir, config.name)
-    with closing(setup.make_env(config, config.env_kwargs)) as env:
-        make_algorithm(resolve(config, env), setup.sampling(config))
+    with closing(make_env(config, config.env_kwargs)) as env:
+        make_algorithm(resolve(config, env), sampling(config))
 
 
 def _check_same(run: RunFolder, settings: TrainConfig) -> None:

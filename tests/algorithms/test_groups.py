@@ -23,8 +23,10 @@ from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.rft import RFT, RFTConfig
 from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
+from marft_algos.evaluation.environments import eval_panel
 from marft_algos.learner.learner import Learner, add_kl_penalty
-from marft_algos.training import setup
+from marft_algos.rollout.panel import ProblemSplit
+from marft_algos.training import environments
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
@@ -300,11 +302,11 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
 
 def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     config = settings(model, tmp_path)
-    env = setup.make_env(config, {})
+    env = environments.make_env(config, {})
     assert {"static", "unshared", "groups", "critic"} <= resolve(config, env).facts.offers
     assert "unshared" not in resolve(dataclasses.replace(config, policies="shared"), env).facts.offers
     routed = settings(model, tmp_path, env="test/routed-v0")
-    assert "static" not in resolve(routed, setup.make_env(routed, {})).facts.offers
+    assert "static" not in resolve(routed, environments.make_env(routed, {})).facts.offers
     with pytest.raises(ConfigError, match="magrpo needs a static schedule"):
         Trainer(build(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN)))
 
@@ -392,7 +394,7 @@ def test_a_run_with_groups_and_refills_resumes_to_the_same_numbers(model: Path, 
 
 
 def test_panels_repeat_each_start_in_a_row_and_refills_are_fresh() -> None:
-    problems = setup.ProblemSplit(setup.eval_panel(2, None), ("x", "y", "z"))
+    problems = ProblemSplit(eval_panel(2, None), ("x", "y", "z"))
     panel = problems.train(1, 5, 3)
     repeated = panel.repeated(4)
     assert repeated.seeds == [s for s in panel.seeds for _ in range(4)]

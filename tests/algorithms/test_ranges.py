@@ -21,6 +21,7 @@ from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import ClipConfig, GroupConfig
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
+from marft_algos.cli.evaluation import EvalArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
@@ -28,7 +29,6 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import Counterfactual, Local, Priced, Shapley
 from marft_algos.credit.replayed import LeaveOneOut
 from marft_algos.engines.server import ServerSettings
-from marft_algos.evaluation.options import EvalArguments
 from marft_algos.extras.bench import grid
 from marft_algos.extras.bench.commands import RunArguments
 from marft_algos.extras.bench.versus.commands import VersusArguments

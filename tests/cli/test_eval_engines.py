@@ -27,12 +27,14 @@ from helpers.fake_servers import Answer, Fake, chat, serving
 from helpers.flex import flex
 from helpers.marks import rest_in_ci
 from marft_algos.cli import main
-from marft_algos.config import settings as configs
+from marft_algos.config.evaluation import EvalConfig
 from marft_algos.evaluation import resumable
+from marft_algos.evaluation.players import Players
+from marft_algos.ranges import hints
 from marft_algos.rollout.panel import Panel
+from marft_algos.runs.intervals import pass_at_k
 from marft_envs.core.types import Example
 from marft_envs.errors import ConfigError
-from marft_envs.families.code import pass_at_k
 from marft_envs.records.trajectory import read
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -331,9 +333,14 @@ def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) 
 
 
 def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
-    table = {"env": ENV, "models": "embedded", **changes}
-    panel = Panel([3, 4], [{}, {}])
-    return resumable.ResumableEvaluation(configs.build(table), panel, 1, Path("out"), marft_envs.make(ENV).team)
+    """Of a team that is played here; changes are of the settings, of who plays, or of how models here are spoken to."""
+    plain = Players({}, {"solver_0": "embedded"}, {}, {"tell_budget": False, "max_new_tokens": 512})
+    settings = {name: changes.pop(name) for name in [*changes] if name in hints(EvalConfig)}
+    spoken = {**plain.spoken, **{name: changes.pop(name) for name in [*changes] if name not in ("models", "adapters")}}
+    players, panel = replace(plain, **changes, spoken=spoken), Panel([3, 4], [{}, {}])
+    return resumable.ResumableEvaluation(
+        EvalConfig(ENV, **settings), players, panel, Path("out"), marft_envs.make(ENV).team
+    )
 
 
 @pytest.mark.parametrize(
@@ -342,13 +349,11 @@ def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
         {"tell_budget": True},
         {"thinking": True},
         {"template_tools": True},
-        {"context": 64},
-        {"eval_kwargs": {"share_thoughts": True}},
+        {"max_new_tokens": 64},
+        {"temperature": 0.5},
         {"env_kwargs": {"dialect": "hermes"}},
-        {"policies": "shared"},
         {"quantize": "nf4"},
         {"dtype": "bf16"},
-        {"start": "runs/other"},
         {"adapters": {"solver_0": "runs/other"}},
     ],
     ids=lambda changes: next(iter(changes)),
@@ -358,18 +363,11 @@ def test_what_changes_prompts_or_replies_makes_another_evaluation(changes: dict[
     evaluation().open()
     with pytest.raises(ConfigError, match=f"another '{next(iter(changes))}'"):
         evaluation(**changes).open()
-    kept = json.loads(Path("out/eval.json").read_text())
-    del kept[next(iter(changes))]  # a setting that came later had its default
-    Path("out/eval.json").write_text(json.dumps(kept))
-    evaluation().open()
-    with pytest.raises(ConfigError, match=f"another '{next(iter(changes))}'"):
-        evaluation(**changes).open()
 
 
-def test_the_machine_and_the_settings_of_training_may_change() -> None:
+def test_the_machine_and_what_stops_it_may_change() -> None:
     evaluation().open()
-    machine = {"device": "cpu", "num_envs": 3, "threads": 2, "fit_memory": False, "max_lost": 0.5, "overlap": True}
-    evaluation(algo="grpo", algorithm={"lr": 1e-3}, **machine).open()
+    evaluation(device="cpu", jobs=3, price="1,2", max_lost=0.5, on_task_error="stop").open()
 
 
 def test_other_problems_or_profiles_make_another_evaluation() -> None:
@@ -410,7 +408,11 @@ HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
         (["--env", ENV, "--engines", '{kind="openai", model="m"'], "cannot be read as a table"),
         (["--env", ENV, "--engines", "{kind=openai,", "model=m}"], "in quotes that keep the shell from it"),
         (["--env", ENV, "--engines", 'planner_0={kind="openai"', "solver_0=embedded"], "cannot be read as a table"),
-        (["--env", ENV, "--engines", '{kind="vllm", url="http://127.0.0.1:9"}'], "--models planner_0=MODEL"),
+        (["--env", ENV, "--engines", '{kind="vllm", url="http://127.0.0.1:9"}'], "--engines planner_0=MODEL"),
+        (
+            ["--env", ENV, "--engines", HOSTED.replace("}", ", train=true}"), "--models", "embedded"],
+            "gets weights from a training, and this is none",
+        ),
         (["--env", ENV, "--engines", '{kind="opnai", model="m"}'], "Did you mean 'openai'?"),
         (["--env", ENV, "--engines", '{kind="openai", modle="m"}'], "Did you mean 'model'?"),
         (["--env", ENV, "--engines", HOSTED, "--samples", "0"], "samples is 0; expected at least 1"),

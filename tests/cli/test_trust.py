@@ -392,7 +392,7 @@ def test_a_cell_by_hand_is_a_file_too(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from marft_algos.extras.bench import worker
-    from marft_algos.training import setup
+    from marft_algos.training import environments
 
     (here / "evil_module.py").write_text(RELAY)
     (here / "out" / "jobs").mkdir(parents=True)
@@ -404,7 +404,9 @@ def test_a_cell_by_hand_is_a_file_too(
     assert "TrustError" in said and "evil_module:relay" in said and not Path("ran").exists()
     assert "python -m marft_algos.extras.bench.worker out k --trust" in said, "what to type, and where"
     monkeypatch.setattr(
-        worker, "make", lambda folder, job: setup.env_factory(config.build(job["config"]), {})() and {"score": 1.0}
+        worker,
+        "make",
+        lambda folder, job: environments.env_factory(config.build(job["config"]), {})() and {"score": 1.0},
     )
     monkeypatch.setattr(sys, "argv", ["worker", "out", "k", "--trust"])
     (here / "out" / "results").mkdir()

@@ -13,12 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
+from marft_algos.runs.intervals import pass_at_k, pass_hat_k
 from marft_envs.core.faults import outage
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code.checkers import output_agrees, value_agrees
 from marft_envs.families.code.judge import Judge, Report, TestResult, written
 from marft_envs.families.code.problem import CodeProblem, Test
-from marft_envs.families.code.rewards import pass_at_k, pass_hat_k, score
+from marft_envs.families.code.rewards import score
 from marft_envs.families.code.schema import OUTPUT_CHECKS, VALUE_CHECKS
 from marft_envs.sandbox import CallResult, Limits, Sandbox, SandboxError, StdioResult, values
 

@@ -19,7 +19,7 @@ from helpers.fake_servers import Answer, Fake, FakeVLLM, chat, serving
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines import MixedEngine, NativeEngine, ScriptedEngine
 from marft_algos.models.policy import PolicySet
-from marft_algos.training import hosting, setup
+from marft_algos.training import environments, hosting
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
@@ -261,5 +261,5 @@ def test_evaluation_plays_local_policies_here(models: dict[str, str], tmp_path: 
     """A run's servers may be gone; its weights are not."""
     made = config(models, tmp_path, None, engines={"solver_0": as_table("vllm:http://127.0.0.1:9")}, models="embedded")
     policies = PolicySet.build(models, {name: name for name in models}, device="cpu")
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     assert isinstance(hosting.make_engine(resolve(made, env), policies, local=True), NativeEngine)

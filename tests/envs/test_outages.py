@@ -23,7 +23,7 @@ from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.evaluation import compare
+from marft_algos.evaluation import play
 from marft_algos.extras.bench import worker
 from marft_algos.rollout import panel as faults
 from marft_algos.rollout.collector import Collector
@@ -31,7 +31,7 @@ from marft_algos.rollout.panel import Panel
 from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import evaluate
+from marft_algos.training.compare import compare
 from marft_algos.training.parts import Parts, build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import SamplingParams, StopReason, Trajectory
@@ -481,7 +481,7 @@ def test_the_worst_is_what_the_task_says_or_the_lowest_that_was_seen(worst: floa
     played = Collector(VectorEnv([build] * 4), None, engine, SamplingParams()).collect(range(4))
     assert [t.score for t in played] == [1.0, paid, -0.5, 2.0]
     assert [t.success for t in played] == [None] * 4, "where nobody is judged, the return counts"
-    record = evaluate.records(played)[1]
+    record = play.records(played)[1]
     assert (record.outcome, record.lost) == (paid, False)
 
 
@@ -561,7 +561,7 @@ def test_results_of_benchmarks_have_no_outcome_for_what_was_lost(outage: RunFold
 def test_two_runs_are_compared_on_what_neither_lost(outage: RunFolder) -> None:
     Fragile.judged = 0
     BREAKS[:] = [lambda text, number: ConnectionError("away") if number == 2 else None]  # B's; then A plays
-    changes = {change.name: change for change in compare.compare(outage, outage)}
+    changes = {change.name: change for change in compare(outage, outage)}
     assert (changes["infra"].before, changes["infra"].after, changes["infra"].verdict) == (0.0, 0.1, "")
     assert changes["score"].difference.n == 9 and changes["score"].difference.mean == 0
     assert changes["errors"].before == changes["errors"].after == 0

@@ -28,7 +28,8 @@ from marft_algos.models.loading import load_base
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.runs import checkpoint, paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import setup
+from marft_algos.training import environments
+from marft_algos.training.policies import make_policies, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.artefacts import DamagedError
@@ -53,9 +54,9 @@ def run(models: Path, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def ours(run: RunFolder, which: str = "last") -> tuple[PolicySet, dict[str, list[list[int]]], dict[str, list[Any]]]:
     """The team as `marft eval` plays it: its greedy replies by policy, and the messages that it answered."""
     config = paths.of_run(run)
-    env = setup.make_env(config, config.env_kwargs)
-    policies = setup.make_policies(resolve(config, env))
-    checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), policies, setup.saved_policies(config, policies))
+    env = environments.make_env(config, config.env_kwargs)
+    policies = make_policies(resolve(config, env))
+    checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), policies, saved_policies(config, policies))
     engine = NativeEngine(policies)
     replies, asked = {}, {}
     for policy in policies.policies:

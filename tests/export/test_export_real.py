@@ -34,8 +34,9 @@ from marft_algos.engines import NativeEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs import checkpoint, paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import setup
+from marft_algos.training import environments
 from marft_algos.training.parts import build
+from marft_algos.training.policies import make_policies, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
@@ -71,8 +72,8 @@ def smol(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, Path]:
 
 def team(run: RunFolder) -> PolicySet:
     config = paths.of_run(run)
-    policies = setup.make_policies(resolve(config, setup.make_env(config, config.env_kwargs)))
-    names = setup.saved_policies(config, policies)
+    policies = make_policies(resolve(config, environments.make_env(config, config.env_kwargs)))
+    names = saved_policies(config, policies)
     checkpoint.load_policies(checkpoint.pick(run.checkpoints), policies, names)
     return policies
 

@@ -15,8 +15,8 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.rollout.collector import Collector
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
-from marft_algos.training import setup
 from marft_algos.training.parts import Parts, build
+from marft_algos.training.policies import sampling
 from marft_algos.training.trainer import Trainer
 from marft_envs.core.vector import VectorEnv
 
@@ -92,7 +92,7 @@ def quiet_display(total: int = 1) -> Display:
 def collector(parts: Parts, vec: VectorEnv) -> Collector:
     """What a run plays episodes to learn from with."""
     config = parts.config
-    return Collector(vec, parts.policies.renderer, parts.engine, setup.sampling(config), seed=config.seed)
+    return Collector(vec, parts.policies.renderer, parts.engine, sampling(config), seed=config.seed)
 
 
 def train(made: TrainConfig) -> tuple[Trainer, RunFolder]:

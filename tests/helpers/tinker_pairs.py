@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 import marft_algos
 from helpers.runs import settings
 from helpers.tinker_server import ALPHA, TinkerServer
+from marft_algos.evaluation.environments import eval_panel
 from marft_algos.extras.tinker.policies import RemoteTeam
 from marft_algos.rollout.panel import Panel
-from marft_algos.training.setup import eval_panel
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 

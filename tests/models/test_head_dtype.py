@@ -21,8 +21,8 @@ from marft_algos.models import scoring
 from marft_algos.models.loading import ModelSettings, load_base, wrap_base
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import Fp32Head, head_of
-from marft_algos.training import setup
 from marft_algos.training.estimate import Shape
+from marft_algos.training.policies import model_settings
 from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
 
@@ -108,9 +108,7 @@ def test_the_estimate_counts_it(tied: bool, tmp_path: Path) -> None:
     folder = families.save(tmp_path / "model", "llama3", tie_word_embeddings=tied)
     config = dataclasses.replace(runs.settings(folder, tmp_path), head_dtype="fp32", dtype="bf16")
     shape = Shape.of(str(folder), config, torch.bfloat16)
-    base = load_base(
-        str(folder), dtype=torch.bfloat16, device=torch.device("cpu"), settings=setup.model_settings(config)
-    )
+    base = load_base(str(folder), dtype=torch.bfloat16, device=torch.device("cpu"), settings=model_settings(config))
     assert base.fp32_head
     assert shape.weights == sum(p.numel() * p.element_size() for p in base.model.parameters())
 

@@ -20,9 +20,10 @@ from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.teams import Tabular, episode
 from marft_algos import credit, seeds
 from marft_algos.algorithms import base as algorithm
+from marft_algos.evaluation.environments import eval_panel
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout import selfplay
-from marft_algos.training import setup
+from marft_algos.rollout.panel import Panel, ProblemSplit
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Estimates
@@ -114,8 +115,8 @@ def test_published_streams_draw_what_they_always_drew() -> None:
     same(seeds.exchanged(), 0)
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
-    assert setup.ProblemSplit(setup.Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
-    assert setup.eval_panel(3, None).seeds == [1798679648, 561807780, 234731698]
+    assert ProblemSplit(Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
+    assert eval_panel(3, None).seeds == [1798679648, 561807780, 234731698]
     with seeds.initial_weights(3):
         drawn = torch.rand(2).tolist()
     assert drawn == torch.rand(2, generator=torch.Generator().manual_seed(3)).tolist()

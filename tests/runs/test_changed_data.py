@@ -16,6 +16,8 @@ import marft_envs
 from helpers.runs import settings, train
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
+from marft_algos.config.evaluation import EvalConfig
+from marft_algos.evaluation.players import Players
 from marft_algos.evaluation.resumable import ResumableEvaluation
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import start
@@ -125,17 +127,13 @@ def test_changed_demonstrations_are_noticed(tmp_path: Path) -> None:
 def test_an_evaluation_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
     def opened(sha256: str) -> None:
         data = {"rows": 2, "sha256": sha256} if sha256 else {}
-        known = configs.build({"env": "math-solo-v0", "models": "embedded"}), Panel([3, 4], [{}, {}]), 1
-        ResumableEvaluation(*known, tmp_path / "out", [], data).open()
+        known = EvalConfig("math-solo-v0"), Players({}, {"actor_0": "embedded"}, {}, {"max_new_tokens": 512})
+        ResumableEvaluation(*known, Panel([3, 4], [{}, {}]), tmp_path / "out", [], data).open()
 
     opened("a")
     opened("a")
     with pytest.raises(ConfigError, match="holds an evaluation with another 'data'"):
         opened("b")
-    described = json.loads((tmp_path / "out/eval.json").read_text())
-    del described["data"]  # by an earlier version
-    (tmp_path / "out/eval.json").write_text(json.dumps(described))
-    opened("b")
 
 
 def test_paths_that_are_no_utf8_are_refused_before_a_folder_is_made(

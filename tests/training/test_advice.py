@@ -7,9 +7,9 @@ import pytest
 
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
-from marft_algos.training import setup
+from marft_algos.evaluation import environments
+from marft_algos.training.environments import make_env
 from marft_algos.training.session import advice
-from marft_algos.training.setup import make_env
 
 CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})
 FINE = {"agent/reasoner_0/cut": 0.1, "agent/actor_0/cut": 0.2, "task/parsed": 0.9, "task/timeout": 0.0, "turns": 2.0}
@@ -60,7 +60,7 @@ def write_rows(file, long, words):
 
 def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(here, monkeypatch, capsys):
     """Among those that are looked at before anything is played, or behind them."""
-    monkeypatch.setattr(setup, "PROMPTS_CHECKED", 4)
+    monkeypatch.setattr(environments, "PROMPTS_CHECKED", 4)
     command = "eval --env math-solo-v0 --data rows.jsonl --engines embedded --episodes 8 --max-new-tokens 4 --out"
     for long in (1, 6):
         write_rows("rows.jsonl", {long}, 420)

@@ -13,8 +13,8 @@ from helpers.chat_shapes import QWEN_3, shaped, tokenizer_of
 from marft_algos.cli import main
 from marft_algos.config.arguments import value
 from marft_algos.models.chat import Chat, Renderer
+from marft_algos.training.environments import check_dialects
 from marft_algos.training.parts import build
-from marft_algos.training.setup import check_dialects
 from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import make

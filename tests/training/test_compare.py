@@ -10,9 +10,10 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.evaluation import compare
+from marft_algos.evaluation.changes import judged
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
+from marft_algos.training.compare import compare
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, RunFolder
 
 
 def test_a_run_does_not_differ_from_itself(pair: tuple[RunFolder, RunFolder]) -> None:
-    changes = compare.compare(pair[0], pair[0])
+    changes = compare(pair[0], pair[0])
     assert all(c.difference.mean == 0 and not c.verdict for c in changes)
     names = {c.name for c in changes}
     assert {"score", "errors", "agent/planner_0/reward", "agent/solver_0/length"} <= names
@@ -55,14 +56,14 @@ def test_teams_that_cannot_exchange_agents_are_refused(pair: tuple[RunFolder, Ru
     text = pair[1].config_file.read_text()
     (tmp_path / "config.toml").write_text(text.replace("lora_r = 2", "lora_r = 4"))
     with pytest.raises(ConfigError, match="differ in 'lora_r'"):
-        compare.compare(pair[0], RunFolder.open(tmp_path))
+        compare(pair[0], RunFolder.open(tmp_path))
 
 
 def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:
     same = [1.0, 0.0] * 50
     found = {
         c.name: c.verdict
-        for c in compare.judged(
+        for c in judged(
             {
                 ("", "score"): (same, same),
                 ("", "agent/a_0/reward"): ([1.0] * 100, [0.0] * 100),
@@ -78,7 +79,7 @@ def test_verdicts_allow_for_the_number_of_metrics() -> None:
     """A change that its own interval excludes may still be one of many: the family's interval decides."""
     before, after = [0.0] * 40, [1.0] * 5 + [0.0] * 35
     assert intervals.paired(before, after).low > 0
-    alone = compare.judged({("", "score"): (before, after)})
+    alone = judged({("", "score"): (before, after)})
     assert alone[0].verdict == "better"
     many = {("", f"m{i}"): (before, after) for i in range(400)}
-    assert {c.verdict for c in compare.judged(many)} == {""}
+    assert {c.verdict for c in judged(many)} == {""}

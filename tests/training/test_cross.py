@@ -12,10 +12,10 @@ import marft_envs
 from helpers.runs import Letters, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.evaluation import cross
-from marft_algos.evaluation.compare import compare
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.training import cross
+from marft_algos.training.compare import compare
 from marft_envs.errors import ConfigError
 
 

@@ -20,11 +20,12 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.models import weights as weights_module
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import PolicySet
-from marft_algos.training import estimate, setup, trainer
+from marft_algos.training import environments, estimate, trainer
 from marft_algos.training import fit as fit_module
 from marft_algos.training.estimate import GB, Estimate, Shape
 from marft_algos.training.fit import fitted
 from marft_algos.training.parts import build
+from marft_algos.training.policies import LoraSettings
 from marft_algos.training.resolve import resolve
 from marft_envs.errors import ConfigError
 
@@ -40,7 +41,7 @@ CARDS = [(name, float(name.split("-")[1].removesuffix("gb")) * GB) for name in p
 
 
 def of(made: TrainConfig, device: str = "cpu") -> Estimate:
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     return estimate.estimate(resolve(made, env), env, device=torch.device(device))
 
 
@@ -102,7 +103,7 @@ def test_an_evaluation_of_more_episodes_than_an_iteration_has_counts(tmp_path: P
 def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = runs.settings(families.save(tmp_path / "model", "qwen2.5"), tmp_path)
     monkeypatch.setattr(fit_module, "capacity", lambda device: 1000)
-    monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(PolicySet, "build", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(ConfigError, match="has 1e-06 GB"):
         trainer.Trainer(build(made))
 
@@ -110,7 +111,7 @@ def test_a_run_that_cannot_fit_loads_no_weights(tmp_path: Path, monkeypatch: pyt
 def test_where_memory_is_short_less_is_computed_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A 3B model's 92 GB of an update in 24 GB, as its preset for such a card has it; decoding in half the rows."""
     made = card("gpu-141gb", tmp_path)
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     spec, gpu = resolve(made, env), torch.device("cuda")
     for room in (48, 30, 24):
         fit, found = fitted(spec, env, int(room * GB), gpu)
@@ -130,7 +131,7 @@ def test_a_run_that_fits_or_that_nothing_helps_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = card("gpu-141gb", tmp_path)
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     spec, gpu = resolve(made, env), torch.device("cuda")
     needed = of(made, "cuda").peak
     assert fitted(spec, env, needed, gpu)[0] is spec
@@ -165,7 +166,7 @@ def test_a_run_takes_the_pieces_that_fit_and_writes_them_into_its_settings(
 def test_a_dry_run_prints_the_estimate_and_writes_nothing(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(setup, "make_policies", lambda *_: pytest.fail("weights were loaded"))
+    monkeypatch.setattr(PolicySet, "build", lambda *_, **__: pytest.fail("weights were loaded"))
     assert cli.main(["train", "--dry-run", "--env", "relay-v0"]) == 0
     said = capsys.readouterr().out
     assert "at most at once, of the CPU's memory" in said and "marft train --env relay-v0" in said
@@ -222,7 +223,7 @@ def test_parts_are_those_of_the_loaded_model(
     monkeypatch.setattr(estimate, "SMALL_MODEL", 0)
     shape = Shape.of(str(folder), made, torch.bfloat16 if dtype == "bf16" else torch.float32)
     agents = {"planner_0": "planner", "solver_0": "solver"}
-    lora = setup.LoraSettings(r=made.lora_r)
+    lora = LoraSettings(r=made.lora_r)
     policies = PolicySet.build(str(folder), agents, device="cpu", lora=lora, dtype=dtype)
     model = policies.base("planner").model
     assert shape.weights == sum(p.numel() * p.element_size() for p in model.parameters())
@@ -275,7 +276,7 @@ sys.path.insert(0, sys.argv[1])
 from helpers import families, runs
 from pathlib import Path
 from marft_algos import build
-from marft_algos.training import estimate, setup
+from marft_algos.training import environments, estimate
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 folder = Path(sys.argv[2])
@@ -285,7 +286,7 @@ made = runs.settings(
     algorithm={"minibatches": 1, "epochs": 1},
 )
 estimate.CHARS_PER_TOKEN = 1  # of the tiny tokenizer
-env = setup.make_env(made, {})
+env = environments.make_env(made, {})
 found = estimate.estimate(resolve(made, env), env)
 trainer = Trainer(build(made))
 run = trainer.start()

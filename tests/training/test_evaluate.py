@@ -12,9 +12,13 @@ import pytest
 from helpers.runs import settings
 from helpers.tiny import tiny_tokenizer
 from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.evaluation.environments import started
+from marft_algos.evaluation.play import derangement
+from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, compare
-from marft_algos.training import evaluate, setup
+from marft_algos.training import environments, evaluate
+from marft_algos.training.policies import make_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest
 from marft_envs.errors import ConfigError
@@ -55,7 +59,7 @@ def test_evaluations_of_different_problems_cannot_be_paired() -> None:
 
 def test_a_derangement_moves_everything_once() -> None:
     for n in (2, 3, 10, 101):
-        moved = evaluate.derangement(n)
+        moved = derangement(n)
         assert sorted(moved) == list(range(n)) and all(i != j for i, j in enumerate(moved))
 
 
@@ -67,17 +71,17 @@ def told(request: GenerationRequest) -> str:
 def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_path: Path) -> None:
     """A perfect relay solves everything; with the planner's words from other problems the solver is misled."""
     made = settings(model, tmp_path, env="relay-v0", eval_episodes=60)
-    make_env = setup.env_factory(made, {})
-    env = setup.started(made.env, make_env)
-    policies = setup.make_policies(resolve(made, env))
+    make_env = environments.env_factory(made, {})
+    env = started(made.env, make_env)
+    policies = make_policies(resolve(made, env))
     engine = ScriptedEngine({"*": told}, tiny_tokenizer())
-    panel = setup.problems(made, env, env).held_out
-    played = evaluate.play(made, make_env, panel, policies.renderer, engine)
+    panel = environments.problems(made, env, env).held_out
+    player = evaluate.player(made, make_env, policies.renderer, engine)
+    played = player.play(panel)
     assert all(t.success for t in played) and len(played) == 60
-    exchanged = evaluate.swap("planner_0", played, made, engine, policies.renderer)
-    again = evaluate.play(made, make_env, panel, policies.renderer, exchanged)
+    again = player.exchanging("planner_0", played).play(panel)
     shown = [t.transitions[0].turn.text for t in again]
-    assert shown == [played[i].transitions[0].turn.text for i in evaluate.derangement(60)]
+    assert shown == [played[i].transitions[0].turn.text for i in derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
     # The solver repeats what it was told: right exactly where the foreign message is right by luck.
     assert [t.success for t in again] == [
@@ -85,7 +89,7 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     ]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):
-        evaluate.swap("planer_0", played, made, engine, policies.renderer)
+        player.exchanging("planer_0", played)
 
 
 def rows(path: Path, n: int) -> Path:
@@ -93,9 +97,11 @@ def rows(path: Path, n: int) -> Path:
     return path
 
 
-def problems(model: Path, tmp_path: Path, **changes: object) -> setup.ProblemSplit:
+def problems(model: Path, tmp_path: Path, **changes: object) -> ProblemSplit:
     made = settings(model, tmp_path, env="math-dual-v0", **changes)
-    return setup.problems(made, *(setup.make_env(made, x) for x in (made.env_kwargs, setup.eval_kwargs(made))))
+    return environments.problems(
+        made, *(environments.make_env(made, x) for x in (made.env_kwargs, environments.eval_kwargs(made)))
+    )
 
 
 def test_one_file_for_training_and_evaluation_is_divided(model: Path, tmp_path: Path) -> None:

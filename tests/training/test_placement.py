@@ -24,7 +24,7 @@ from marft_algos.config import settings as config
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import Alone
 from marft_algos.ranks.lanes import USUAL
-from marft_algos.training import placement, setup
+from marft_algos.training import environments, placement
 from marft_algos.training.estimate import Estimate, Shape, shapes_of
 from marft_algos.training.placement import RankMemory, lane_sums, placed, share_of_base, value_heads
 from marft_algos.training.resolve import RunSpec, resolve
@@ -55,7 +55,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., TrainConfig
 
 
 def memory(made: TrainConfig, ranks: int) -> RankMemory:
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     spec = resolve(made, env)
     return RankMemory(spec, env, shapes_of(spec, GPU), ranks, GPU)
 
@@ -81,7 +81,7 @@ def settings(tmp_path: Path, **changes: object) -> TrainConfig:
 
 def place(made: TrainConfig, *rooms: int, loaded: bool = False) -> list[tuple[RunSpec, str]]:
     """What ranks with so many bytes each decide."""
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     spec = resolve(made, env)
 
     one_by_one = threading.Lock()  # transformers changes torch's default type while it makes a model
@@ -131,7 +131,7 @@ def test_what_is_said_counts(tmp_path: Path) -> None:
 
 def test_one_process_has_nobody_to_share_with(tmp_path: Path) -> None:
     made = settings(tmp_path, shard="base")
-    env = setup.make_env(made, made.env_kwargs)
+    env = environments.make_env(made, made.env_kwargs)
     with pytest.raises(ConfigError, match="Type: --nproc 2, or --shard auto"):
         placed(resolve(made, env), env, Alone())
 

@@ -19,13 +19,13 @@ from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.evaluation import records
 from marft_algos.models.chat import Renderer
 from marft_algos.models.loading import load_chat
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel
-from marft_algos.training import records
 from marft_algos.types import SamplingParams
 from marft_envs import ConfigError, DataError
 from marft_envs.records import experts, trajectory

@@ -22,7 +22,8 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.extras.bench.folder import SCORES, Stage
 from marft_algos.extras.bench.sweep import Rates
 from marft_algos.runs import start
-from marft_algos.training import setup
+from marft_algos.training import environments
+from marft_algos.training.policies import sampling
 from marft_algos.training.resolve import fitting_algorithm, settled
 from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.core.types import optional
@@ -266,7 +267,7 @@ def _unvotable(cell: Cell) -> str:
     """Says why answers to a cell's task cannot be voted on, or nothing."""
     if cell.skipped:
         return ""
-    with closing(setup.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
+    with closing(environments.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
         votable = optional(env.unwrapped.task, "answer_key") is not None
     return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
 
@@ -277,10 +278,10 @@ def misfit(config: TrainConfig) -> str:
     Raises:
         ConfigError: The environment cannot be built.
     """
-    with closing(setup.make_env(config, config.env_kwargs)) as env:
+    with closing(environments.make_env(config, config.env_kwargs)) as env:
         spec = resolve_run(config, env)
     try:
-        fitting_algorithm(spec, setup.sampling(config))
+        fitting_algorithm(spec, sampling(config))
     except ConfigError as error:
         return str(error)
     return ""

@@ -23,7 +23,7 @@ from typing import Any
 from marft_algos.config import settings as configs
 from marft_algos.config import trust
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation.held_out import HeldOut, score
+from marft_algos.evaluation.play import records
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.lazy import require_training
 from marft_algos.rollout.panel import whole
@@ -31,7 +31,7 @@ from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
-from marft_algos.training import evaluate
+from marft_algos.training.held_out import HeldOut, score
 from marft_algos.training.trainer import opened
 from marft_algos.training.warm import supervised, warmed
 from marft_algos.types import Trajectory
@@ -260,7 +260,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -
     if swap:
         played = evaluation.exchange([swap], played)
     started = time.monotonic()
-    return _scored(folder, played, _known(evaluate.records(played)), [source], started)
+    return _scored(folder, played, _known(records(played)), [source], started)
 
 
 def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], reference: str) -> dict[str, Any]:

@@ -24,10 +24,10 @@ from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.alike import ProcessFacts
 from marft_algos.rollout.panel import Chunk, Played
+from marft_algos.training.environments import make_env
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.rollouts import RolloutWorker
-from marft_algos.training.setup import make_env
 from marft_envs.errors import MarftError
 
 

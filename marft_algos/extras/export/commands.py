@@ -54,8 +54,8 @@ class ExportArguments:
 
 def run_export(argv: list[str]) -> int:
     """``marft export RUN …``."""
-    check_packages()
     options: ExportArguments = arguments.parse(ExportArguments, argv, prog="marft export")
+    check_packages()
     if (options.private or options.dry_run) and not options.push:
         raise ConfigError("--private and --dry-run are about --push USER/NAME. Leave them out, or say where to push.")
     if not options.gguf and (options.llama_cpp or options.gguf_type != ExportArguments.gguf_type):
@@ -66,14 +66,14 @@ def run_export(argv: list[str]) -> int:
     from marft_algos.extras.export import bases, folder, gguf, hub
     from marft_algos.models.saved import LoraSettings, check_saved
     from marft_algos.runs import checkpoint
-    from marft_algos.training import setup
+    from marft_algos.training import environments
     from marft_algos.training.resolve import resolve
 
     if options.push:
         hub.check(options.push, options.dry_run)
     converter = tuple(gguf.converter(options.llama_cpp)) if options.gguf else ()
     source = checkpoint.pick(run.checkpoints, which)
-    env = setup.make_env(config, config.env_kwargs)
+    env = environments.make_env(config, config.env_kwargs)
     spec = resolve(config, env)
     exported = {p: spec.models[p] for p in spec.local if p in spec.trained or not config.full_finetune}
     checkpoint.check_policies(source, list(exported))

@@ -14,14 +14,12 @@ from marft_envs.core.teams import Profiles, Team, named
 from marft_envs.families.code import rewards as rewards_mod
 from marft_envs.families.code.judge import VERDICTS, Judge, Report, TestResult
 from marft_envs.families.code.problem import CodeProblem, Test
-from marft_envs.families.code.rewards import pass_at_k, pass_hat_k
 from marft_envs.families.code.task import CodeTask
 from marft_envs.families.code.teams import TEAMS
 from marft_envs.sandbox import Limits, Sandbox, shared
 
 __all__ = [
     "TEAMS", "VERDICTS", "CodeProblem", "CodeTask", "Judge", "Report", "Team", "Test", "TestResult", "make",
-    "pass_at_k", "pass_hat_k",
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What a program's hidden tests pay, and the estimator of pass@k.
+"""What a program's hidden tests pay.
 
 Team chains and agent chains read one record (see ``marft_algos.credit``), and a reward enters a chain once:
 
@@ -10,8 +10,6 @@ Team chains and agent chains read one record (see ``marft_algos.credit``), and a
 """
 
 from __future__ import annotations
-
-import math
 
 from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.code.judge import Report
@@ -36,37 +34,3 @@ def score(reward: str, report: Report) -> float:
     if reward == "all":
         return float(report.all_passed)
     return FRACTION_WEIGHT * report.fraction + (1 - FRACTION_WEIGHT) * report.all_passed
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Returns the unbiased estimate of pass@k: the chance that one of k samples drawn from n passes, if c of n pass.
-
-    ``1 - C(n - c, k) / C(n, k)`` (Chen et al. 2021, arXiv 2107.03374, section 2.1), as a product that cannot overflow.
-
-    Args:
-        n: Samples of one problem.
-        c: Those that passed.
-        k: Samples drawn, at most n.
-
-    Raises:
-        ConfigError: Unless 0 <= c <= n and 1 <= k <= n.
-    """
-    _check_draws("pass@k", n, c, k)
-    if n - c < k:
-        return 1.0
-    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
-
-
-def pass_hat_k(n: int, c: int, k: int) -> float:
-    """Returns the unbiased estimate of pass^k: the chance that all of k samples drawn from n pass, if c of n pass.
-
-    ``C(c, k) / C(n, k)`` (Yao et al. 2024, arXiv 2406.12045, section 3). Arguments and errors are those of
-    :func:`pass_at_k`.
-    """
-    _check_draws("pass^k", n, c, k)
-    return math.comb(c, k) / math.comb(n, k)
-
-
-def _check_draws(name: str, n: int, c: int, k: int) -> None:
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ConfigError(f"{name} needs 0 <= c <= n and 1 <= k <= n; got n = {n}, c = {c}, k = {k}.")

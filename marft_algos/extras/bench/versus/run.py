@@ -27,7 +27,7 @@ from marft_algos.extras.bench.versus.trial import Trial
 from marft_algos.extras.bench.versus.verdict import UNITS, Unit
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.terminal import say as to_terminal
-from marft_algos.training import setup
+from marft_algos.training import environments
 from marft_envs.errors import ConfigError
 
 FILE = "versus.json"
@@ -298,9 +298,9 @@ def _same_problems(team: TrainConfig, single: TrainConfig) -> None:
 
 def _names(config: TrainConfig) -> list[Any]:
     """Names the problems on which a side is scored, as many as are compared."""
-    held_out = setup.make_env(config, setup.eval_kwargs(config))
-    with closing(held_out), closing(setup.make_env(config, config.env_kwargs)) as env:
-        panel = setup.problems(config, env, held_out).held_out
+    held_out = environments.make_env(config, environments.eval_kwargs(config))
+    with closing(held_out), closing(environments.make_env(config, config.env_kwargs)) as env:
+        panel = environments.problems(config, env, held_out).held_out
         names = []
         for seed, options in list(zip(panel.seeds, panel.options, strict=True))[:COMPARED]:
             held_out.reset(seed=seed, options=dict(options))

@@ -1,4 +1,4 @@
-"""``marft eval``: scores teams, trained or not, here or hosted."""
+"""``marft eval RUN``: a trained team against the untrained one, on the same held-out problems."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from marft_algos.config import arguments, presets
-from marft_algos.evaluation.options import COMPARE_ONLY, ENGINES_ONLY, EvalArguments
-from marft_algos.lazy import check_packages, require_training
+from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.lazy import require_training
+from marft_algos.runs import folder as runs
 from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
@@ -17,39 +21,20 @@ from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from marft_algos.config.settings import TrainConfig
+    from marft_algos.cli.evaluation import EvalArguments
     from marft_algos.types import Trajectory
 
 
-def run_eval(argv: list[str]) -> int:
-    """``marft eval RUN …``."""
-    check_packages()
-    options: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
-    if options.engines == {}:
-        raise ConfigError("--engines needs a value: a model, AGENT=MODEL …, or a table (docs/evaluation.md).")
-    if options.engines:
-        from marft_algos.evaluation import engines
-
-        return engines.run(options, argv)
-    _only_engines(options)
-    if options.compare:
-        return _compare(options)
-    if options.cross:
-        return _cross(options)
-    return _play(options)
-
-
-def _play(options: EvalArguments) -> int:
+def play(options: EvalArguments) -> int:
     """``marft eval RUN``."""
     config, run = _eval_settings(options)
     require_training()
     import torch
 
-    from marft_algos.evaluation.held_out import HeldOut
+    from marft_algos.evaluation import play, records
     from marft_algos.runs import checkpoint
-    from marft_algos.runs import folder as runs
-    from marft_algos.training import evaluate, records, setup
-    from marft_algos.training.session import too_long
+    from marft_algos.training.environments import eval_kwargs
+    from marft_algos.training.held_out import HeldOut
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
@@ -61,10 +46,10 @@ def _play(options: EvalArguments) -> int:
     if trained is not None:
         checkpoint.check_policies(trained, evaluation.names)
     evaluation.check()
-    _announce(config, setup.eval_kwargs(config), len(evaluation.panel))
+    _announce(config, eval_kwargs(config), len(evaluation.panel))
     played = evaluation.play()
-    before = evaluate.records(played)
-    if words := too_long(played, set()):
+    before = play.records(played)
+    if words := play.too_long(played, set()):
         say(words, error=True)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
@@ -73,7 +58,7 @@ def _play(options: EvalArguments) -> int:
     if run is not None and trained is not None:
         evaluation.load(run, options.checkpoint)
         played = evaluation.play()
-        now = evaluate.records(played)
+        now = play.records(played)
         _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
         if options.one_by_one:
@@ -84,7 +69,7 @@ def _play(options: EvalArguments) -> int:
     files = {Path(options.out): played} if options.out else {}
     if swapped:
         again = evaluation.exchange([swapped], played)
-        _, after, difference = runs.compare(evaluate.records(played), evaluate.records(again))
+        _, after, difference = runs.compare(play.records(played), play.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
         say(f"difference   {difference.signed()} (paired, 95 %)")
         files |= {file.with_stem(f"{file.stem}-exchanged"): again for file in files}
@@ -96,8 +81,6 @@ def _play(options: EvalArguments) -> int:
 
 def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> None:
     """Prints how long one user waited for an episode, where they were played one by one; lost ones do not count."""
-    import numpy as np
-
     half, most = np.percentile(seconds, (50, 95))
     path = np.mean([t.critical_path for t in played if not t.infra])
     say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
@@ -109,76 +92,8 @@ def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> 
     say(f"{config.env}{f' ({shown})' if shown else ''}, {episodes} episodes, {way}")
 
 
-def _only_engines(options: EvalArguments) -> None:
-    """Refuses what would otherwise be left out without a word."""
-    if options.seats and not options.cross:
-        raise ConfigError("--seats is about --cross. Type: marft eval --cross RUN RUN --seats AGENT")
-    if options.scenarios and not options.compare:
-        raise ConfigError("--scenarios is about --compare. Type: marft eval --compare RUN_A RUN_B --scenarios FILE")
-    given = options.given()
-    if not options.compare and (odd := [name for name in COMPARE_ONLY if name in given]):
-        raise ConfigError(f"--{odd[0].replace('_', '-')} is about --compare. Type: marft eval --compare A B")
-    if options.untrained and "checkpoint" in given:
-        raise ConfigError("--untrained plays no checkpoint. Leave out --untrained, or --checkpoint.")
-    if odd := [name for name in ENGINES_ONLY if name in given]:
-        raise ConfigError(f"--{odd[0].replace('_', '-')} belongs to --engines. Type: marft eval --env ID --engines …")
-
-
-def _compare(options: EvalArguments) -> int:
-    """``marft eval --compare A B``."""
-    if len(options.compare) != 2:
-        raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
-    a, b = options.compare
-    if options.given() - {"compare", "scenarios", "checkpoint", *COMPARE_ONLY}:
-        raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
-    require_training()
-    from marft_algos.evaluation import compare, folders, gate
-
-    allowed = gate.gates(options.gate, options.fail_if_worse)
-    stored = [name for name in (a, b) if Path(name, folders.SETTINGS).is_file()]
-    if len(stored) == 1:
-        raise ConfigError(f"'{stored[0]}' is an evaluation, and the other is none. Expected two runs, or two folders.")
-    if stored:
-        if odd := options.given() & {"scenarios", "checkpoint"}:
-            raise ConfigError(f"--{min(odd)} is about runs: the evaluations in '{a}' and '{b}' have been played.")
-        old, new = (folders.Evaluation.of(Path(name)) for name in (a, b))
-        changes = folders.paired(old, new, options.cohort, allowed)
-        differ = ", ".join(folders.differing(old, new)) or "nothing"
-        how = f"{changes[0].difference.n} tasks; they differ in {differ}: A, B, B - A (paired, 95 %)"
-        return gate.told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
-    if options.cohort:
-        raise ConfigError("--cohort is about two folders that marft eval --engines wrote, and these are runs.")
-    path = Path(options.scenarios) if options.scenarios else None
-    changes = compare.compare(RunFolder.team(a), RunFolder.team(b), path, options.checkpoint)
-    how = f"{changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)"
-    return gate.told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
-
-
-def _cross(options: EvalArguments) -> int:
-    """``marft eval --cross RUN RUN …``."""
-    if len(options.cross) < 2:
-        raise ConfigError("--cross got one run. Expected two or more: marft eval --cross RUN_A RUN_B")
-    if options.given() - {"cross", "seats", "checkpoint", "episodes"}:
-        raise ConfigError("--cross takes runs, --seats, --episodes and --checkpoint, and nothing else: all play alike.")
-    require_training()
-    from marft_algos.evaluation import cross
-
-    found = cross.cross(
-        [RunFolder.team(run) for run in options.cross], options.seats, options.checkpoint, options.episodes
-    )
-    say(f"rows play {', '.join(found.seats)}, columns the others; paid to the row's / to the others', n = {found.n}")
-    say(str(found))
-    own, others = found.cross_play
-    say(f"with itself {own:.3f}, with others {others:.3f}, difference {own - others:+.3f} (means of both sides)")
-    for i, name in enumerate(found.names):
-        say(f"exploited   {name} {found.nash_conv(i):.3f}")
-    return 0
-
-
 def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, RunFolder | None]:
     """Changes the run's settings (the quickstart's without a run) as the options say."""
-    from marft_algos.config import settings as configs
-
     if not options.run and not options.untrained:
         raise ConfigError("Which run? marft eval RUN. For a team as it is before training: marft eval --untrained")
     if options.models and not options.untrained:

@@ -21,12 +21,12 @@ import numpy as np
 
 from marft_algos import credit
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation.compare import SHAPE, check_alike
-from marft_algos.evaluation.held_out import HeldOut
 from marft_algos.models import assignment
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
+from marft_algos.training.compare import SHAPE, check_alike
+from marft_algos.training.held_out import HeldOut
 from marft_algos.types import Estimates, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 

@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import RolloutEngine
+from marft_algos.evaluation.environments import check_prompts, started
+from marft_algos.evaluation.play import Player, records
 from marft_algos.rollout.curriculum import told
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as runs
 from marft_algos.runs.disk import reading
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training import evaluate, hosting, setup
+from marft_algos.training import environments, hosting
+from marft_algos.training.evaluate import player
+from marft_algos.training.policies import make_policies, sampling, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.types import Trajectory
 from marft_envs.core.types import optional
@@ -43,17 +46,18 @@ class HeldOut:
     """
 
     def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
-        self.config, self.make_env = config, setup.env_factory(config, setup.eval_kwargs(config))
-        held_out = setup.started(config.env, self.make_env)
-        with closing(setup.make_env(config, config.env_kwargs)) as env, closing(held_out):
-            problems = setup.problems(config, env, held_out)
+        self.config, self.make_env = config, environments.env_factory(config, environments.eval_kwargs(config))
+        held_out = started(config.env, self.make_env)
+        with closing(environments.make_env(config, config.env_kwargs)) as env, closing(held_out):
+            problems = environments.problems(config, env, held_out)
             panel, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
             spec = resolve(config, env, held_out)
             self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
         self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
-        self.policies = setup.make_policies(spec)
-        self.names = setup.saved_policies(config, self.policies)
-        self._engine = hosting.make_engine(spec, self.policies, local=True)
+        self.policies = make_policies(spec)
+        self.names = saved_policies(config, self.policies)
+        engine = hosting.make_engine(spec, self.policies, local=True)
+        self._player = player(config, self.make_env, self.policies.renderer, engine)
         self._told: dict[str, str] = {}
         self.waited: list[float] = []
 
@@ -63,9 +67,9 @@ class HeldOut:
         Raises:
             ConfigError: As ``check_prompts`` and ``check_dialects``.
         """
-        with closing(setup.started(self.config.env, self.make_env)) as env:
-            setup.check_prompts(self.config, env, self.policies.renderer, self.panel)
-            setup.check_dialects(env, self.policies.renderer)
+        with closing(started(self.config.env, self.make_env)) as env:
+            check_prompts(env, self.policies.renderer, self.panel, self.config.max_new_tokens)
+            environments.check_dialects(env, self.policies.renderer)
 
     def load(self, run: RunFolder, which: str = "last") -> None:
         """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""
@@ -77,12 +81,12 @@ class HeldOut:
 
     def play(self) -> list[Trajectory]:
         """Plays every problem as the settings say."""
-        return self._play(self.config, self._engine)
+        return self._play(self._player)
 
     def sample(self, i: int) -> list[Trajectory]:
         """Plays every problem sampled, for the ``i``-th time."""
         seed = self.config.seed + VOTE_SEEDS * (i + 1)
-        return self._play(dataclasses.replace(self.config, eval_greedy=False, seed=seed), self._engine)
+        return self._play(dataclasses.replace(self._player, sampling=sampling(self.config), seed=seed))
 
     def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
         """Plays every problem once more, with these agents' words taken from other problems.
@@ -94,12 +98,12 @@ class HeldOut:
         Raises:
             ConfigError: One of them never spoke, or there are fewer than two problems.
         """
-        engine = self._engine
+        exchanging = self._player
         for agent in agents:
-            engine = evaluate.swap(agent, played, self.config, engine, self.policies.renderer)
-        return self._play(self.config, engine)
+            exchanging = exchanging.exchanging(agent, played)
+        return self._play(exchanging)
 
-    def _play(self, config: TrainConfig, engine: RolloutEngine) -> list[Trajectory]:
+    def _play(self, by: Player) -> list[Trajectory]:
         self.waited, began = [], time.perf_counter()
 
         def ended(trajectory: Trajectory) -> None:
@@ -108,10 +112,9 @@ class HeldOut:
             self.waited += [] if trajectory.infra else [now - began]
             began = now
 
-        panel, renderer = told(self.panel, [self._told]), self.policies.renderer
-        return evaluate.play(config, self.make_env, panel, renderer, engine, ended)
+        return by.play(told(self.panel, [self._told]), ended)
 
 
 def score(played: Sequence[Trajectory]) -> float:
     """Averages the outcomes of what was played, outages left out."""
-    return runs.estimate(evaluate.records(played)).mean
+    return runs.estimate(records(played)).mean

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marft_algos.cli import evaluation
+from marft_algos.cli.evaluation import EvalArguments
 from marft_algos.config import elsewhere
-from marft_algos.evaluation import commands
-from marft_algos.evaluation.options import EvalArguments
 from marft_algos.lazy import frame
 from marft_algos.ranges import hints
 from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
@@ -73,7 +73,7 @@ def evaluate(team: RunFolder | Path | str | Mapping[str, Any] = "", **options: A
     out = Path(options.pop("out", "") or tempfile.mkdtemp(prefix="marft-eval-"))
     file = out / "episodes.jsonl"
     try:
-        commands.run_eval([*run, *_words(options), "--out", str(out if "engines" in options else file)])
+        evaluation.run_eval([*run, *_words(options), "--out", str(out if "engines" in options else file)])
     except SystemExit as refused:
         raise ConfigError("marft eval cannot read these options; what is wrong is said above.") from refused
     return EvaluationResult(list(trajectory.read(file)))

@@ -1,0 +1,116 @@
+"""Environments to play in: made, started once, and checked before a model is loaded; and panels of fixed episodes."""
+
+from __future__ import annotations
+
+import shlex
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import marft_envs
+from marft_algos import seeds
+from marft_algos.config.presets import accepts
+from marft_algos.models.chat import Renderer
+from marft_algos.rollout.panel import OutageError, Panel, TaskError
+from marft_envs import FlexEnv
+from marft_envs.core.faults import outage
+from marft_envs.core.types import optional
+from marft_envs.errors import ConfigError, MarftError, WorkerError
+
+EnvFactory = Callable[[], FlexEnv]
+PROMPTS_CHECKED = 64
+STARTS_CHECKED = 4
+"""The same where a program starts for each of them."""
+
+
+def env_factory(env_id: str, kwargs: Mapping[str, Any], reply_tokens: int | None = None) -> EnvFactory:
+    """Makes environments with these arguments; ``reply_tokens``: every profile says how long a reply may be."""
+    told = {} if reply_tokens is None else {"reply_tokens": reply_tokens}
+    return partial(marft_envs.make, env_id, **(told | dict(kwargs)))
+
+
+def held_out_kwargs(env_id: str, kwargs: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns an environment's arguments at evaluation: the test split if there is one, then those of ``over``."""
+    split = {"split": "test"} if accepts(env_id, "split") else {}
+    return {**kwargs, **split, **over}
+
+
+def started(env_id: str, make: EnvFactory) -> FlexEnv:
+    """Builds one environment and starts an episode, so that a bad team, D or data set shows itself.
+
+    Args:
+        env_id: For messages.
+        make: Makes it.
+
+    Raises:
+        OutageError: What the environment needs cannot be had.
+        TaskError: Its code raised, and nobody had said anything yet.
+    """
+    with _starting(env_id):
+        env = make()
+        env.reset(seed=0)
+    return env
+
+
+@contextmanager
+def _starting(env_id: str) -> Iterator[None]:
+    """Wraps the start of episodes, where no text of an agent can be to blame for an error."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, MarftError) and not isinstance(error, WorkerError):
+            raise
+        what = str(error).rstrip(".")
+        if not isinstance(error, MarftError):
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
+        if outage(error):
+            raise OutageError(
+                f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
+                f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
+            ) from error
+        raise TaskError(
+            f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
+            f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
+        ) from error
+
+
+def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
+    """Returns the same n episodes for every run: task ids where there are some, fixed seeds in any case."""
+    drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
+    return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
+
+
+def check_prompts(env: FlexEnv, renderer: Renderer, panel: Panel, max_new_tokens: int) -> None:
+    """Checks that agents' views of these problems fit their models' contexts, replies of others not counted.
+
+    Wherever a long problem stands, its text is cut when it is played (``Collector``), and it is named then.
+
+    Raises:
+        ConfigError: Most of the first problems do not fit, so the context is too short for the task.
+        OutageError: As ``started``.
+        TaskError: As ``started``.
+    """
+    long: dict[int, tuple[str, str, int]] = {}
+    most = STARTS_CHECKED if optional(env.unwrapped.task, "starts_slowly") else PROMPTS_CHECKED
+    checked = list(zip(panel.seeds[:most], panel.options, strict=False))
+    for number, (seed, options) in enumerate(checked, 1):
+        with _starting(env.unwrapped.env_id):
+            env.reset(seed=seed, options=options)
+            views = {agent: env.unwrapped.messages(agent) for agent in renderer.agents if agent in env.possible_agents}
+        for agent, messages in views.items():
+            policy, tools = renderer.policy_of(agent), env.unwrapped.tools.get(agent, ())
+            length = len(renderer.render(policy, messages, tools))
+            if length + max_new_tokens > renderer.chat(policy).context:
+                long[number] = env.unwrapped.task.task_id or f"number {number}", policy, length
+    if 2 * len(long) > len(checked):
+        problem, policy, length = next(iter(long.values()))
+        chat = renderer.chat(policy)
+        raise ConfigError(
+            f"The prompts of {len(long)} of the first {len(checked)} problems do not fit: that of {problem} for policy"
+            f" '{policy}' has {length} tokens and its reply may have {max_new_tokens}, but '{chat.spec}' has a"
+            f" context of {chat.context}. Lower --max-new-tokens, shorten the profiles (or show fewer examples in"
+            " them), cut long inputs with the environment's max_chars, or choose a model with a longer context."
+        )

@@ -1,0 +1,146 @@
+"""Plays a panel as at evaluation, and tests whether a team's messages matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from marft_algos import seeds
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.engines.mixed import MixedEngine
+from marft_algos.engines.scripted import ScriptedEngine
+from marft_algos.evaluation.environments import EnvFactory
+from marft_algos.models.chat import Renderer
+from marft_algos.rollout.collector import Collector
+from marft_algos.rollout.panel import OutageLimits, Panel, check, check_any, settle
+from marft_algos.runs.folder import EvalRecord
+from marft_algos.types import SamplingParams, Trajectory
+from marft_envs.core.types import Episode
+from marft_envs.core.vector import VectorEnv
+from marft_envs.errors import ConfigError, did_you_mean
+
+NAMED = 10
+"""Problems that a note names."""
+TASK = -2
+"""How ``Episode.cuts`` calls the task's own text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Plays episodes of a panel as at evaluation."""
+
+    make_env: EnvFactory
+    renderer: Renderer
+    """Who plays which policy."""
+    engine: RolloutEngine
+    """Writes the replies."""
+    sampling: SamplingParams
+    seed: int
+    slots: int
+    """Episodes in flight at most."""
+    limits: OutageLimits
+
+    def play(self, panel: Panel, ended: Callable[[Trajectory], None] = lambda trajectory: None) -> list[Trajectory]:
+        """Plays the panel; returns its episodes in order.
+
+        Args:
+            panel: Episodes to play.
+            ended: Gets each episode as soon as it has ended, lost ones, too.
+
+        Raises:
+            OutageError: Too many episodes were lost for a score; see ``limits``.
+            TaskError: The task's code does not work.
+        """
+        played = list[Trajectory]()
+        for trajectory in self.stream(panel, range(len(panel))):
+            played.append(trajectory)
+            ended(trajectory)
+        played.sort(key=lambda t: t.number)
+        check_any(played)
+        played = settle(played)
+        check(played, self.limits, "an evaluation")
+        return played
+
+    def stream(self, panel: Panel, numbers: Sequence[int]) -> Generator[Trajectory]:
+        """Plays the episodes of a panel that have these numbers; yields each as soon as it has ended."""
+        seeds.start_global(seeds.tasks_at_evaluation())
+        starts = [panel.seeds[i] for i in numbers], [panel.options[i] for i in numbers]
+        with closing(VectorEnv([self.make_env] * min(len(numbers), self.slots))) as vec:
+            collector = Collector(vec, self.renderer, self.engine, self.sampling, seed=self.seed)
+            with closing(collector.stream(*starts, iteration=seeds.EVALUATION, numbers=numbers)) as groups:
+                for group in groups:
+                    yield from group
+
+    def exchanging(self, agent: str, played: Sequence[Trajectory]) -> Player:
+        """Returns a player whose ``agent`` says in every episode what it said in another one.
+
+        Messages that carry information about their own problem are worth nothing there: what the team loses is what the
+        agent's words were worth. Play the same panel again with it.
+
+        Args:
+            agent: Whose messages are exchanged.
+            played: The panel as played before, in order.
+
+        Raises:
+            ConfigError: No such agent spoke, or there are fewer than two episodes.
+        """
+        texts = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
+        if not any(texts):
+            names = {t.agent for trajectory in played for t in trajectory.transitions}
+            raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")
+        if len(played) < 2:
+            raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
+        replies: dict[int, str] = {}
+        for episode, other in enumerate(derangement(len(played))):
+            turns = [t.index for t in played[episode].transitions if t.agent == agent]
+            for k, index in enumerate(turns):
+                exchanged = texts[other]
+                text = exchanged[min(k, len(exchanged) - 1)] if exchanged else ""
+                replies[seeds.row_seed(self.seed, seeds.EVALUATION, episode, index)] = text
+        policy = self.renderer.policy_of(agent)
+        # Hosted agents have no tokens.
+        tokenizer = self.renderer.tokenizer(policy) if policy in self.renderer.policies else None
+        script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
+        engines = {"exchanged": script, "own": self.engine}
+        return replace(self, engine=MixedEngine(engines, lambda r: "exchanged" if r.agent == agent else "own"))
+
+
+def derangement(n: int) -> list[int]:
+    """Returns a fixed permutation of n ≥ 2 things that leaves none in its place: one cycle in a shuffled order."""
+    order = seeds.generator(seeds.exchanged()).permutation(n)
+    to = np.empty(n, dtype=int)
+    to[order] = np.roll(order, -1)
+    return [int(i) for i in to]
+
+
+def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
+    """Returns the outcomes in panel order."""
+    return [EvalRecord.of(t.episode) for t in trajectories]
+
+
+def too_long(played: Sequence[Trajectory], named: set[str]) -> str:
+    """Returns a note on problems whose own text was cut in these episodes; "" for none.
+
+    Args:
+        played: The episodes.
+        named: Problems that were named already; gets the others.
+    """
+    names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
+    fresh = [name for name in dict.fromkeys(names) if name not in named]
+    named.update(fresh)
+    if not fresh:
+        return ""
+    more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
+    return (
+        f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
+        f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
+    )
+
+
+def _shortened(episode: Episode) -> bool:
+    """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
+    by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
+    return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)
