@@ -55,7 +55,7 @@ def short_turns(bench: Bench) -> Rows:
     """Four rounds of replies an eighth as long, with graphs that are kept and such as are captured every time."""
     args, seconds = bench.args, dict[str, float]()
     for what, kind in (("kept", NativeEngine), ("captured every time", Forgetful)):
-        engine = kind(bench.policies, args.episodes, bench.cuda)
+        engine = kind(bench.policies, args.episodes, decode_graph=bench.cuda)
         stage = Stage(bench.policies, args.episodes, args.prompt, max(args.new // 8, 4), engine, rounds=4)
         stage.play(0)
         seconds[what] = bench.seconds(partial(stage.play, 0))

@@ -17,6 +17,7 @@ import tyro
 from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
 from marft_algos.config.evaluation import EvalConfig
+from marft_algos.evaluation.changes import Change, Check, checks, gates, printed
 from marft_algos.lazy import check_packages, require_training
 from marft_algos.ranges import NOT_NEGATIVE, hints
 from marft_algos.runs.disk import write_whole
@@ -26,8 +27,6 @@ from marft_algos.terminal import REGRESSION, clean, say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from marft_algos.evaluation.changes import Change
-    from marft_algos.evaluation.gate import Check
     from marft_algos.evaluation.resumable import ResumableEvaluation
 
 _SAID = 10
@@ -137,13 +136,13 @@ def _only_engines(options: EvalArguments) -> None:
 def _engines(options: EvalArguments, argv: list[str]) -> int:
     """``marft eval --engines``: plays the team, or what is left to play, and says what it reached and cost."""
     _check(options)
-    from marft_algos.evaluation import engines
+    from marft_algos.evaluation import resumable
     from marft_algos.evaluation.play import too_long
 
     config = options.of_engines()
     command = typed("eval", *argv, *([] if options.out else ["--out", config.out]))
     try:
-        evaluation, played, results = engines.run(config, command, _announce, _Progress())
+        evaluation, played, results = resumable.run(config, command, _announce, _Progress())
     except KeyboardInterrupt:
         say(f"stopped; what has ended is kept. Go on: {command}")
         return 130
@@ -212,9 +211,9 @@ def _compare(options: EvalArguments) -> int:
     a, b = options.compare
     if options.given() - {"compare", "scenarios", "checkpoint", *COMPARE_ONLY}:
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
-    from marft_algos.evaluation import folders, gate
+    from marft_algos.evaluation import folders
 
-    allowed = gate.gates(options.gate, options.fail_if_worse)
+    allowed = gates(options.gate, options.fail_if_worse)
     stored = [name for name in (a, b) if Path(name, folders.SETTINGS).is_file()]
     if len(stored) == 1:
         raise ConfigError(f"'{stored[0]}' is an evaluation, and the other is none. Expected two runs, or two folders.")
@@ -241,9 +240,6 @@ def _told(
     head: str, names: Sequence[str], changes: Sequence[Change], allowed: Mapping[str, str], options: EvalArguments
 ) -> int:
     """Says what was found, writes what CI reads; returns the exit code."""
-    from marft_algos.evaluation.changes import printed
-    from marft_algos.evaluation.gate import Check, checks
-
     judged = checks(changes, allowed)
     failed = [check.change for check in judged if check.failed]
     code = REGRESSION if failed else 0
@@ -268,7 +264,6 @@ def _told(
 
 def _junit(path: Path, names: Sequence[str], judged: Sequence[Check]) -> None:
     """Writes a report that CI shows: one case per metric and cohort that was judged."""
-    from marft_algos.evaluation.changes import printed
 
     def plain(text: object) -> str:
         return clean(text, line=True)  # XML has no control characters
@@ -293,11 +288,9 @@ def _cross(options: EvalArguments) -> int:
     if options.given() - {"cross", "seats", "checkpoint", "episodes"}:
         raise ConfigError("--cross takes runs, --seats, --episodes and --checkpoint, and nothing else: all play alike.")
     require_training()
-    from marft_algos.training import cross
+    from marft_algos.training.compare import cross
 
-    found = cross.cross(
-        [RunFolder.team(run) for run in options.cross], options.seats, options.checkpoint, options.episodes
-    )
+    found = cross([RunFolder.team(run) for run in options.cross], options.seats, options.checkpoint, options.episodes)
     say(f"rows play {', '.join(found.seats)}, columns the others; paid to the row's / to the others', n = {found.n}")
     say(str(found))
     own, others = found.cross_play

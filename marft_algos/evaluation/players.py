@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = ("lora_r", "lora_alpha", "lora_targets", "dtype")
 _MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date")
-_SPOKEN = (*_WEIGHTS, *_MODEL, "tell_budget", "max_new_tokens")
+SPOKEN = (*_WEIGHTS, *_MODEL, "tell_budget", "max_new_tokens")
 """Settings of a run that its policies reply under."""
 
 
@@ -169,13 +169,13 @@ def _trained(who: Mapping[str, Any], env: FlexEnv) -> tuple[dict[str, Any], dict
         checkpoint.check_policies(step, [own])
         adapters[agent] = str(step / "policies" / own)
         replaced[agent] = config.models if isinstance(config.models, str) else config.models[own]
-        now = {key: getattr(config, key) for key in _SPOKEN}
+        now = {key: getattr(config, key) for key in SPOKEN}
         if odd := [key for key, value in now.items() if spoken.get(key, value) != value]:
             raise ConfigError(
                 f"The runs of --engines differ in '{odd[0]}', and a team has one of it. Merge: marft export"
             )
         spoken |= now
-    return replaced, adapters, spoken or {key: getattr(TrainConfig, key) for key in _SPOKEN}
+    return replaced, adapters, spoken or {key: getattr(TrainConfig, key) for key in SPOKEN}
 
 
 def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple[dict[str, Endpoint], dict[str, str]]:

@@ -19,8 +19,8 @@ from typing import Any
 
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation import engines, records
-from marft_algos.evaluation.resumable import ResumableEvaluation
+from marft_algos.evaluation import records
+from marft_algos.evaluation.resumable import ResumableEvaluation, seated
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
@@ -45,10 +45,10 @@ class Record:
     """
 
     def __init__(self, root: Path, run: RunFolder, settings: TrainConfig) -> None:
-        config = EvalConfig(env=settings.env, env_kwargs=settings.env_kwargs, engines=str(run.root))
-        players, make_env = engines.seated(config)
+        config = EvalConfig(settings.env, settings.env_kwargs, engines=str(run.root), out=str(root))
+        players, make_env = seated(config)
         with closing(make_env()) as env:
-            evaluation = ResumableEvaluation(config, players, Panel([], []), root, env.unwrapped.team)
+            evaluation = ResumableEvaluation(config, players, Panel([], []), env.unwrapped.team)
         evaluation.open()
         self.played = len(evaluation.finished())
         self._file, self._lock = evaluation.episodes_file, threading.Lock()

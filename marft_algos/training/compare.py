@@ -1,26 +1,43 @@
-"""Compares two runs on frozen scenarios, agent by agent (``marft eval --compare A B``).
+"""Compares runs: agent by agent on frozen scenarios (``marft eval --compare A B``), and as each other's partners.
 
 A team's score can hide an agent that got worse while the others made up for it. So beside the team's numbers and each
 agent's own, every policy of B is put into team A alone: what A gains or loses is that agent's own change.
+
+With ``marft eval --cross RUN RUN …`` every run's agents play with every other's: cross-play and exploitability.
+Agents that were trained together may have agreed on a language that nobody else speaks, and an opponent that one has
+always met says nothing of others. So some seats are played by the row's run and the others by the column's, on the
+same held-out problems. A self-play score far above cross-play's is an agreement; in a game of own rewards, what
+somebody else would gain in the place of one of two sides is how far a run can be exploited:
+
+    NashConv(i) = [max_k u_row(k, i) − u_row(i, i)] + [max_k u_column(i, k) − u_column(i, i)]
+
+over the runs k that are there (arXiv 1711.00832, section 3): a lower bound, as a better answer may not be among them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from marft_algos import credit
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation.changes import Change, judged, metrics, scores
+from marft_algos.models import assignment
 from marft_algos.rollout.panel import Panel
-from marft_algos.runs import checkpoint, paths
+from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.disk import reading, writing
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.intervals import Interval
 from marft_algos.training.environments import eval_kwargs
 from marft_algos.training.held_out import HeldOut
-from marft_algos.types import Trajectory
-from marft_envs.errors import ConfigError
+from marft_algos.types import Estimates, Trajectory
+from marft_envs.errors import ConfigError, did_you_mean
 
 SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
 """Settings in which runs must agree, so that one's weights can play where another's have."""
@@ -38,7 +55,9 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     Raises:
         ConfigError: Teams, models or adapters differ, so nothing can be exchanged.
     """
-    config = _common(paths.of_run(a), paths.of_run(b), a, b)
+    config = paths.of_run(a)
+    what = "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
+    _check_alike(config, paths.of_run(b), a, b, (*SHAPE, "policies"), what)
     both = HeldOut(config)
     if scenarios is not None:
         both.panel = frozen(scenarios, config.env, eval_kwargs(config), both.panel)
@@ -64,18 +83,7 @@ def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[li
     return [before[i] for i in indices], [after[i] for i in indices]
 
 
-def _common(one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder) -> TrainConfig:
-    """Returns A's settings, once it is certain that agents can be exchanged with B.
-
-    Raises:
-        ConfigError: They cannot.
-    """
-    what = "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
-    check_alike(one, other, a, b, (*SHAPE, "policies"), what)
-    return one
-
-
-def check_alike(
+def _check_alike(
     one: TrainConfig, other: TrainConfig, a: RunFolder, b: RunFolder, keys: Sequence[str], what: str
 ) -> None:
     """Refuses two runs that differ in one of these settings, and says what does not work then."""
@@ -103,3 +111,108 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
     if of != (env, json.loads(json.dumps(kwargs))):
         raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")
     return stored
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """What the row's seats and the others were paid, by run of the row and of the column."""
+
+    names: Sequence[str]
+    seats: Sequence[str]
+    """Agents that the row's run plays."""
+    rows: Sequence[Sequence[Interval]]
+    """What the row's seats were paid, each, mean over them."""
+    columns: Sequence[Sequence[Interval]]
+    """What the other seats were paid."""
+
+    @property
+    def n(self) -> int:
+        """Returns the fewest episodes of a cell; outages took the rest."""
+        return min(cell.n for line in self.rows for cell in line)
+
+    @property
+    def cross_play(self) -> tuple[float, float]:
+        """Returns means of both sides' pay: of a run with itself, and with others."""
+        both = [
+            [(r.mean + c.mean) / 2 for r, c in zip(*lines, strict=True)]
+            for lines in zip(self.rows, self.columns, strict=True)
+        ]
+        own, count = np.trace(both), len(self.names)
+        return float(own / count), float((np.sum(both) - own) / (count * (count - 1)))
+
+    def nash_conv(self, i: int) -> float:
+        """Returns what both sides of run ``i`` together would gain by the best run that is there."""
+        row = max(line[i].mean for line in self.rows) - self.rows[i][i].mean
+        return row + max(cell.mean for cell in self.columns[i]) - self.columns[i][i].mean
+
+    def __str__(self) -> str:
+        width = max(18, *(len(name) + 2 for name in self.names))
+        lines = [" " * width + "".join(f"{name:>{width}}" for name in self.names)]
+        for name, *cells in zip(self.names, self.rows, self.columns, strict=True):
+            paid = (f"{row.mean:.3f} / {column.mean:.3f}" for row, column in zip(*cells, strict=True))
+            lines.append(f"{name:<{width}}" + "".join(f"{cell:>{width}}" for cell in paid))
+        return "\n".join(lines)
+
+
+def cross(
+    runs: Sequence[RunFolder], seats: Sequence[str] = (), which: str = "last", episodes: int | None = None
+) -> Matrix:
+    """Plays every pair of runs, both ways, on the first run's held-out problems.
+
+    Args:
+        runs: Two or more, of one environment and of base models of one shape.
+        seats: Agents or roles that the row's run plays; empty: the first agent.
+        which: Checkpoint, see ``checkpoint.pick``.
+        episodes: Only so many problems; None: all.
+
+    Raises:
+        ConfigError: Runs differ in what their weights fit, or nobody is left for one of the sides.
+    """
+    configs = [paths.of_run(run) for run in runs]
+    for config, run in zip(configs, runs, strict=True):
+        what = "one cannot play the other's seats. Expected runs of one environment and one shape of model."
+        _check_alike(configs[0], config, runs[0], run, ("env", *SHAPE), what)
+    if not isinstance(configs[0].models, str):
+        raise ConfigError(
+            "Agents with base models of their own have no seat in another's team. Expected one model for all."
+        )
+    both = HeldOut(dataclasses.replace(configs[0], policies="own", start="", adapters={}), episodes)
+    known = [agent.name for agent in both.team if agent.name in both.names]
+    first = _seats(seats, both, known)
+    weights = [_adapters(run, config, both, which) for run, config in zip(runs, configs, strict=True)]
+    rows, columns = list[list[Interval]](), list[list[Interval]]()
+    for row in weights:
+        rows.append([])
+        columns.append([])
+        for column in weights:
+            for agent in known:
+                both.policies.load_adapter(agent, (row if agent in first else column)[agent])
+            played = [t for t in both.play() if not t.infra]
+            rows[-1].append(intervals.mean([_paid(t, first) for t in played]))
+            columns[-1].append(intervals.mean([_paid(t, [a for a in known if a not in first]) for t in played]))
+    return Matrix([run.root.name for run in runs], first, rows, columns)
+
+
+def _adapters(run: RunFolder, config: TrainConfig, both: HeldOut, which: str) -> dict[str, Path]:
+    """Returns where the weights are with which a run plays an agent."""
+    saved = checkpoint.pick(run.checkpoints, which) / "policies"
+    team = [agent for agent in both.team if both.policies.renderer.plays(agent.name)]  # partners are not
+    return {agent: saved / policy for agent, policy in assignment.assign(team, config.policies).items()}
+
+
+def _seats(seats: Sequence[str], both: HeldOut, known: Sequence[str]) -> list[str]:
+    """Returns the trained agents that the row's run plays."""
+    roles = {agent.name: agent.role for agent in both.team}
+    for seat in seats:
+        if seat not in known and seat not in (roles[name] for name in known):
+            raise ConfigError(f"Nobody who is trained is called '{seat}'. {did_you_mean(seat, known)}")
+    first = [name for name in known if name in seats or roles[name] in seats] if seats else list(known[:1])
+    if len(first) == len(known):
+        raise ConfigError(f"The row's run would play all of {', '.join(known)}. Name fewer with --seats.")
+    return first
+
+
+def _paid(trajectory: Trajectory, agents: Sequence[str]) -> float:
+    """Returns what these agents were paid, each, mean over them: the team's rewards, their own and their turns'."""
+    paid = credit.broadcast(trajectory)
+    return float(np.mean([credit.agent_score(trajectory, paid, agent, Estimates()) for agent in agents]))

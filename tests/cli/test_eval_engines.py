@@ -29,7 +29,7 @@ from helpers.marks import rest_in_ci
 from marft_algos.cli import main
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.evaluation import resumable
-from marft_algos.evaluation.players import Players
+from marft_algos.evaluation.players import SPOKEN, Players
 from marft_algos.ranges import hints
 from marft_algos.rollout.panel import Panel
 from marft_algos.runs.intervals import pass_at_k
@@ -335,11 +335,11 @@ def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) 
 def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
     """Of a team that is played here; changes are of the settings, of who plays, or of how models here are spoken to."""
     plain = Players({}, {"solver_0": "embedded"}, {}, {"tell_budget": False, "max_new_tokens": 512})
-    settings = {name: changes.pop(name) for name in [*changes] if name in hints(EvalConfig)}
-    spoken = {**plain.spoken, **{name: changes.pop(name) for name in [*changes] if name not in ("models", "adapters")}}
-    players, panel = replace(plain, **changes, spoken=spoken), Panel([3, 4], [{}, {}])
+    settings = {name: changes.pop(name) for name in [*changes] if name in hints(EvalConfig) and name not in SPOKEN}
+    adapters = changes.pop("adapters", {})
+    players, panel = replace(plain, adapters=adapters, spoken=plain.spoken | changes), Panel([3, 4], [{}, {}])
     return resumable.ResumableEvaluation(
-        EvalConfig(ENV, **settings), players, panel, Path("out"), marft_envs.make(ENV).team
+        EvalConfig(ENV, out="out", **settings), players, panel, marft_envs.make(ENV).team
     )
 
 

@@ -20,7 +20,9 @@ import pytest
 
 import marft_envs
 from benchmarks.correctness import rooms
+from helpers.fake_servers import chat, serving
 from marft_algos import lazy
+from marft_algos.config import manual
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("marft_envs", "marft_algos")
@@ -32,6 +34,9 @@ HEAVY = (
 
 PRODUCTS = {"serve": {"play", "shadow"}, "view": {"bench"}}
 """A part of ``marft_algos.extras`` -> others that it imports from."""
+ABSENT = tuple(name for name in HEAVY if name != "jinja2")
+"""Of a base install, which brings jinja2."""
+
 RANK = {name: rank for rank, names in enumerate(rooms.FLOORS) for name in names}
 
 
@@ -82,17 +87,22 @@ def test_the_import_of_marft_envs_is_light() -> None:
     assert python(code) == ""
 
 
-def test_the_base_install_runs_envs_and_check() -> None:
-    """The extras' packages are hidden from every finder, so they are as absent as on a base install."""
-    code = (
+def without(*packages: str) -> str:
+    """Code that hides packages from every finder, so they are as absent as where they are not installed."""
+    return (
         "import sys\n"
         "class Without:\n"
         "    def __init__(self, finder): self.finder = finder\n"
         "    def __getattr__(self, name): return getattr(self.finder, name)\n"
         "    def find_spec(self, name, *rest):\n"
-        f"        return None if name.split('.')[0] in {HEAVY!r} else self.finder.find_spec(name, *rest)\n"
+        f"        return None if name.split('.')[0] in {packages!r} else self.finder.find_spec(name, *rest)\n"
         "sys.meta_path[:] = map(Without, sys.meta_path)\n"
         "from marft_algos.cli import main\n"
+    )
+
+
+def test_the_base_install_runs_envs_and_check() -> None:
+    code = without(*HEAVY) + (
         "for argv in (['envs'], ['envs', 'math-dual-v0'], ['check', 'relay-v0'], ['play', 'relay-v0', '--random']):\n"
         "    status = main(argv)\n"
         "    assert status == 0, (argv, status)\n"
@@ -102,6 +112,37 @@ def test_the_base_install_runs_envs_and_check() -> None:
     assert done.returncode == 0, done.stderr
     assert "math-dual-v0" in done.stdout
     assert "pip install -e '.[train]'" in done.stderr
+
+
+def test_the_base_install_has_help_for_every_command() -> None:
+    code = without(*ABSENT) + (
+        "from marft_algos.config.manual import MANUAL\n"
+        "for command in MANUAL:\n"
+        "    try: main([*command.split(), '--help'])\n"
+        "    except SystemExit as left: assert not left.code, (command, left.code)\n"
+        "    else: raise AssertionError(command)\n"
+    )
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("usage: marft ") == len(manual.MANUAL)
+
+
+def test_hosted_teams_are_evaluated_and_compared_without_what_trains(tmp_path: Path) -> None:
+    """Evaluations need the hosted extra, comparing them the base install."""
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    hosted = [name for name in ABSENT if name != "openai"]
+    with serving(lambda path, body: (200, chat("yes"))) as fake:
+        engine = json.dumps({"kind": "openai", "model": "m", "url": fake.url})
+        code = without(*hosted) + (
+            f"words = ['eval', '--env', 'relay-v0', '--engines', {engine!r}, '--episodes', '4', '--out']\n"
+            f"assert main([*words, {a!r}]) == main([*words, {b!r}]) == 0\n"
+            "print(sum(name.split('.')[0] in ('marft_envs', 'marft_algos') for name in sys.modules))\n"
+        )
+        assert int(python(code).splitlines()[-1]) <= 110
+    code = without(*ABSENT) + f"assert main(['eval', '--compare', {a!r}, {b!r}, '--gate', 'score=+0']) == 0"
+    assert "gate:    passed (1 checks)" in python(code)
+    refused = run(sys.executable, "-c", without(*ABSENT) + "main(['eval', 'runs/none', '--untrained'])")
+    assert "pip install -e '.[train]'" in refused.stderr
 
 
 def test_nothing_says_to_install_from_an_index_that_has_no_such_package() -> None:

@@ -127,8 +127,11 @@ def test_changed_demonstrations_are_noticed(tmp_path: Path) -> None:
 def test_an_evaluation_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
     def opened(sha256: str) -> None:
         data = {"rows": 2, "sha256": sha256} if sha256 else {}
-        known = EvalConfig("math-solo-v0"), Players({}, {"actor_0": "embedded"}, {}, {"max_new_tokens": 512})
-        ResumableEvaluation(*known, Panel([3, 4], [{}, {}]), tmp_path / "out", [], data).open()
+        known = (
+            EvalConfig("math-solo-v0", out=str(tmp_path / "out")),
+            Players({}, {"actor_0": "embedded"}, {}, {"max_new_tokens": 512}),
+        )
+        ResumableEvaluation(*known, Panel([3, 4], [{}, {}]), [], data).open()
 
     opened("a")
     opened("a")

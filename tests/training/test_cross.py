@@ -14,7 +14,7 @@ from helpers.tiny import save_tiny
 from marft_algos.cli import main
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
-from marft_algos.training import cross
+from marft_algos.training import compare as cross
 from marft_algos.training.compare import compare
 from marft_envs.errors import ConfigError
 
