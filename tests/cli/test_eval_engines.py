@@ -66,14 +66,6 @@ def results(out: str = "out") -> dict[str, Any]:
     return json.loads((Path(out) / "results.json").read_text())
 
 
-@pytest.mark.parametrize(("k", "n"), [(1, 1), (1, 5), (2, 5), (5, 5), (3, 7)])
-def test_pass_at_k_is_the_mean_over_all_choices_of_k(k: int, n: int) -> None:
-    for correct in range(n + 1):
-        samples = [i < correct for i in range(n)]
-        brute = np.mean([any(chosen) for chosen in itertools.combinations(samples, k)])
-        assert pass_at_k(n, correct, k) == pytest.approx(brute)
-
-
 def test_pass_at_k_is_unbiased() -> None:
     """Averaged over draws of n samples it is 1 - (1 - p)^k; the share of solved problems among n draws is not."""
     p, n, k = 0.3, 4, 2
