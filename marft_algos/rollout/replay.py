@@ -31,10 +31,11 @@ from marft_algos.types import (
     Transition,
 )
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.partners import FlexWrapper
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.core.vector import Request, VectorEnv
-from marft_envs.core.wrappers import FlexWrapper, RecordEpisodes
 from marft_envs.errors import ConfigError
+from marft_envs.records.trajectory import RecordEpisodes
 
 if TYPE_CHECKING:
     from torch import Tensor

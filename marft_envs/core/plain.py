@@ -6,6 +6,7 @@ import dataclasses
 import html
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ CRITICAL_PATH = "critical_path"
 """Key of a number that is written for readers of the file, and worked out again from the turns when it is read."""
 UNWRITABLE = "__repr__"
 """Key under which a value that JSON cannot hold is described."""
+# What ends a line, or turns its direction, without being an escape in JSON.
+_LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(value: Any) -> Any:
@@ -33,6 +36,16 @@ def plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return {UNWRITABLE: repr(value)}
+
+
+def one_line(text: str) -> str:
+    """Returns text without anything that a reader could take for a line's end."""
+    return escaped(" ".join(text.split()))
+
+
+def escaped(text: str) -> str:
+    """Returns JSON, in which nothing is left that a reader could take for a line's end."""
+    return text if text.isascii() else _LINE_ENDS.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
 class Shown:

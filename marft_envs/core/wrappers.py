@@ -8,15 +8,12 @@ go through the wrapper alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from marft_envs.core import observation as obs_mod
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FlexWrapper
-from marft_envs.core.types import Fault
 from marft_envs.errors import ConfigError
-from marft_envs.records import trajectory
 
 
 class TurnLimit(FlexWrapper):
@@ -44,37 +41,6 @@ class TurnLimit(FlexWrapper):
         super().step(action)
         if not self.env.done and len(self.env.view.history) + len(self.env.layer) > self.max_turns:
             self.env.truncate("turn_limit")
-
-
-class RecordEpisodes(FlexWrapper):
-    """Appends every finished episode to a JSONL file (see :mod:`marft_envs.records.trajectory`)."""
-
-    def __init__(self, env: FlexEnv, path: str | Path) -> None:
-        super().__init__(env)
-        self.path = Path(path)
-        self.recorded = False
-        """Whether the current episode has been written."""
-
-    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Starts an episode."""
-        super().reset(seed=seed, options=options)
-        self.recorded = False
-        self._record()
-
-    def step(self, action: str | None) -> None:
-        """Steps, and writes the episode when that ended it."""
-        super().step(action)
-        self._record()
-
-    def truncate(self, reason: str, fault: Fault = "") -> None:
-        """Truncates the episode and writes it."""
-        self.env.truncate(reason, fault)
-        self._record()
-
-    def _record(self) -> None:
-        if self.env.done and not self.recorded:
-            self.recorded = True
-            trajectory.write(self.path, self.env.episode)
 
 
 class PromptObservation(FlexWrapper):

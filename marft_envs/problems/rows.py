@@ -244,6 +244,15 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def short(value: Any) -> str:
+    """A cell as an error shows it: what it is, and its beginning if it is a plain value."""
+    if isinstance(value, str | float) or value is None:
+        return ascii(value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value)
+    if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() < 100):
+        return repr(value)
+    return {dict: "an object", list: "a list", int: "a huge integer"}.get(type(value), type(value).__name__)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):

@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from marft_envs.core.plain import one_line
 from marft_envs.core.types import TurnRecord
 from marft_envs.errors import DataError
 
@@ -100,7 +101,6 @@ def calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
         return []
     from marft_envs.call_formats import parse
     from marft_envs.call_formats.tags import unwrapped_result
-    from marft_envs.families.tools.session import one_line
 
     calls, lines = parse(turn.text, "any").calls, [unwrapped_result(line) for line in turn.result.split("\n")]
     if len(calls) != len(lines) or lines[0].startswith("error (malformed)"):

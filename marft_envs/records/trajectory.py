@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.partners import FlexWrapper
 from marft_envs.core.plain import UNWRITABLE
-from marft_envs.core.types import Episode
+from marft_envs.core.types import Episode, Fault
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.powers import Power, TrustError, powers, refusal
 from marft_envs.records.reading import episode_of
@@ -206,6 +207,37 @@ def _compare(recorded: Episode, again: Episode) -> None:
 def _short(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 300 else text[:300] + "…"
+
+
+class RecordEpisodes(FlexWrapper):
+    """Appends every finished episode to a JSONL file."""
+
+    def __init__(self, env: FlexEnv, path: str | Path) -> None:
+        super().__init__(env)
+        self.path = Path(path)
+        self.recorded = False
+        """Whether the current episode has been written."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Starts an episode."""
+        super().reset(seed=seed, options=options)
+        self.recorded = False
+        self._record()
+
+    def step(self, action: str | None) -> None:
+        """Steps, and writes the episode when that ended it."""
+        super().step(action)
+        self._record()
+
+    def truncate(self, reason: str, fault: Fault = "") -> None:
+        """Truncates the episode and writes it."""
+        self.env.truncate(reason, fault)
+        self._record()
+
+    def _record(self) -> None:
+        if self.env.done and not self.recorded:
+            self.recorded = True
+            write(self.path, self.env.episode)
 
 
 def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = False) -> list[dict[str, Any]]:

@@ -19,10 +19,10 @@ from marft_envs import Chain, FlexEnv, Outcome
 from marft_envs.call_formats import written
 from marft_envs.core.faults import fault_of
 from marft_envs.core.vector import VectorEnv
-from marft_envs.core.wrappers import RecordEpisodes
 from marft_envs.errors import ConfigError, DataError, WorkerError
 from marft_envs.families.tools import make, oracle, patterns
 from marft_envs.records import trajectory
+from marft_envs.records.trajectory import RecordEpisodes
 from marft_envs.workers.untrusted import WorkerCrashed, WorkerPool, WorkerStartError, WorkerTimeout
 
 

@@ -13,8 +13,8 @@ from pettingzoo.utils.wrappers import AssertOutOfBoundsWrapper, OrderEnforcingWr
 from helpers.flex import PlainTask, flex, order, play
 from marft_envs import ConfigError, FlexEnv, Layered, Outcome
 from marft_envs.core.partners import FixedPartners
-from marft_envs.core.wrappers import PromptObservation, RecordEpisodes, TurnLimit
-from marft_envs.records.trajectory import read, replay
+from marft_envs.core.wrappers import PromptObservation, TurnLimit
+from marft_envs.records.trajectory import RecordEpisodes, read, replay
 
 
 def scored() -> PlainTask:

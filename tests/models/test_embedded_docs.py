@@ -20,7 +20,7 @@ from helpers.runs import train  # noqa: E402
 from marft_algos.config import presets  # noqa: E402
 from marft_algos.config import settings as config  # noqa: E402
 from marft_algos.models import EMBEDDED, embedded_path  # noqa: E402
-from marft_envs.families.docs.document import boxed  # noqa: E402
+from marft_envs.problems.answers import boxed  # noqa: E402
 
 NAME, TEAM = "embedded-docs", "docs-chain-v0"
 RECIPE = recipes.load(NAME)

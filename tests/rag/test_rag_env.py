@@ -16,7 +16,8 @@ from marft_envs import ConfigError, DataError, FlexEnv
 from marft_envs.errors import UnsolvedError
 from marft_envs.families.rag import data
 from marft_envs.families.rag.procedural import NAMES, RELATIONS, questions, world
-from marft_envs.families.rag.question import cited, em, f1, normal, substring
+from marft_envs.families.rag.question import cited
+from marft_envs.problems.answers import em, f1, normal, substring
 from marft_envs.records import experts
 
 TEAMS = ("solo", "chain", "planner", "router")

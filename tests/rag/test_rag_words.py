@@ -11,9 +11,9 @@ import pytest
 
 import marft_envs
 from marft_envs.families.rag.data import WORDS, cut, pieces
-from marft_envs.families.rag.index import QUERY_WORDS, Index, Passage
-from marft_envs.families.rag.question import em, f1, substring
-from marft_envs.families.rag.words import words
+from marft_envs.problems.answers import em, f1, substring
+from marft_envs.problems.index import QUERY_WORDS, Index, Passage
+from marft_envs.problems.scripts import words
 
 TEXTS = {
     "tokyo": "東京は日本の首都です。人口は約千四百万人。",

@@ -21,8 +21,9 @@ from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv, Independent, Layered, Outcome, TurnRecord
 from marft_envs.core.partners import FixedPartners
 from marft_envs.core.vector import VectorEnv
-from marft_envs.core.wrappers import FlexWrapper, RecordEpisodes, TurnLimit
+from marft_envs.core.wrappers import FlexWrapper, TurnLimit
 from marft_envs.errors import ConfigError
+from marft_envs.records.trajectory import RecordEpisodes
 
 
 def told(request: object) -> str:

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from benchmarks.embedded.recipes import Format, Recipe, Reply, Scene, ScoreSet, plain
-from marft_envs.families.docs.document import boxed
 from marft_envs.families.docs.kinds import KINDS, LETTERS, NOTHING, TOP
 from marft_envs.families.docs.procedural import WINDOW, Made
 from marft_envs.families.docs.teams import TEAMS as DOCS
+from marft_envs.problems.answers import boxed
 
 FORGETS = 0.5
 """Share of the carries and borrows that the demonstrator forgets."""

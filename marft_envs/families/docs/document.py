@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft_envs.errors import DataError
+from marft_envs.problems.answers import boxed
 
-_BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
@@ -60,12 +60,6 @@ class Document:
         """Returns the entries (start, stop) of reader i of n, who deal the entries evenly, in order."""
         size = len(self.entries)
         return i * size // n, (i + 1) * size // n
-
-
-def boxed(text: str) -> str | None:
-    r"""Returns what stands in the last closed ``\boxed{}`` (without braces in it); None if there is none."""
-    boxes = _BOX.findall(text)
-    return boxes[-1].strip() if boxes else None
 
 
 def plan_of(text: str) -> list[str] | None:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from marft_envs import tables
 from marft_envs.errors import DataError
 from marft_envs.families.docs.document import Document, normal, packed, pieces
-from marft_envs.families.math.hub import short
-from marft_envs.problems.rows import of_hub
+from marft_envs.problems.rows import of_hub, short
 
 ENTRY = 400
 """Longest piece, in characters, into which a text that has no entries of its own is cut."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError
-from marft_envs.families.docs.document import Document, boxed, pages_of, plan_of, right
+from marft_envs.families.docs.document import Document, pages_of, plan_of, right
 from marft_envs.families.docs.kinds import KINDS, NOTHING
 from marft_envs.families.docs.procedural import Made
 from marft_envs.families.docs.teams import ASKED, READERS, ROLES
+from marft_envs.problems.answers import boxed
 from marft_envs.problems.sets import Drawn, ProblemSet
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from marft_envs.errors import DataError
 from marft_envs.families.math import hub, procedural
-from marft_envs.families.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems, short
+from marft_envs.families.math.hub import HUB, Columns, after_hashes, number, plain, rows_to_problems
 from marft_envs.families.math.problem import MathProblem
 from marft_envs.problems import rows
 from marft_envs.problems import sets as problems
@@ -104,6 +104,6 @@ def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> M
     for field, otherwise in (("id", f"{path.stem}/{line_number}"), ("source", path.stem)):
         value = rows.whole(row.get(field))
         if isinstance(value, bool) or not isinstance(value, str | int | None):
-            raise DataError(f"{where}: '{field}' is {short(value)}; expected text or an integer.")
+            raise DataError(f"{where}: '{field}' is {rows.short(value)}; expected text or an integer.")
         named[field] = otherwise if value in (None, "") else str(value)
     return hub.read_row(row, columns, where, **named)

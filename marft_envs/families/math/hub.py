@@ -12,7 +12,7 @@ from marft_envs import tables
 from marft_envs.errors import DataError
 from marft_envs.families.math.grader import MAX_ANSWER, check_gold, extract_boxed
 from marft_envs.families.math.problem import MathProblem
-from marft_envs.problems.rows import of_hub, whole
+from marft_envs.problems.rows import of_hub, short, whole
 
 
 def last_boxed(text: str) -> str:
@@ -164,15 +164,6 @@ def read_row(
         level=read_level(cell(columns.level), where),
         source=source,
     )
-
-
-def short(value: Any) -> str:
-    """A cell as an error shows it: what it is, and its beginning if it is a plain value."""
-    if isinstance(value, str | float) or value is None:
-        return ascii(value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value)
-    if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() < 100):
-        return repr(value)
-    return {dict: "an object", list: "a list", int: "a huge integer"}.get(type(value), type(value).__name__)
 
 
 def rows_to_problems(name: str, rows: Iterable[Mapping[str, Any]], split: str = "test") -> list[MathProblem]:

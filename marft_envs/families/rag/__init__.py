@@ -15,9 +15,9 @@ from marft_envs.errors import ConfigError
 from marft_envs.families.rag import data as data_mod
 from marft_envs.families.rag import procedural
 from marft_envs.families.rag.data import Search, Searcher
-from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.task import RagTask
 from marft_envs.families.rag.teams import TEAMS
+from marft_envs.problems.index import Index, Passage
 
 __all__ = ["TEAMS", "Index", "Passage", "RagTask", "make"]
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from marft_envs import tables
 from marft_envs.errors import ConfigError, DataError, did_you_mean
-from marft_envs.families.rag.index import VERSION, Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
-from marft_envs.families.rag.words import atoms, ends
 from marft_envs.problems import rows
+from marft_envs.problems.index import VERSION, Index, Passage
+from marft_envs.problems.scripts import atoms, ends
 from marft_envs.problems.sets import ProblemSet, spread
 from marft_envs.registration import EnvSpec
 

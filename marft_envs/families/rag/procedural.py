@@ -7,10 +7,10 @@ from itertools import product
 
 from marft_envs import tables
 from marft_envs.errors import ConfigError, check_known
-from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import SPLITS, split_of
+from marft_envs.problems.index import Index, Passage
 from marft_envs.problems.rows import Lazy
 from marft_envs.problems.sets import ProblemSet, evenly, spread
 

@@ -12,13 +12,12 @@ from marft_envs.core.routing import parse_assignments
 from marft_envs.core.teams import check_answerer
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
-from marft_envs.families.docs.document import boxed
 from marft_envs.families.rag.data import Searcher
-from marft_envs.families.rag.question import OpenQuestion, cited, composed, em, f1, names, normal, substring
+from marft_envs.families.rag.question import OpenQuestion, cited, composed, names
 from marft_envs.families.rag.teams import ROLES
+from marft_envs.problems.answers import REWARDS, boxed, em, f1, normal
 from marft_envs.problems.sets import Drawn, ProblemSet
 
-REWARDS = {"em": em, "f1": f1, "substring": substring}
 NOTHING = "No passage was found."
 QUERY = 1000
 """Characters of a search; what is said beyond them is neither looked up nor shown."""

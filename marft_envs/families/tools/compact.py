@@ -27,10 +27,11 @@ from marft_envs.call_formats.tags import unwrapped_result
 from marft_envs.core import observation as obs_mod
 from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.plain import one_line
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError, of_fields
-from marft_envs.families.tools.session import CallEntry, one_line
+from marft_envs.families.tools.session import CallEntry
 from marft_envs.families.tools.task import ToolTask
 
 Count = Callable[[str], int]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -18,14 +17,13 @@ from typing import Any, NamedTuple
 
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.faults import show
+from marft_envs.core.plain import escaped, one_line
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.schema import check_tool
 from marft_envs.families.tools.types import Shared, Tool, ToolError, ToolResult, World, copied, encode, frozen
 from marft_envs.families.tools.validation import UNDECIDED
 
 _LOG = logging.getLogger(__name__)
-# What ends a line, or turns its direction, without being an escape in JSON.
-_LINE_ENDS = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_MESSAGE = 400
 _NONE: frozenset[str] = frozenset()
 
@@ -190,7 +188,7 @@ class ToolSession:
         if not transient:
             self._seen.add(key)
         result = ToolResult(call, agent, not error, value, error, message, changed)
-        line = shown(result) if error else f"{call.name}: {_escaped(text)}"
+        line = shown(result) if error else f"{call.name}: {escaped(text)}"
         return self._enter(result, line, duplicate, bool(error) and not (transient or self.broken))
 
     def _enter(self, result: ToolResult, line: str, duplicate: bool, fault: bool) -> ToolResult:
@@ -316,19 +314,10 @@ def _stand_in(arguments: Any) -> Any:
         return None
 
 
-def one_line(text: str) -> str:
-    """Returns text without anything that a reader could take for a line's end."""
-    return _escaped(" ".join(text.split()))
-
-
-def _escaped(text: str) -> str:
-    return text if text.isascii() else _LINE_ENDS.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
-
-
 def shown(result: ToolResult) -> str:
     """Returns the one line that agents read: ``get_order: {"id": 3}`` or ``get_order: error (tool_error): …``."""
     name = one_line(result.call.name)[:64]
     if not result.error:
-        return f"{name}: {_escaped(encode(result.value))}"
+        return f"{name}: {escaped(encode(result.value))}"
     message = one_line(result.message)
     return f"{name}: error ({result.error}): {message if result.error == 'too_large' else message[:_LONGEST_MESSAGE]}"

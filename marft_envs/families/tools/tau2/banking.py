@@ -21,11 +21,11 @@ from unittest import mock
 from pydantic import BaseModel
 
 from marft_envs import tables
-from marft_envs.families.rag.index import Index, Passage
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.schema import tool
 from marft_envs.families.tools.tau2.data import Upstream
 from marft_envs.families.tools.types import ToolError
+from marft_envs.problems.index import Index, Passage
 
 _TABLE = tables.read(__package__, "tau2")["banking"]
 PACKAGE = Package(**_TABLE["package"])

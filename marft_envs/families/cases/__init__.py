@@ -17,8 +17,8 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.teams import Profiles, Team, member
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import DataError, UnsolvedError, check_known
-from marft_envs.families.rag.task import REWARDS
 from marft_envs.problems import rows
+from marft_envs.problems.answers import REWARDS
 from marft_envs.problems.sets import Drawn, ProblemSet, spread
 
 _SOLO = (member("agent", "Answer in as few words as the question allows.", with_answer=True),)

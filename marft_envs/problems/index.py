@@ -18,7 +18,7 @@ import numpy as np
 
 from marft_envs import artefacts
 from marft_envs.errors import DataError
-from marft_envs.families.rag.words import pairs, words
+from marft_envs.problems.scripts import pairs, words
 
 VERSION = 2
 """Of what an index holds; another one is not read."""
