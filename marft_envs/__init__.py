@@ -33,7 +33,7 @@ from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError, absent
 from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
-from marft_envs.tables import read
+from marft_envs.tables import beside
 
 if TYPE_CHECKING:
     from marft_envs.families.tools import ToolTask as ToolTask
@@ -62,27 +62,6 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 
-for _family, _teams in read("marft_envs.families", "ids").items():
-    for _team, _summary in _teams.items():
-        register(f"{_family}-{_team}-v0", f"marft_envs.families.{_family}:make", {"team_name": _team}, _summary)
-for _team, _summary in {
-    "quarantine": "a reader without tools says one value of a letter, then an actor with tools, who never sees it",
-    "messenger": "the same, but the reader passes the letter on: a quarantine in name only",
-}.items():
-    register(f"tools-{_team}-v0", "marft_envs.families.tools:make", {"team_name": _team, "domain": "letters"}, _summary)
-for _toy, _summary in {
-    "relay": "toy: the solver can only know what the planner passes on",
-    "xor": "toy: two agents in parallel, a third joins what they say",
-    "route": "toy: an orchestrator's word decides who acts",
-    "signal": "toy: speaker and listener agree on a code over two rounds",
-    "steps": "toy: none of several steps may go wrong; horizon and hidden numbers are knobs",
-    "stop": "toy: readings of one bit, until an agent's word ends the talk; words may have a price",
-}.items():
-    register(f"{_toy}-v0", f"marft_envs.families.toy.{_toy}:make", None, _summary)
-register("cases-v0", "marft_envs.families.cases:make", None, "a user's team on its recorded tasks and their results")
-register(
-    "steps-solo-v0",
-    "marft_envs.families.toy.steps:make",
-    {"alone": True},
-    "toy: the same steps, by one agent who sees all",
-)
+for _id, _package, _entry in beside("marft_envs.families", "ids"):
+    _made_by = f"{_package}{_entry.get('entry_point', ':make')}"
+    register(_id, _made_by, _entry.get("kwargs"), _entry["summary"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
 from marft_envs.call_formats import DEFAULT
@@ -31,6 +32,7 @@ from marft_envs.families.tools.types import (
     World,
 )
 from marft_envs.problems.sets import ProblemSet, whole
+from marft_envs.tables import beside
 
 __all__ = [
     "DOMAINS", "READING", "TEAMS", "CallLimits", "CompactMessages", "FunctionDomain", "ProblemSet", "StateGrade",
@@ -39,24 +41,14 @@ __all__ = [
 ]  # fmt: skip
 
 DOMAINS = {
-    "depot": "marft_envs.families.tools.depot:Depot",
-    "letters": "marft_envs.families.tools.depot.letters:Letters",
-    "bfcl": "marft_envs.families.tools.bfcl:BfclDomain",
-    "tau": "marft_envs.families.tools.tau:TauDomain",
-    **{f"tau2/{name}": f"{__name__}.tau2:{name}" for name in ("airline", "banking_knowledge", "retail", "telecom")},
-    "mcp": "marft_envs.families.tools.mcp:MCPToolDomain",
-    "agentdojo/banking": "marft_envs.families.tools.dojo:banking",
-    "agentdojo/slack": "marft_envs.families.tools.dojo:slack",
-    "agentdojo/travel": "marft_envs.families.tools.dojo:travel",
-    "agentdojo/workspace": "marft_envs.families.tools.dojo:workspace",
+    name: {**entry, "entry_point": f"{package}{entry['entry_point']}"}
+    for name, package, entry in beside(__name__, "domains")
 }
-"""Name -> ``module:callable`` that makes the domain; imported when it is asked for."""
+"""Name -> what makes the domain (``module:callable``, imported when it is asked for), its argument that is the folder
+of ``name:FOLDER``, and the arguments that give a user-agent its tools. Each folder's stand in its ``domains.toml``."""
 
-_FOR_TWO = {name: {"dual": True} for name in DOMAINS if name == "depot" or name.startswith("tau2/")}
-"""What a domain has to be told so that a user-agent has tools."""
-
-_FOLDERS = {"tau": "path"}
-"""Domains that can be given as ``name:FOLDER``, and the argument that the folder is."""
+DOMAIN_GROUP = "marft.domains"
+"""Entry-point group of other packages' domains: name = the domain's, value = ``module:callable``."""
 
 _ROUNDS = 10_000
 """The task ends episodes; this only has to be more than any of them has."""
@@ -89,7 +81,7 @@ def make(
     Args:
         team_name: One of :data:`TEAMS`, :data:`READING` or ``teams.SPLIT`` (which one is the id's business), or a
             :class:`Team` of your own.
-        domain: A name of :data:`DOMAINS`, ``tau:FOLDER``, ``module:callable`` for a plug-in, or a domain
+        domain: A name of :data:`DOMAINS` or of a plug-in, ``tau:FOLDER``, ``module:callable``, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
         split: ``train`` or ``test``, or what else the domain has.
         levels: Only problems of these levels.
@@ -146,13 +138,16 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
             raise ConfigError("domain_args are for domains by name; this one is made already.")
         return domain
     short, colon, path = domain.partition(":")
-    if colon and short in _FOLDERS:
-        domain, args = short, {_FOLDERS[short]: path, **(args or {})}
-    module, colon, name = DOMAINS.get(domain, domain).partition(":")
-    if not colon:
-        raise ConfigError(
-            f"There is no tool domain '{domain}'. {did_you_mean(domain, DOMAINS)} Or say module:callable."
-        )
+    if colon and "folder" in DOMAINS.get(short, ()):
+        domain, args = short, {DOMAINS[short]["folder"]: path, **(args or {})}
+    entry: Mapping[str, Any] = DOMAINS.get(domain, {"entry_point": domain})
+    if ":" not in entry["entry_point"]:
+        plugins = {point.name: point.value for point in entry_points(group=DOMAIN_GROUP)}
+        if domain not in plugins:
+            near = did_you_mean(domain, [*DOMAINS, *plugins])
+            raise ConfigError(f"There is no tool domain '{domain}'. {near} Or say module:callable.")
+        entry = {"entry_point": plugins[domain]}
+    module, _, name = entry["entry_point"].partition(":")
     try:
         factory: Callable[..., ToolDomain] | None = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
@@ -161,7 +156,7 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
         raise ConfigError(f"There is no module '{module}' for the domain '{domain}'.") from error
     if factory is None:
         raise ConfigError(f"'{module}' has no '{name}' for the domain '{domain}'. Expected module:callable.")
-    arguments = {**(_FOR_TWO.get(domain, {}) if team_name in ("dual_control", "service") else {}), **(args or {})}
+    arguments = {**(entry.get("for_two", {}) if team_name in ("dual_control", "service") else {}), **(args or {})}
     _check_arguments(domain, factory, arguments)
     return factory(**arguments)
 
