@@ -53,11 +53,24 @@ def test_what_trains_loads_no_family(module: str, most: int) -> None:
     assert len(names) <= most
 
 
+def imported(file: Path) -> list[str]:
+    nodes = [node for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if isinstance(node, ast.ImportFrom)]
+    return [node.module or "" for node in nodes]
+
+
 def test_no_module_that_trains_names_a_family() -> None:
     for file in (ROOT / "marft_algos").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                assert not (node.module or "").startswith("marft_envs.families"), file
+        assert not [name for name in imported(file) if name.startswith("marft_envs.families")], file
+
+
+@pytest.mark.parametrize("package", ["marft_envs.families", "marft_envs.families.tools"])
+def test_no_family_imports_another_and_no_domain_of_tools(package: str) -> None:
+    folder = ROOT / package.replace(".", "/")
+    folders = {file.parent.name for file in folder.glob("*/__init__.py")}
+    for file in folder.glob("*/**/*.py"):
+        own = file.relative_to(folder).parts[0]
+        others = {name.removeprefix(f"{package}.").partition(".")[0] for name in imported(file) if package in name}
+        assert not others & folders - {own}, file
 
 
 def copied(folder: Path) -> Path:

@@ -15,6 +15,10 @@ from marft_envs.families.tools.types import Tool
 ANY = "any"
 """Not a dialect: whichever a reply is written in. What is told and written is the default's."""
 
+BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
+TELL = "\nWhat the customer asks to know has to be told to the customer in words."
+"""Behind the brief of a task of which words are asked, too: silence does not settle it."""
+
 Named = str | Mapping[str, str]
 """A dialect's name, or agent or role -> name."""
 

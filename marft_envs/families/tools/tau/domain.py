@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_envs import tables
 from marft_envs.errors import DataError, check_known
-from marft_envs.families.tools.speech import is_told
+from marft_envs.families.tools.speech import BRIEF, TELL, is_told
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
@@ -31,9 +31,6 @@ from marft_envs.problems.sets import ProblemSet, spread
 _TABLE = tables.read(__package__, "tau")
 SPECIALISTS: Mapping[str, frozenset[str]] = {role: frozenset(tools) for role, tools in _TABLE["specialists"].items()}
 USER_TOOLS: frozenset[str] = frozenset(_TABLE["user"])
-BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
-TELL = "\nWhat the customer asks to know has to be told to the customer in words."
-"""Behind the brief of a task that wants ``outputs``: silence does not settle it."""
 SWAPS = ("exchange_delivered_order_items", "modify_pending_order_items")
 
 

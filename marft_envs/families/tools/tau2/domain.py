@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from marft_envs import tables
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError
-from marft_envs.families.tools.speech import is_told
+from marft_envs.families.tools.speech import BRIEF, TELL, is_told
 from marft_envs.families.tools.store import as_parts, differences
-from marft_envs.families.tools.tau.domain import BRIEF, TELL
 from marft_envs.families.tools.tau2.banking import Search
 from marft_envs.families.tools.tau2.banking import load as bank
 from marft_envs.families.tools.tau2.data import Upstream, load
