@@ -27,7 +27,7 @@ from typing import Any
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, share, table
 from marft_algos.runs import intervals, paths
-from marft_algos.training.held_out import HeldOut
+from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Trajectory
 from marft_envs import Episode, FlexEnv
 from marft_envs.call_formats.call import ToolCall

@@ -34,7 +34,7 @@ def play(options: EvalArguments) -> int:
     from marft_algos.evaluation import play, records
     from marft_algos.runs import checkpoint
     from marft_algos.training.environments import eval_kwargs
-    from marft_algos.training.held_out import HeldOut
+    from marft_algos.training.evaluate import HeldOut
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.

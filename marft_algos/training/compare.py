@@ -35,7 +35,7 @@ from marft_algos.runs.disk import reading, writing
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.environments import eval_kwargs
-from marft_algos.training.held_out import HeldOut
+from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
 

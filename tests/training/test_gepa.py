@@ -18,7 +18,7 @@ from marft_algos.cli import main
 from marft_algos.config import trust
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
-from marft_algos.training.held_out import HeldOut
+from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
 from marft_envs import AgentSpec
 from marft_envs.errors import ConfigError

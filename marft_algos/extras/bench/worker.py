@@ -31,7 +31,7 @@ from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
-from marft_algos.training.held_out import HeldOut, score
+from marft_algos.training.evaluate import HeldOut, score
 from marft_algos.training.trainer import opened
 from marft_algos.training.warm import supervised, warmed
 from marft_algos.types import Trajectory
