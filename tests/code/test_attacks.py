@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from tests.helpers import attack_judge, jail
 from tests.helpers.attack_judge import Attack, Finding, Round
 
@@ -108,6 +109,7 @@ def test_none_wins_in_the_strongest_layer(folder: Path, programs: dict[str, Atta
     assert complaints(done, programs) == []
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("layer", ["namespaces+seccomp", "landlock+seccomp", "bubblewrap+seccomp"])
 def test_none_wins_in_the_other_layers(layer: str, folder: Path, programs: dict[str, Attack]) -> None:
     need(layer)
@@ -117,6 +119,7 @@ def test_none_wins_in_the_other_layers(layer: str, folder: Path, programs: dict[
     assert complaints(done, programs) == []
 
 
+@pytest.mark.ci
 def test_none_wins_on_a_machine_without_user_namespaces(folder: Path, programs: dict[str, Attack]) -> None:
     need("landlock")
     done = attack_judge.run_layer(folder, "auto", only=quick(programs), userns=False)
@@ -139,6 +142,7 @@ def test_a_layer_that_does_not_hold_says_why(folder: Path) -> None:
     assert "unshare" in done.unavailable and "sysctl -w user.max_user_namespaces" in done.unavailable
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(bool(os.geteuid()), reason="only root can map the two users that a sandbox of root's uses")
 def test_none_wins_where_the_trainer_is_root(folder: Path, programs: dict[str, Attack]) -> None:
     need("landlock")
@@ -162,7 +166,7 @@ LEFT_OVER = {
 ATTEMPTS = 40
 
 
-@pytest.mark.parametrize("left", [*LEFT_OVER])
+@pytest.mark.parametrize("left", rest_in_ci([*LEFT_OVER]))
 def test_each_mechanism_stops_programs_that_win_without_it(
     left: str, folder: Path, programs: dict[str, Attack]
 ) -> None:

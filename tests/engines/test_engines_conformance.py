@@ -60,6 +60,7 @@ def test_the_native_engine_conforms_and_gets_its_weights_back(policies: PolicySe
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.ci
 def test_a_client_of_two_servers_conforms(policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path) -> None:
     engine = VLLMEngine(policies, [server.url for server in servers])
     check_engine(engine, policies, folder=tmp_path, **SMALL)
@@ -135,6 +136,7 @@ def test_a_broken_promise_is_named(policies: PolicySet, fault: str, says: str) -
         check_engine(Bent(policies, fault), policies, **SMALL)
 
 
+@pytest.mark.ci
 def test_weights_that_never_arrive_are_found(policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path) -> None:
     class Deaf(VLLMEngine):
         def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
