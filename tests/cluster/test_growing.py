@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.runs import quiet_display, settings
+from helpers.runs import quiet_display, settings, train
 from helpers.tiny import save_tiny
 from marft_algos.engines.base import EngineError
 from marft_algos.runs.folder import RunFolder
@@ -46,7 +46,7 @@ def files(run: RunFolder) -> dict[str, bytes]:
 def test_workers_join_and_go_while_the_run_goes_on(cluster: Any, tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "tiny")
     common: dict[str, Any] = {"env": ENV, "iterations": 6, "chunk": 2, "save_every": 1}
-    alone = run(settings(model, tmp_path / "here", **common))
+    _, alone = train(settings(model, tmp_path / "here", **common))
     trainer = Trainer(build(settings(model, tmp_path / "ray", **{**common, **GROWING})))
     found = trainer.rollouts
     assert isinstance(found, RayRollouts)
@@ -91,11 +91,3 @@ def test_a_run_that_needs_more_workers_than_come_says_how_many_came(cluster: Any
     )
     with pytest.raises(EngineError, match=r"1 worker was ready within 120 s \(2 needed, 3 asked for\)"):
         Trainer(build(config))
-
-
-def run(config: Any) -> RunFolder:
-    trainer = Trainer(build(config))
-    folder = trainer.start()
-    with quiet_display(config.iterations) as display:
-        trainer.train(folder, display)
-    return folder

@@ -14,7 +14,7 @@ from pydantic import Field
 
 import marft_envs
 from helpers.flex import PlainTask, flex
-from helpers.tools_tiny import PROBLEMS, Desk, call, tiny
+from helpers.tools_tiny import PROBLEMS, Desk, call, said, tiny
 from marft_envs import Chain, FlexEnv, Outcome
 from marft_envs.call_formats import written
 from marft_envs.core.faults import fault_of
@@ -224,10 +224,6 @@ def test_a_record_that_does_not_say_whose_fault_it_was_or_what_was_asked_for_is_
 
 
 # Tools --------------------------------------------------------------------------------------------------
-
-
-def said(*calls: Any) -> str:
-    return written(list(calls))
 
 
 def breaks(state: Desk, how: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from marft_envs.call_formats import written
 from marft_envs.families.tools import FunctionDomain, StateGrade, ToolCall, ToolError, ToolProblem, marked
 
 
@@ -90,6 +91,11 @@ def problem(id: str, says: str | tuple[str, ...], *turns: list[ToolCall], **more
 
 def call(name: str, /, **arguments: Any) -> ToolCall:
     return ToolCall(name, arguments)
+
+
+def said(*calls: ToolCall) -> str:
+    """A reply that makes these calls."""
+    return written(calls)
 
 
 PROBLEMS = [

@@ -13,18 +13,13 @@ import pytest
 import marft_envs
 from helpers.flex import flex
 from helpers.marks import rest_in_ci
-from helpers.tools_tiny import call, tiny
+from helpers.tools_tiny import call, said, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
-from marft_envs.call_formats import written
 from marft_envs.core.vector import VectorEnv
 from marft_envs.families.tools import CompactMessages, make, oracle
 from marft_envs.families.tools.compact import pieces
 from marft_envs.families.tools.depot import Depot
 from marft_envs.records import trajectory
-
-
-def said(*calls: Any) -> str:
-    return written(calls)
 
 
 def supervised(*replies: str, task: str = "two", **settings: Any) -> FlexEnv:

@@ -11,7 +11,7 @@ import pytest
 
 import marft_envs
 from helpers.marks import rest_in_ci
-from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, tiny
+from helpers.tools_tiny import PROBLEMS, SPECIALISTS, call, problem, said, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
 from marft_envs.call_formats import written
 from marft_envs.core.rewards import CompositeReward
@@ -21,10 +21,6 @@ from marft_envs.families.tools.scoring import Tally
 from marft_envs.records import trajectory
 
 FINISH = written([call("finish")])
-
-
-def said(*calls: Any) -> str:
-    return written(calls)
 
 
 def run(env: FlexEnv, task_id: str, script: Callable[[str, int], str] | Mapping[str, list[str]]) -> Episode:

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
-from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, start, tiny
-from marft_envs.call_formats import written
+from helpers.tools_tiny import PROBLEMS, TOOLS, Desk, call, grade, said, start, tiny
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import FunctionDomain, ToolError, functions, make, marked, session
-
-
-def said(*calls: Any) -> str:
-    return written(list(calls))
 
 
 def solo(domain: Any, *replies: str) -> Any:

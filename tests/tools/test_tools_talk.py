@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, start, tiny
+from helpers.tools_tiny import PROBLEMS, SPECIALISTS, TOOLS, Desk, call, grade, problem, said, start, tiny
 from marft_envs import ConfigError, Layered, Router, check_env
-from marft_envs.call_formats import parse, written
+from marft_envs.call_formats import parse
 from marft_envs.core.types import AgentSpec
 from marft_envs.families.tools import TEAMS, FunctionDomain, StateGrade, Team, ToolProblem, make, oracle
 from marft_envs.records import experts
@@ -19,10 +19,6 @@ TALKERS = ("user_0", "agent_0")
 
 def shown(env: Any, agent: str) -> str:
     return "\n".join(message["content"] for message in env.messages(agent))
-
-
-def said(*calls: Any) -> str:
-    return written(list(calls))
 
 
 # The user-agent ------------------------------------------------------------------------------------------
