@@ -7,7 +7,7 @@ import sys
 
 if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
     sys.path.append(sys.path.pop(0))  # the current folder comes last while the other package is looked for
-    from marft_envs.started import leave_current_folder
+    from marft_envs.search_path import leave_current_folder
 
     sys.path.insert(0, sys.path.pop())
     leave_current_folder(__name__)

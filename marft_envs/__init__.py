@@ -6,7 +6,7 @@
 import importlib
 import sys
 
-from marft_envs.started import leave_current_folder
+from marft_envs.search_path import leave_current_folder
 
 if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will start; nothing else is imported before
     leave_current_folder(__name__)

@@ -259,7 +259,7 @@ class Run:
         """
         import safetensors.torch
 
-        from marft_algos.ranks import alike
+        from marft_algos.ranks import consistency
         from marft_algos.runs import checkpoint
         from marft_envs import artefacts
 
@@ -270,7 +270,7 @@ class Run:
         artefacts.check(path, "policies")
         files = sorted((path / "policies").rglob("*.safetensors"))
         adapters = {str(file.relative_to(path)): safetensors.torch.load_file(file) for file in files}
-        return alike.digest([adapters, state["learner"], state["critics"]])
+        return consistency.digest([adapters, state["learner"], state["critics"]])
 
 
 @contextlib.contextmanager

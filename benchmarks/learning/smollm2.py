@@ -42,9 +42,9 @@ from benchmarks.runs import Done, Job, points, run_all, share, swapped_messages,
 from marft_algos.extras.bench import tables
 from marft_algos.extras.bench.statistics import estimate
 from marft_algos.extras.bench.tables import complete
-from marft_algos.models.arithmetic import check_bf16
+from marft_algos.models.bf16 import check_bf16
+from marft_algos.runs import breakdown
 from marft_algos.runs import folder as runs
-from marft_algos.runs import kinds
 from marft_algos.runs.folder import UNTRAINED, EvalRecord
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -288,8 +288,8 @@ def by_kind(setting: str, seeds: Sequence[int]) -> str:
     for job in JOBS:
         for seed in seeds:
             if result := read(setting, job, seed):
-                changed = kinds.changes(_records(result, "before"), _records(result, "after"))
-                rows.append([job, str(seed), kinds.most(changed)])
+                changed = breakdown.changes(_records(result, "before"), _records(result, "after"))
+                rows.append([job, str(seed), breakdown.most(changed)])
     return table(["job", "seed", "kinds"], rows)
 
 

@@ -42,7 +42,7 @@ from benchmarks.team import Stage
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import Batch
 from marft_algos.learner.learner import Learner
-from marft_algos.models.forward import plain
+from marft_algos.models.forward import transformers_pass
 from marft_algos.models.scoring import head_of, score
 from marft_algos.terminal import say
 
@@ -163,7 +163,7 @@ def modules(bench: Bench, policy: str, batch: Batch) -> Tensor:
     weights = bench.policies.weights(policy)
     mask, rows = batch.action_mask[:, 1:], batch.input_ids[:, 1:]
     with bench.policies.forward_pass(policy).autocast():
-        hidden = plain.hidden_states(weights.trunk(), weights.model, batch.input_ids, F.pad(mask, (0, 1)))
+        hidden = transformers_pass.hidden_states(weights.trunk(), weights.model, batch.input_ids, F.pad(mask, (0, 1)))
         return score(head_of(weights.model), hidden, rows[mask], batch.temperature[:, None].expand_as(mask)[mask])[0]
 
 

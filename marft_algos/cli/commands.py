@@ -15,10 +15,10 @@ from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.config.arguments import typed
 from marft_algos.lazy import require_training
-from marft_algos.runs import kinds, start
+from marft_algos.runs import breakdown, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.runs.metrics import describe
-from marft_algos.runs.onlooker import seen
+from marft_algos.runs.read_only import seen
 from marft_algos.terminal import clean, say
 from marft_algos.training import launch
 from marft_envs.core.partners import expert_of
@@ -177,7 +177,7 @@ def _print_gain(run: RunFolder) -> float | None:
     say(f"before:  {before}")
     say(f"after:   {after}")
     say(f"gain:    {difference.signed()} (paired, 95 %)")
-    if changed := kinds.most(kinds.changes(*both)):
+    if changed := breakdown.most(breakdown.changes(*both)):
         say(f"kinds:   {clean(changed, line=True)}")
     return before.mean
 

@@ -13,8 +13,8 @@ from marft_algos.config import arguments, presets
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.lazy import require_training
+from marft_algos.runs import breakdown, paths
 from marft_algos.runs import folder as runs
-from marft_algos.runs import kinds, paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs.core.types import AgentSpec
@@ -64,7 +64,7 @@ def play(options: EvalArguments) -> int:
         if options.one_by_one:
             _waited(played, evaluation.waited)
         say(f"difference   {difference.signed()} (paired, 95 %)")
-        if changed := kinds.most(kinds.changes(before, now)):
+        if changed := breakdown.most(breakdown.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
     files = {Path(options.out): played} if options.out else {}
     if swapped:

@@ -23,8 +23,8 @@ from typing import Any
 
 from marft_algos.config.arguments import value
 from marft_algos.terminal import say
+from marft_envs.consent import CODE, WRITES, Power, TrustError, frozen, names_module, powers, refusal
 from marft_envs.errors import ConfigError
-from marft_envs.powers import CODE, WRITES, Power, TrustError, frozen, names_module, powers, refusal
 from marft_envs.registration import importable
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")

@@ -132,7 +132,7 @@ def serving(
         output = sink if log is not None else None
         there = {**os.environ, **environment(), keys.VLLM: key}  # arguments can be read by every user of a machine
         # -m leaves the server no parent but this process, and it ends with it.
-        tied = [sys.executable, "-m", "marft_algos.engines.tied", os.path.abspath(settings.python)]
+        tied = [sys.executable, "-m", "marft_algos.engines.exit_with_parent", os.path.abspath(settings.python)]
         process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
         try:
             _wait(process, EngineServer(settings.url, 5.0, key), timeout, f" in {log}" if log else "")

@@ -231,10 +231,10 @@ def bf16(torch: Finding) -> list[Finding]:
     """What bf16 costs on the CPU, where torch works."""
     if torch.state != "ok":
         return []
-    from marft_algos.models import arithmetic  # imports torch
+    from marft_algos.models import bf16  # imports torch
 
-    cost = arithmetic.bf16_cost()
-    slow, does = cost > arithmetic.SLOW, "a product of matrices takes {} times as long as in fp32"
+    cost = bf16.bf16_cost()
+    slow, does = cost > bf16.SLOW, "a product of matrices takes {} times as long as in fp32"
     return [Finding("bf16 on the CPU", "off" if slow else "ok", does.format(round(cost, None if slow else 1)))]
 
 

@@ -34,7 +34,7 @@ from marft_algos.batching import (
 )
 from marft_algos.functional import kl_k3, ratio
 from marft_algos.learner.heads import Heads
-from marft_algos.learner.past import WeightHistory
+from marft_algos.learner.stale_turns import WeightHistory
 from marft_algos.learner.steps import (
     Added,
     LocalOptimiser,

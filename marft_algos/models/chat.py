@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from marft_algos.models import DATE, clock, markers
+from marft_algos.models import DATE, markers, template_date
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class Chat:
 
     def _apply(self, chat: Any, **options: Any) -> Any:
         settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
-        template = clock.pinned(self.tokenizer.get_chat_template(tools=options.get("tools")), self.date)
+        template = template_date.pinned(self.tokenizer.get_chat_template(tools=options.get("tools")), self.date)
         return self.tokenizer.apply_chat_template(chat, **{**settings, "chat_template": template, **options})
 
     def _text(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str | None:

@@ -26,7 +26,7 @@ from transformers import (
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
-from marft_algos.models import DATE, EMBEDDED, attention, embedded_path, finite, gguf
+from marft_algos.models import DATE, EMBEDDED, attention, embedded_path, finite_weights, gguf
 from marft_algos.models.chat import Chat
 from marft_algos.models.layers import move_all_but_layers
 from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, widen_head
@@ -375,7 +375,7 @@ def _check_whole(spec: str, found: Mapping[str, Any]) -> None:
 @torch.no_grad()
 def _check_head(spec: str, model: PreTrainedModel) -> None:
     """Scoring applies the output head to chosen positions: it must be all there is between trunk and logits."""
-    finite.check_model(model, spec)
+    finite_weights.check_model(model, spec)
     ids = torch.tensor([[0, 1]], device=model.device)
     expected = model(input_ids=ids).logits
     never = expected == -torch.inf  # tokens that a head lets nobody say, such as padding of the vocabulary

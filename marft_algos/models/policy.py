@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from marft_algos.memory import OutOfMemory, out_of_memory, passes, share, shared_passes
-from marft_algos.models import arithmetic, finite
+from marft_algos.models import bf16, finite_weights
 from marft_algos.models.assignment import base_specs, check_known
 from marft_algos.models.chat import Renderer
 from marft_algos.models.forward import ForwardPass
@@ -113,7 +113,7 @@ class PolicySet:
         where = pick_device(device)
         compute = pick_dtype(dtype, where)
         if where.type == "cpu" and compute is torch.bfloat16:
-            arithmetic.check_bf16()
+            bf16.check_bf16()
         settings = settings or ModelSettings()
         if settings.quantize != "none" and full_finetune:
             raise ConfigError("Weights of 4 bits cannot be trained. Leave out --full-finetune, or say --quantize none.")
@@ -364,7 +364,7 @@ class PolicySet:
         Raises:
             NotFiniteError: its weights hold infinity or NaN.
         """
-        finite.check(self._get(policy).tensors, f"The weights of policy '{policy}'")
+        finite_weights.check(self._get(policy).tensors, f"The weights of policy '{policy}'")
         self._get(policy).save(Path(folder))
         return Path(folder)
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from marft_algos.models import EMBEDDED, embedded_path, finite, gguf
+from marft_algos.models import EMBEDDED, embedded_path, finite_weights, gguf
 from marft_algos.ranges import COUNT, Settings
 from marft_envs import artefacts
 from marft_envs.errors import ConfigError, did_you_mean
@@ -188,9 +188,11 @@ def read_tensors(folder: Path, name: str) -> dict[str, Tensor]:
             f"The weights in '{file}' cannot be read: {error}. The file is damaged, or cut: copy it again, or choose"
             " another checkpoint."
         ) from error
-    if odd := next((key for key, tensor in read.items() if tensor.dtype not in finite.FLOATS), ""):
-        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in finite.FLOATS)
+    if odd := next((key for key, tensor in read.items() if tensor.dtype not in finite_weights.FLOATS), ""):
+        kinds = ", ".join(str(kind).removeprefix("torch.") for kind in finite_weights.FLOATS)
         raise ConfigError(f"'{odd}' in '{file}' is of type {read[odd].dtype}. Expected {kinds}: save it so.")
     single = {key: tensor.float() for key, tensor in read.items()}  # as it will be used
-    finite.check_read(single, f"'{file}'", "Copy it again, or choose another checkpoint, or an earlier one of its run.")
+    finite_weights.check_read(
+        single, f"'{file}'", "Copy it again, or choose another checkpoint, or an earlier one of its run."
+    )
     return single

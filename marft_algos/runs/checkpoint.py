@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 
-from marft_algos.models import finite
+from marft_algos.models import finite_weights
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.disk import clear, reading, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
@@ -113,7 +113,7 @@ def save(
         NotFiniteError: Weights have blown up.
     """
     target = step_dir(folder, progress.iteration)
-    finite.check(_numbers(state), "Value heads or optimisers")
+    finite_weights.check(_numbers(state), "Value heads or optimisers")
     with replacing(target) as aside, _as_os_errors():
         for name in names:
             policies.save_adapter(name, aside / "policies" / name)
@@ -217,7 +217,7 @@ def _read_state(path: Path) -> dict[str, Any]:
             f" command takes the one before; or begin another run with its weights: marft train --start {path}"
         ) from error
     then = f"Go on from an earlier checkpoint, or begin with the weights alone: marft train --start {path}"
-    finite.check_read(_numbers(state), f"'{path / 'state.pt'}'", then)
+    finite_weights.check_read(_numbers(state), f"'{path / 'state.pt'}'", then)
     return state
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marft_algos.runs import kinds, plots, start
+from marft_algos.runs import breakdown, plots, start
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
@@ -57,7 +57,9 @@ def render(run: RunFolder) -> str:
     metrics, done, recorded = run.metrics(), run.recorded("eval"), run.recorded("train")
     before = run.episodes("eval", UNTRAINED) if done[:1] == [UNTRAINED] else []
     after = run.episodes("eval", done[-1]) if done[len(before) > 0 :] else []
-    changed = kinds.changes(*([EvalRecord.of(e) for e in part] for part in (before, after))) if before and after else []
+    changed = (
+        breakdown.changes(*([EvalRecord.of(e) for e in part] for part in (before, after))) if before and after else []
+    )
     template = pages().get_template("report.html.jinja")
     return template.render(
         title=run.root.name,

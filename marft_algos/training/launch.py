@@ -23,7 +23,7 @@ from marft_algos.config.endpoints import check_one_process
 from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import lanes
-from marft_algos.ranks.alike import check_code, check_folder, check_settings
+from marft_algos.ranks.consistency import check_code, check_folder, check_settings
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say

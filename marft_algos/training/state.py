@@ -9,14 +9,14 @@ from typing import Any
 from marft_algos.config.settings import TrainConfig
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
-from marft_algos.ranks.alike import check_state
+from marft_algos.ranks.consistency import check_state
 from marft_algos.ranks.group import lead, restarts
 from marft_algos.runs import checkpoint
 from marft_algos.runs import start as starts
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
+from marft_algos.runs.read_only import seen
 from marft_algos.terminal import say
 from marft_algos.training.collect import RolloutQueue
 from marft_algos.training.parts import Parts

@@ -23,8 +23,8 @@ from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.panel import StoppedError
 from marft_algos.runs import checkpoint, loggers, report
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
+from marft_algos.runs.read_only import seen
 from marft_algos.terminal import say
 from marft_algos.training import rollouts
 from marft_algos.training.collect import Collected, RolloutQueue, due

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from marft_envs.core.plain import Shown
+from marft_envs.core.plain_data import Shown
 
 Fault = Literal["", "text", "engine", "world", "machine"]
 """Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt

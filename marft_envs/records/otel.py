@@ -32,11 +32,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from marft_envs.consent import TrustError, refusal
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
-from marft_envs.powers import TrustError, refusal
 from marft_envs.records import otel_parts as parts
 from marft_envs.records import trajectory
 from marft_envs.records.otel_parts import ModelSource, run_sources

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from marft_envs.core.plain import one_line
+from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import TurnRecord
 from marft_envs.errors import DataError
 

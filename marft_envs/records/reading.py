@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, cast, get_args
 
-from marft_envs.core.plain import CRITICAL_PATH
+from marft_envs.core.plain_data import CRITICAL_PATH
 from marft_envs.core.types import (
     AgentSpec,
     Episode,

@@ -14,12 +14,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from marft_envs.consent import Power, TrustError, powers, refusal
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FlexWrapper
-from marft_envs.core.plain import UNWRITABLE
+from marft_envs.core.plain_data import UNWRITABLE
 from marft_envs.core.types import Episode, Fault
 from marft_envs.errors import ConfigError, DataError, MarftError
-from marft_envs.powers import Power, TrustError, powers, refusal
 from marft_envs.records.reading import episode_of
 from marft_envs.registration import make
 

@@ -13,7 +13,7 @@ import pytest
 
 from helpers.thread_ranks import ThreadRank, together
 from marft_algos.cli import main
-from marft_algos.ranks import alike
+from marft_algos.ranks import consistency
 from marft_algos.training import launch
 from marft_envs import ConfigError
 
@@ -83,32 +83,32 @@ def test_a_run_of_two_launchers_needs_one_name(tmp_path: Path) -> None:
 def test_a_folder_that_machines_do_not_share_is_an_error_with_both_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alike, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(consistency, "PATIENCE_S", 0.3)
     shared = tmp_path / "shared"
-    together(2, lambda rank: alike.check_folder(rank, str(shared)))
+    together(2, lambda rank: consistency.check_folder(rank, str(shared)))
     assert shared.is_dir() and not [*shared.iterdir()], "nothing is left there"
 
     def apart(rank: ThreadRank) -> None:
         with pytest.raises(ConfigError, match=rf"{tmp_path}/0' is not in '{tmp_path}/1' on .*--runs-dir"):
-            alike.check_folder(rank, str(tmp_path / str(rank.rank)))
+            consistency.check_folder(rank, str(tmp_path / str(rank.rank)))
 
     together(2, apart)
     assert not [*(tmp_path / "0").iterdir()]
 
 
 def test_ranks_of_other_code_or_settings_are_errors_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = alike.ProcessFacts.here()
-    monkeypatch.setattr(alike.ProcessFacts, "here", lambda: facts)
-    together(2, alike.check_code)
+    facts = consistency.ProcessFacts.here()
+    monkeypatch.setattr(consistency.ProcessFacts, "here", lambda: facts)
+    together(2, consistency.check_code)
     ranks_facts = [dataclasses.replace(facts, host="a"), dataclasses.replace(facts, host="b", code="0123456789ab")]
     monkeypatch.setattr(ThreadRank, "gather", lambda self, x: ranks_facts)
     with pytest.raises(ConfigError, match=f"Ranks 1 and 0.*b runs source files.* 0123456789ab, and a {facts.code}"):
-        alike.check_code(ThreadRank(0, 2, [], None))  # type: ignore[arg-type]
+        consistency.check_code(ThreadRank(0, 2, [], None))  # type: ignore[arg-type]
     monkeypatch.undo()
 
     def told(rank: ThreadRank) -> None:
         with pytest.raises(ConfigError, match=r"with lr = 2, and .* with 1\. Expected the same command"):
-            alike.check_settings(rank, {"env": "relay-v0", "lr": 1 + rank.rank})
+            consistency.check_settings(rank, {"env": "relay-v0", "lr": 1 + rank.rank})
 
     together(2, told)
 

@@ -29,7 +29,7 @@ ray = pytest.importorskip("ray", reason="needs the extra 'cluster'")
 from marft_algos.extras.cluster import connect, kept, rollouts  # noqa: E402
 from marft_algos.extras.cluster.rollouts import RayRollouts  # noqa: E402
 from marft_algos.extras.cluster.worker import HashedBytes  # noqa: E402
-from marft_algos.ranks.alike import ProcessFacts  # noqa: E402
+from marft_algos.ranks.consistency import ProcessFacts  # noqa: E402
 
 RAY = {"rollouts": "ray", "workers": 2, "chunk": 3, "worker_start": 120.0}
 ONE = {**RAY, "workers": 1}

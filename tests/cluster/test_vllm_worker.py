@@ -26,7 +26,7 @@ from marft_algos.extras.cluster.worker import RayWorker, pack
 from marft_algos.rollout.panel import Played, cut
 from marft_algos.training.parts import build
 from marft_envs import ConfigError
-from marft_envs.powers import powers
+from marft_envs.consent import powers
 
 
 def made(folder: Path, **changes: Any) -> TrainConfig:

@@ -25,9 +25,9 @@ from marft_envs import FlexEnv
 from marft_envs.adapters.inward import program
 from marft_envs.adapters.inward.endpoint import Loopback
 from marft_envs.adapters.inward.program import ProgramError
+from marft_envs.consent import powers
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError
-from marft_envs.powers import powers
 from marft_envs.server.door import LINES
 from marft_envs.testing.played import fingerprint, go_on
 

@@ -133,7 +133,7 @@ def test_llama_cpps_converter_makes_a_file_that_says_the_same(
 def started(command: list[str], port: int, log: Path, ready: str = "/health", **environ: str) -> Iterator[str]:
     """A server of others while inside; gives its address. It is up when the page `ready` answers."""
     url = f"http://127.0.0.1:{port}"
-    tied = [sys.executable, "-m", "marft_algos.engines.tied"]  # ends with this process, however that ends
+    tied = [sys.executable, "-m", "marft_algos.engines.exit_with_parent"]  # ends with this process, however that ends
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [*tied, *command], env={**os.environ, **environ}, stdout=sink, stderr=subprocess.STDOUT

@@ -16,7 +16,7 @@ from helpers.pretend_gpu import pretend_gpu
 from helpers.sampling import CONFIGS, save
 from helpers.tiny import save_tiny
 from marft_algos.models import attention
-from marft_algos.models.forward import plain, text
+from marft_algos.models.forward import text, transformers_pass
 from marft_algos.models.loading import load_base
 
 SHARED = list(range(3, 15))
@@ -43,7 +43,7 @@ class Calls(TorchFunctionMode):
 def states(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Final states behind a shared prefix, and a gradient that runs through all of it."""
     model.requires_grad_(True).zero_grad()
-    hidden = plain.hidden_states(model.base_model, model, IDS, WANTED)
+    hidden = transformers_pass.hidden_states(model.base_model, model, IDS, WANTED)
     hidden.square().sum().backward()
     embeddings = model.get_input_embeddings().weight.grad
     assert embeddings is not None
@@ -129,7 +129,7 @@ def test_weights_in_fp32_are_offered_to_a_flash_kernel_in_the_compute_dtype(
 
     monkeypatch.setattr(attention, "flash_fits", fits)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        plain.hidden_states(model.base_model, model, IDS, WANTED)
+        transformers_pass.hidden_states(model.base_model, model, IDS, WANTED)
     assert set(offered) == {torch.bfloat16}
 
 

@@ -25,7 +25,7 @@ from marft_algos import batching
 from marft_algos.engines import EngineError, NativeEngine, native, sampler
 from marft_algos.engines.sampler import Sampler
 from marft_algos.models import attention
-from marft_algos.models.forward import plain
+from marft_algos.models.forward import transformers_pass
 from marft_algos.models.forward.text import TextPass
 from marft_algos.models.policy import PolicySet
 from marft_algos.runs.folder import RunFolder
@@ -327,7 +327,7 @@ def test_a_gpu_scores_and_trains_by_our_own_pass(qwen: Path, monkeypatch: pytest
     ids[:, :9] = ids[0, :9]
     mask = torch.arange(12).expand(2, 12) >= 10
     found = list[tuple[torch.Tensor, torch.Tensor]]()
-    monkeypatch.setattr(plain, "hidden_states", lambda *_: pytest.fail("transformers' pass ran"))
+    monkeypatch.setattr(transformers_pass, "hidden_states", lambda *_, **__: pytest.fail("transformers' pass ran"))
     with gpu():
         for device in ("cuda", "cpu"):
             policies = PolicySet.build(str(qwen), AGENTS, device=device, dtype="fp32")
@@ -368,7 +368,7 @@ def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, mon
     if not REAL:  # two policies, two iterations of two epochs of two minibatches, whatever the pieces
         assert waits.by_line["learner/steps.py:read tolist"] == 16
         assert not any(line.startswith("algorithms/base.py:clipped") for line in waits.by_line)
-        assert waits.by_line["models/finite.py:_not_finite tolist"] <= 16
+        assert waits.by_line["models/finite_weights.py:_not_finite tolist"] <= 16
     _, expected = runs.train(runs.settings(qwen, tmp_path / "cpu", device="cpu", **changes))
     near(run, expected)
 

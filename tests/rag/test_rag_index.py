@@ -19,8 +19,8 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, DataError
+from marft_envs.consent import WRITES, powers
 from marft_envs.families.rag.data import Searcher, cut, opened, pieces
-from marft_envs.powers import WRITES, powers
 from marft_envs.problems.index import K1, QUERY_WORDS, VERSION, B, Index, Passage, words
 
 

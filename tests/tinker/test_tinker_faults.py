@@ -198,7 +198,7 @@ def test_weights_that_are_spoilt_on_the_server_stop_the_run(server: TinkerServer
     server.poison(both.team.remote["planner_0"].model.id)
     with pytest.raises(TinkerError, match="not finite: its weights may be spoilt"):
         both.team.remote["planner_0"].score([tuple(IDS)])
-    with pytest.raises(marft_algos.models.finite.NotFiniteError, match="hold infinity or NaN"):
+    with pytest.raises(marft_algos.models.finite_weights.NotFiniteError, match="hold infinity or NaN"):
         both.team.save_adapter("planner_0", tmp_path / "spoilt")
 
 

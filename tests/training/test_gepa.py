@@ -21,8 +21,8 @@ from marft_algos.runs.folder import RunFolder
 from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
 from marft_envs import AgentSpec
+from marft_envs.consent import TrustError
 from marft_envs.errors import ConfigError
-from marft_envs.powers import TrustError
 from marft_envs.records import trajectory
 
 HERE = Path(__file__).stem

@@ -13,8 +13,8 @@ import torch
 from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, train
 from marft_algos.cli import main
-from marft_algos.models import arithmetic
-from marft_algos.models.finite import NotFiniteError
+from marft_algos.models import bf16
+from marft_algos.models.finite_weights import NotFiniteError
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
@@ -52,7 +52,7 @@ def test_a_run_that_only_warms_up_its_critic_says_so(model: Path, tmp_path: Path
 def test_a_run_in_bf16_whose_ratio_would_hold_its_rounding_says_what_to_type(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arithmetic, "bf16_cost", lambda: 0.5)  # on a CPU without bf16 there is another warning
+    monkeypatch.setattr(bf16, "bf16_cost", lambda: 0.5)  # on a CPU without bf16 there is another warning
     with pytest.warns(UserWarning, match=r"dtype is bf16 .*--old-logprobs learner --ratio-tolerance 0\.1 --tis-cap 2"):
         Trainer(build(settings(model, tmp_path, dtype="bf16")))
     learner = {"old_logprobs": "learner", "ratio_tolerance": 0.1, "tis_cap": 2.0}

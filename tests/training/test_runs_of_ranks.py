@@ -14,7 +14,7 @@ from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless
 from helpers.thread_ranks import together
 from marft_algos.config.settings import TrainConfig
-from marft_algos.ranks.alike import RanksDiffer
+from marft_algos.ranks.consistency import RanksDiffer
 from marft_algos.ranks.group import Alone
 from marft_algos.rollout.panel import cut
 from marft_algos.runs import checkpoint

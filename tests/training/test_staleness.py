@@ -26,8 +26,8 @@ from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.onlooker import seen
 from marft_algos.runs.progress import RunProgress
+from marft_algos.runs.read_only import seen
 from marft_algos.training import plain
 from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build

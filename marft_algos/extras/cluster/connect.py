@@ -12,7 +12,7 @@ from typing import Any
 from marft_algos.config.endpoints import parse
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
-from marft_algos.ranks.alike import ProcessFacts, difference
+from marft_algos.ranks.consistency import ProcessFacts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
 
 CPU_OF_A_WORKER = 1

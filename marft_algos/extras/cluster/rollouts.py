@@ -16,7 +16,7 @@ from marft_algos.config.arguments import typed
 from marft_algos.engines.base import EngineError
 from marft_algos.extras.cluster import connect, kept
 from marft_algos.extras.cluster.worker import HashedBytes, RayWorker, TransferError, pack
-from marft_algos.ranks.alike import ProcessFacts
+from marft_algos.ranks.consistency import ProcessFacts
 from marft_algos.ranks.group import lead
 from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import OnProgress

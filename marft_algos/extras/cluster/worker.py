@@ -22,7 +22,7 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
-from marft_algos.ranks.alike import ProcessFacts
+from marft_algos.ranks.consistency import ProcessFacts
 from marft_algos.rollout.panel import Chunk, Played
 from marft_algos.training.environments import make_env
 from marft_algos.training.parts import build

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from marft_algos.extras.export import bases, card, gguf, team
 from marft_algos.extras.export.bases import ExportBase
 from marft_algos.extras.export.card import ExportedPart, ExportedTeam
-from marft_algos.models import finite
+from marft_algos.models import finite_weights
 from marft_algos.models.loading import read
 from marft_algos.models.saved import SETTINGS, WEIGHTS
 from marft_algos.runs.disk import copy, replacing
@@ -149,7 +149,7 @@ def _merge(base: ExportBase, adapter: Path, folder: Path) -> None:
     """Adds an adapter to its base's weights, in float32, and saves them in the type that the base has."""
     with read(base.spec):
         model = AutoModelForCausalLM.from_pretrained(base.location, dtype="auto", trust_remote_code=False)
-    finite.check_model(model, base.spec)
+    finite_weights.check_model(model, base.spec)
     stored = model.dtype
     merged = PeftModel.from_pretrained(model.float(), str(adapter)).merge_and_unload(safe_merge=True)
     with torch.no_grad():

@@ -22,7 +22,7 @@ from torch import Tensor
 from marft_algos.engines.http import NONSENSE, ServerDown, ServerRefused
 from marft_algos.extras.tinker.client import ADAPTER_BYTES, V1, Model, TinkerError, TinkerServer
 from marft_algos.extras.tinker.dialect import Dialect
-from marft_algos.models import finite
+from marft_algos.models import finite_weights
 from marft_algos.models.saved import SETTINGS, WEIGHTS
 from marft_envs.errors import ConfigError
 
@@ -50,7 +50,7 @@ def save(model: Model, dialect: Dialect, policy: str, version: int, folder: Path
         kept |= {"downloaded": False, "why": str(error)}
         warnings.warn(f"The adapter of '{policy}' is on {model.server.url} alone: {error}", stacklevel=2)
     else:
-        finite.check(tensors, f"The weights of policy '{policy}'")
+        finite_weights.check(tensors, f"The weights of policy '{policy}'")
         # Some servers leave this out, and peft would then load two kinds of layers and drop the rest without a word.
         layers = sorted({key.split(".lora_")[0].rpartition(".")[2] for key in tensors})
         settings["target_modules"] = settings.get("target_modules") or layers

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from marft_algos.models.forward import plain
+from marft_algos.models.forward import transformers_pass
 from marft_algos.models.forward.decode import FusedCache, FusedDecoder, KeptContext, Known
 from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.forward.text import TextPass
@@ -99,17 +99,19 @@ class ForwardPass:
         """
         if self._sharded is not None:
             with self._sharded.trunk(weights) as trunk:
-                return plain.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
+                return transformers_pass.hidden_states(trunk, self._model, ids, wanted, share_prefix=False)
         if (weights is None or weights.peft is not None) and self._text is not None:
             return self._text.hidden_states(
                 ids, wanted, weights, checkpointing=weights is not None and bool(weights.blocks)
             )
         share_prefix = "prefix" in self._allowed
         if weights is None:
-            return plain.hidden_states(self._model.base_model, self._model, ids, wanted, share_prefix=share_prefix)
+            return transformers_pass.hidden_states(
+                self._model.base_model, self._model, ids, wanted, share_prefix=share_prefix
+            )
         # Under gradient checkpointing nothing can be added to a cache twice.
         share_prefix &= not weights.blocks or not torch.is_grad_enabled()
-        return plain.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=share_prefix)
+        return transformers_pass.hidden_states(weights.trunk(), weights.model, ids, wanted, share_prefix=share_prefix)
 
     @cached_property
     def _text(self) -> TextPass | None:
@@ -168,4 +170,4 @@ class ForwardPass:
         if self._decoder is not None:
             return FusedCache(self._decoder, policies, rows, capacity, fixed=fixed, memory=memory)
         (weights,) = policies
-        return plain.PlainCache(weights.trunk(), self._model, capacity)
+        return transformers_pass.PlainCache(weights.trunk(), self._model, capacity)

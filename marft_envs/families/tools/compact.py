@@ -27,7 +27,7 @@ from marft_envs.call_formats.tags import unwrapped_result
 from marft_envs.core import observation as obs_mod
 from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.plain import one_line
+from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.core.wrappers import FlexWrapper
 from marft_envs.errors import ConfigError, of_fields

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.faults import show
-from marft_envs.core.plain import escaped, one_line
+from marft_envs.core.plain_data import escaped, one_line
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.schema import check_tool
 from marft_envs.families.tools.types import Shared, Tool, ToolError, ToolResult, World, copied, encode, frozen

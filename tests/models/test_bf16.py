@@ -9,7 +9,7 @@ import torch
 
 from marft_algos.extras import doctor
 from marft_algos.extras.doctor import Finding
-from marft_algos.models import arithmetic
+from marft_algos.models import bf16
 from marft_algos.models.policy import PolicySet
 
 TEAM = {"a_0": "a"}
@@ -19,8 +19,8 @@ TEAM = {"a_0": "a"}
 def taking(monkeypatch: pytest.MonkeyPatch) -> dict[torch.dtype, float]:
     """Seconds that a product takes; to be changed."""
     seconds = {torch.float32: 0.5, torch.bfloat16: 4.0}
-    monkeypatch.setattr(arithmetic, "_seconds", seconds.__getitem__)
-    monkeypatch.setattr(arithmetic, "bf16_cost", arithmetic.bf16_cost.__wrapped__)
+    monkeypatch.setattr(bf16, "_seconds", seconds.__getitem__)
+    monkeypatch.setattr(bf16, "bf16_cost", bf16.bf16_cost.__wrapped__)
     return seconds
 
 
@@ -49,4 +49,4 @@ def test_the_doctor_says_what_bf16_costs(taking: dict[torch.dtype, float]) -> No
 
 
 def test_it_is_measured_on_this_cpu() -> None:
-    assert 0.05 < arithmetic.bf16_cost.__wrapped__() < 500
+    assert 0.05 < bf16.bf16_cost.__wrapped__() < 500

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from helpers.thread_ranks import ThreadRank, together
-from marft_algos.ranks.alike import RanksDiffer, check_state, digest
+from marft_algos.ranks.consistency import RanksDiffer, check_state, digest
 from marft_algos.ranks.group import Alone
 
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
-from marft_algos.runs import kinds, report
+from marft_algos.runs import breakdown, report
 from marft_algos.runs.folder import EvalRecord, RunFolder
 from marft_envs.records import trajectory
 
@@ -25,11 +25,11 @@ def records(outcomes: dict[str, list[float]], lost: str = "") -> list[EvalRecord
 def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not_count() -> None:
     before = records({"set/a/1": [1, 0, 0], "set/b/1": [1, 1], "set/c/1": [0, 0.5]}, lost="set/c/1/0")
     after = records({"set/a/1": [1, 1, 1], "set/b/1": [0, 1], "set/c/1": [1, 1]})
-    found = kinds.changes(before, after)
+    found = breakdown.changes(before, after)
     assert found == [
-        kinds.KindScore("set/a/1", 3, 1, 3),
-        kinds.KindScore("set/b/1", 2, 2, 1),
-        kinds.KindScore("set/c/1", 1, 0.5, 1),
+        breakdown.KindScore("set/a/1", 3, 1, 3),
+        breakdown.KindScore("set/b/1", 2, 2, 1),
+        breakdown.KindScore("set/c/1", 1, 0.5, 1),
     ]
     assert [str(kind) for kind in found] == [
         "set/a/1 +2 (1 to 3 of 3)",
@@ -39,14 +39,18 @@ def test_the_kind_that_changed_most_comes_first_and_what_an_outage_took_does_not
 
 
 def test_kinds_that_did_not_change_are_not_named() -> None:
-    changed = [kinds.KindScore("a/1", 3, 1, 3), kinds.KindScore("b/1", 2, 1, 1), kinds.KindScore("c/1", 2, 0, 0)]
-    assert kinds.most(changed) == "a/1 +2 (1 to 3 of 3)" and kinds.most(changed[1:]) == kinds.most([]) == ""
+    changed = [
+        breakdown.KindScore("a/1", 3, 1, 3),
+        breakdown.KindScore("b/1", 2, 1, 1),
+        breakdown.KindScore("c/1", 2, 0, 0),
+    ]
+    assert breakdown.most(changed) == "a/1 +2 (1 to 3 of 3)" and breakdown.most(changed[1:]) == breakdown.most([]) == ""
 
 
 @pytest.mark.parametrize("names", [["set/1"] * 4, ["", "", "", ""], ["a", "b", "c", "d"]])
 def test_one_kind_or_a_kind_for_every_problem_says_nothing(names: list[str]) -> None:
     before, after = ([EvalRecord(f"{name}/{i}", outcome) for i, name in enumerate(names)] for outcome in (0.0, 1.0))
-    assert kinds.changes(before, after) == []
+    assert breakdown.changes(before, after) == []
 
 
 def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
@@ -67,7 +71,7 @@ def test_a_run_says_on_the_terminal_and_on_its_page_which_kinds_it_gained_on(
     assert f"<tr><td>areas</td><td>{half}</td><td>0</td><td>{half}</td><td>+{half}</td></tr>" in page
     assert "&lt;b&gt;sums" in page and "<b>sums" not in page
     monkeypatch.setattr(
-        kinds, "changes", lambda before, after: [kinds.KindScore("letters", len(before), 1, len(after))]
+        breakdown, "changes", lambda before, after: [breakdown.KindScore("letters", len(before), 1, len(after))]
     )
     assert main(["eval", str(run.root)]) == 0
     assert f"kinds        letters +{half * 2 - 1}" in capsys.readouterr().out
