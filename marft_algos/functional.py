@@ -238,9 +238,9 @@ def outer_factor(log_ratio_sum: float, eps: float) -> float:
     return min(max(math.exp(min(log_ratio_sum, LOG_RATIO_LIMIT)), 1.0 - eps), 1.0 + eps)
 
 
-def length_adaptive_lambda(length: int, alpha: float, floor: float = 0.95) -> float:
-    """VAPO's λ = max(floor, 1 − 1/(α·length)) of a response (arXiv 2504.05118); unclamped it is negative below 1/α."""
-    return max(floor, 1.0 - 1.0 / (alpha * length))
+def length_adaptive_lambda(length: int, alpha: float) -> float:
+    """VAPO's λ = max(0.95, 1 − 1/(α·length)) of a response (arXiv 2504.05118); unclamped it is negative below 1/α."""
+    return max(0.95, 1.0 - 1.0 / (alpha * length))
 
 
 def effective_samples(weights: Reals) -> float:

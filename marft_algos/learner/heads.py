@@ -247,11 +247,6 @@ class ValueNorm:
         mean, std = self.statistics
         return (np.asarray(x, dtype=np.float64) - mean) / std
 
-    def denormalize(self, x: Reals) -> Array:
-        """σ·x + mean: the inverse of ``normalize``."""
-        mean, std = self.statistics
-        return np.asarray(x, dtype=np.float64) * std + mean
-
     def state_dict(self) -> dict[str, float]:
         """Returns the three running sums."""
         return {"mean": self.mean, "square": self.square, "weight": self.weight}

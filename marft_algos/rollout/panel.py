@@ -377,7 +377,7 @@ class Variety:
         """
         groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
         for t in played:
-            groups.setdefault(t.group, set()).add(_transcript(t))
+            groups.setdefault(t.group, set()).add(tuple((x.agent, x.turn.text) for x in t.transitions))
         metrics: dict[str, float] = {"starts": len(groups)}
         if self._size > 1 and groups:
             metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
@@ -396,5 +396,3 @@ class Variety:
         )
 
 
-def _transcript(trajectory: Trajectory) -> tuple[tuple[str, str], ...]:
-    return tuple((turn.agent, turn.turn.text) for turn in trajectory.transitions)

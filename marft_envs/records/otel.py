@@ -37,9 +37,9 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
-from marft_envs.records import otel_parts as parts
+from marft_envs.records import otel_messages as parts
 from marft_envs.records import trajectory
-from marft_envs.records.otel_parts import ModelSource, run_sources
+from marft_envs.records.otel_messages import ModelSource, run_sources
 from marft_envs.registration import importable
 
 if TYPE_CHECKING:

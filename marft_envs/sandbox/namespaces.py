@@ -55,7 +55,7 @@ def enter() -> bool:
     mapped = uid == 0 and _map_from_outside()
     if mapped:
         return True
-    if not _inside_own_user_namespace():
+    if not _entered:
         syscalls.call("unshare", _NEW)
     _write("setgroups", "deny")
     _write("uid_map", f"{UID} {uid} 1")
@@ -64,10 +64,6 @@ def enter() -> bool:
 
 
 _entered = False
-
-
-def _inside_own_user_namespace() -> bool:
-    return _entered
 
 
 def _write(name: str, text: str, process: int | str = "self") -> None:

@@ -239,16 +239,16 @@ def test_trace_is_the_ratio_cut_at_one() -> None:
 
 def test_value_norm_not_yet_updated_is_the_identity() -> None:
     norm, x = ValueNorm(), np.array([-3.0, 0.0, 10.0])
-    assert norm.normalize(x).tolist() == x.tolist() and norm.denormalize(x).tolist() == x.tolist()
+    assert norm.normalize(x).tolist() == x.tolist()
     norm.update(np.array([]))
     assert norm.normalize(x).tolist() == x.tolist()
 
 
-def test_value_norm_debiases_and_inverts() -> None:
+def test_value_norm_debiases() -> None:
     norm, x = ValueNorm(beta=0.99), np.array([1.0, 2.0, 6.0])
     norm.update(x)
     assert norm.statistics == pytest.approx((x.mean(), x.std()))
-    assert norm.denormalize(norm.normalize(x)) == pytest.approx(x)
+    assert norm.normalize(x) * x.std() + x.mean() == pytest.approx(x)
     other = ValueNorm(beta=0.99)
     other.load_state_dict(norm.state_dict())
     assert other.statistics == norm.statistics
