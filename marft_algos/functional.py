@@ -46,7 +46,7 @@ class Discounts:
     lambda_turn: float = 1.0
 
 
-def chain(
+def lambda_returns(
     values: Sequence[Reals | None],
     lengths: Sequence[int],
     rewards: Sequence[float],

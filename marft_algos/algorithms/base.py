@@ -123,7 +123,7 @@ class Algorithm:
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
     def chain_of(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.ReturnChain:
-        """Returns each turn's successors, whose values bootstrap it, and what is paid before them, as ``chain`` says.
+        """Returns each turn's successors, whose values bootstrap it, and what is paid before them (``lambda_returns``).
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """

@@ -89,7 +89,7 @@ class HAPPO(PPO):
         starts = [[estimates.values.get(turns[k]) for k in layers[0]] for layers in rounds.values()]
         seen = [[float(v[0]) for v in values if v is not None] for values in starts]
         totals = [sum(paid[layer[0]] for layer in layers) for layers in rounds.values()]
-        advantages, returns = F.chain(
+        advantages, returns = F.lambda_returns(
             [np.array([np.mean(values)]) if values else None for values in seen],
             [1] * n,
             totals,

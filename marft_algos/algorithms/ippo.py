@@ -4,7 +4,7 @@ Returns run over the agent's own turns: one is paid its own reward and the team'
 and bootstrapped from that next turn. Nothing of a team-mate's values or observations enters:
 
     r_k  = own turn + Σ over layers until the own next turn of (team + own share)
-    G_k  = r_k + γ_turn · [(1 − λ_turn)·V_i(next own observation) + λ_turn·G_next]       (functional.chain)
+    G_k  = r_k + γ_turn · [(1 − λ_turn)·V_i(next own observation) + λ_turn·G_next]       (functional.lambda_returns)
     loss = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  A = G − V_i(own observation), whitened
 
 All policies are updated at once, from one batch.

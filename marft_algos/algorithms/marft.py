@@ -1,7 +1,7 @@
 """MARFT: PPO for teams of language models, at the action or the token level (arXiv 2504.16129).
 
 Returns run through the whole team: a turn is bootstrapped from the turns of the next layer, and inside
-a response, at the token level, a token from the next one (``functional.chain``):
+a response, at the token level, a token from the next one (``functional.lambda_returns``):
 
     last token:  G[k,L] = R + γ_turn · mean_j [(1 − λ_turn)·V[j,1] + λ_turn·G[j,1]]
     before it:   G[k,t] = γ_tok · [(1 − λ_tok)·V[k,t+1] + λ_tok·G[k,t+1]]

@@ -1,6 +1,6 @@
 """Implements what algorithms with a critic share: λ-returns, whitened advantages, the clipped surrogate.
 
-    A = G − V, G from ``functional.chain`` over the successors that ``chain_of`` names
+    A = G − V, G from ``functional.lambda_returns`` over the successors that ``chain_of`` names
     loss: −min(ρA, clip(ρ, 1 − ε_l, 1 + ε_h)A)                                     (PPO, arXiv 1707.06347)
 
 with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t log π, Z = 1, tokens or words. An
@@ -8,11 +8,11 @@ algorithm says which successors its returns run over and which observation its c
 it differs.
 
 With ``vtrace`` the returns are those of the present policies, though others sampled the turns (V-trace, arXiv
-1802.01561, eq. 1, in ``functional.chain``). What leads from a turn to its successors is a step: the turn itself, and
-every turn that commits before them, those of its own layer first, as a team's move is all that its agents say at once.
-Its ratio is the product of theirs, truncated at ρ̄ where it corrects the step, and at c̄ where it passes later
-corrections back (A2PO's trace, arXiv 2302.06205, eq. 3, for turns that are stale before any policy moves). At token
-level a token is a step, and the others' replies stand beside the last one. The turn's own ratio weighs its loss
+1802.01561, eq. 1, in ``functional.lambda_returns``). What leads from a turn to its successors is a step: the turn
+itself, and every turn that commits before them, those of its own layer first, as a team's move is all that its agents
+say at once. Its ratio is the product of theirs, truncated at ρ̄ where it corrects the step, and at c̄ where it passes
+later corrections back (A2PO's trace, arXiv 2302.06205, eq. 3, for turns that are stale before any policy moves). At
+token level a token is a step, and the others' replies stand beside the last one. The turn's own ratio weighs its loss
 already; the others' weigh its advantage, truncated at ρ̄, after whitening.
 """
 
@@ -198,8 +198,8 @@ class PPO(Algorithm):
             totals += chain.totals
             taken += [s for s in steps if has_loss(s.turn)]
         n = len(nodes)
-        paid = F.chain([None] * n, [1] * n, totals, graph["successors"], F.Discounts())[1]
-        found = F.chain([estimates.values.get(t) for t in nodes], discounts=self.discounts, **graph)
+        paid = F.lambda_returns([None] * n, [1] * n, totals, graph["successors"], F.Discounts())[1]
+        found = F.lambda_returns([estimates.values.get(t) for t in nodes], discounts=self.discounts, **graph)
         advantages, returns = (np.concatenate(each).astype(np.float32) for each in found)
         return advantages, returns, np.concatenate(paid)
 

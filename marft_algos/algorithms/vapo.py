@@ -84,7 +84,7 @@ class VAPO(PPO):
                 lambdas.append(F.length_adaptive_lambda(length, self.config.alpha))
                 inside = F.Discounts(gamma_tok=self.config.gamma_tok, lambda_tok=lambdas[-1])
                 before = None if tokens is None else np.append(tokens[:-1], 0.0)  # the last one's is in G
-                (advantages,), _ = F.chain(
+                (advantages,), _ = F.lambda_returns(
                     [estimates.values.get(t)], [length], [due], [()], inside, token_rewards=[before]
                 )
                 estimates.advantages[t] = advantages.astype(np.float32)

@@ -58,7 +58,7 @@ class Payments:
 
 @dataclass(slots=True)
 class ReturnChain:
-    """Holds rewards between turns and their successors: what ``functional.chain`` runs over.
+    """Holds rewards between turns and their successors: what ``functional.lambda_returns`` runs over.
 
     A rule that pays whole returns, to which nothing paid later is added, returns a chain without successors.
     """
@@ -249,7 +249,7 @@ def team_score(trajectory: Trajectory, paid: Paid, estimates: Estimates | None =
 def returns_to_go(trajectory: Trajectory, chain: ReturnChain, gamma: float = 1.0) -> list[float]:
     """Returns per turn what is paid from there to the end, discounted from successor to successor; no values."""
     n = len(trajectory.transitions)
-    returns = F.chain([None] * n, [1] * n, chain.totals, chain.successors, F.Discounts(gamma_turn=gamma))[1]
+    returns = F.lambda_returns([None] * n, [1] * n, chain.totals, chain.successors, F.Discounts(gamma_turn=gamma))[1]
     return [float(g[0]) for g in returns]
 
 

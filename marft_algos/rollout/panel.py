@@ -394,5 +394,3 @@ class Variety:
             "use an algorithm without groups.",
             stacklevel=2,
         )
-
-

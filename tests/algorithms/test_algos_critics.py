@@ -692,7 +692,7 @@ def test_gae_agrees_with_stable_baselines3() -> None:
     advantages, returns = gae(rewards, values, [True] * n, 0.97, 0.9, tail)
     assert buffer.advantages[:, 0] == pytest.approx(advantages, abs=1e-5)
     assert buffer.returns[:, 0] == pytest.approx(returns, abs=1e-5)
-    chained, _ = F.chain(
+    chained, _ = F.lambda_returns(
         list(values[:, None]),
         [1] * n,
         list(rewards),

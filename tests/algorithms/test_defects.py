@@ -22,7 +22,7 @@ from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.batching import UpdateError, pack
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.scripted import ScriptedEngine
-from marft_algos.functional import Discounts, chain
+from marft_algos.functional import Discounts, lambda_returns
 from marft_algos.learner.heads import Heads
 from marft_algos.learner.learner import Learner
 from marft_algos.models.assignment import assign
@@ -207,7 +207,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         found = Estimates()
         fill_values([trajectory], heads, view, "action", found)
         values = [found.values[t] for t in trajectory.transitions]
-        returns = chain(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
+        returns = lambda_returns(values, [1, 1], links.rewards, links.successors, Discounts(lambda_turn=0.0))[1]
         bootstrapped.append(returns[first.index][0])
     assert bootstrapped[0] != bootstrapped[1]
 

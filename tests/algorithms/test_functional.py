@@ -281,7 +281,7 @@ def test_tokens_that_cannot_be_said_add_nothing_to_the_entropy_nor_to_its_gradie
 
 
 def plain_chain(a: dict[str, Any], d: F.Discounts) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The recursion of ``chain`` as it is written there: token by token, from the last one."""
+    """The recursion of ``lambda_returns`` as it is written there: token by token, from the last one."""
     goals, returns = ([np.zeros(n) for n in a["lengths"]] for _ in range(2))
 
     def blend(k: int, t: int, weight: float) -> float:
@@ -330,6 +330,6 @@ def test_the_chain_is_the_plain_loop_to_the_bit(rows: int, monkeypatch: pytest.M
             "truncated": weights,
         }
         d = F.Discounts(*(float(rng.choice([0.0, 1.0, 1.0, rng.random()])) for _ in range(4)))
-        for found, expected in zip(F.chain(discounts=d, **arguments), plain_chain(arguments, d), strict=True):
+        for found, expected in zip(F.lambda_returns(discounts=d, **arguments), plain_chain(arguments, d), strict=True):
             for x, y in zip(found, expected, strict=True):
                 assert x.dtype == np.float64 and x.tolist() == y.tolist()

@@ -41,7 +41,7 @@ def test_returns_are_equation_1(rho_bar: float, c_bar: float, lam: float) -> Non
     following = np.append(values[1:], tail)
     delta = rho * (rewards + gamma * following - values)
     expected = [values[s] + sum(gamma ** (t - s) * c[s:t].prod() * delta[t] for t in range(s, n)) for s in range(n)]
-    advantages, returns = F.chain(
+    advantages, returns = F.lambda_returns(
         [np.array([v]) for v in values],
         [1] * n,
         list(rewards),
@@ -57,7 +57,7 @@ def test_returns_are_equation_1(rho_bar: float, c_bar: float, lam: float) -> Non
 
 
 def graph(seed: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Arguments of ``chain`` for a random layered graph of turns of several tokens, and log-ratios of its tokens."""
+    """Arguments of ``lambda_returns`` for a random layered graph of turns of several tokens, and log-ratios of its tokens."""
     rng = np.random.default_rng(seed)
     layers = [[0]]
     for _ in range(4):
@@ -79,7 +79,7 @@ def graph(seed: int) -> tuple[dict[str, Any], list[np.ndarray]]:
 def test_on_policy_it_is_the_lambda_return(seed: int) -> None:
     arguments, _ = graph(seed)
     ones = weights([np.zeros(n) for n in arguments["lengths"]], 1.0, 1.0)
-    for plain, traced in zip(F.chain(**arguments), F.chain(**arguments, truncated=ones), strict=True):
+    for plain, traced in zip(F.lambda_returns(**arguments), F.lambda_returns(**arguments, truncated=ones), strict=True):
         for x, y in zip(plain, traced, strict=True):
             assert x == pytest.approx(y, abs=1e-12)
 
@@ -87,7 +87,7 @@ def test_on_policy_it_is_the_lambda_return(seed: int) -> None:
 def test_on_policy_it_is_gae() -> None:
     rng = np.random.default_rng(1)
     n, values, rewards = 7, rng.normal(size=7), rng.normal(size=7)
-    advantages, returns = F.chain(
+    advantages, returns = F.lambda_returns(
         [np.array([v]) for v in values],
         [1] * n,
         list(rewards),
@@ -107,8 +107,8 @@ def test_with_one_cap_its_advantages_are_those_of_a2pos_trace(seed: int) -> None
     arguments = {**arguments, "lengths": [1] * len(logs), "values": [v[:1] for v in arguments["values"]]}
     del arguments["token_rewards"]
     ratios = [x[:1] for x in logs]
-    traced = F.chain(**arguments, truncated=weights(ratios, 1.0, 1.0))[0]
-    a2po = F.chain(**arguments, traces=[F.trace(float(x[0])) for x in ratios])[0]
+    traced = F.lambda_returns(**arguments, truncated=weights(ratios, 1.0, 1.0))[0]
+    a2po = F.lambda_returns(**arguments, traces=[F.trace(float(x[0])) for x in ratios])[0]
     assert np.concatenate(traced) == pytest.approx(np.concatenate(a2po))
 
 
@@ -242,7 +242,9 @@ def test_without_the_layer_mates_ratio_it_would_be_biased() -> None:
         successors = [(2,), (2,), (3, 4), (), ()]
         rewards = [coins.reward(bits)[t.layer] for t in turns]
         values = [found.values[t] for t in turns]
-        returns = F.chain(values, [1] * 5, rewards, successors, F.Discounts(), truncated=weights(logs, FREE, FREE))[1]
+        returns = F.lambda_returns(
+            values, [1] * 5, rewards, successors, F.Discounts(), truncated=weights(logs, FREE, FREE)
+        )[1]
         alone += coins.probability(bits, "old") * float(returns[0][0])
     assert abs(alone - coins.worth()) > 0.01
 
@@ -261,7 +263,7 @@ def test_values_converge_to_the_policy_that_the_cap_names(rho_bar: float) -> Non
                 path.append(int(nxt[path[-1], action]))
             steps = list(zip(path[:-1], actions, strict=True))
             logs = [np.array([math.log(pi[s, a] / mu[s, a])]) for s, a in steps]
-            returns = F.chain(
+            returns = F.lambda_returns(
                 [values[[s]] for s, _ in steps],
                 [1] * n,
                 [float(reward[s, a]) for s, a in steps],

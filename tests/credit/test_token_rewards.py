@@ -19,7 +19,7 @@ from helpers.tiny import save_tiny
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
 from marft_algos.engines import NativeEngine
-from marft_algos.functional import Discounts, chain
+from marft_algos.functional import Discounts, lambda_returns
 from marft_algos.learner.learner import Learner
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.replay import Replayer, TreeCollector
@@ -149,7 +149,7 @@ def test_one_decision_point_is_paid_for_all_of_its_tokens() -> None:
         d, found = charged(seed)
         links = credit.team_chain(d, credit.broadcast(d), found)
         n = len(d.transitions)
-        whole = chain(
+        whole = lambda_returns(
             [None] * n,
             [1] * n,
             links.rewards,

@@ -8,7 +8,7 @@ import pytest
 from helpers.references import gae
 from helpers.teams import episode, random_team
 from marft_algos import credit
-from marft_algos.functional import Discounts, chain
+from marft_algos.functional import Discounts, lambda_returns
 from marft_algos.types import Estimates, Trajectory
 
 SEEDS = range(25)
@@ -18,7 +18,7 @@ def team_returns(trajectory: Trajectory, discounts: Discounts, values: list | No
     turns = trajectory.transitions
     lengths = [len(t.reply.action_ids) if token else 1 for t in turns]
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
-    return chain(values or [None] * len(turns), lengths, links.rewards, links.successors, discounts, **kw)
+    return lambda_returns(values or [None] * len(turns), lengths, links.rewards, links.successors, discounts, **kw)
 
 
 def scalar_loop(rewards: list[float], values: list[float], gamma: float, lam: float) -> list[float]:
@@ -134,14 +134,14 @@ def test_trace_with_ratio_one_equals_gae() -> None:
     rewards, values = rng.normal(size=5), rng.normal(size=(5, 1))
     successors = [(1,), (2,), (3,), (4,), ()]
     discounts = Discounts(gamma_turn=0.9, lambda_turn=0.8)
-    traced, _ = chain(list(values), [1] * 5, list(rewards), successors, discounts, traces=[1.0] * 5)
+    traced, _ = lambda_returns(list(values), [1] * 5, list(rewards), successors, discounts, traces=[1.0] * 5)
     assert np.concatenate(traced) == pytest.approx(gae(rewards, values[:, 0], [True] * 5, 0.9, 0.8)[0])
 
 
 def test_trace_cuts_what_lies_behind_an_updated_turn() -> None:
     discounts = Discounts(lambda_turn=0.8)
     values = [np.array([0.1]), np.array([0.5]), np.array([0.3])]
-    _, returns = chain(values, [1] * 3, [0.0, 0.0, 1.0], [(1,), (2,), ()], discounts, traces=[1.0, 0.5, 0.0])
+    _, returns = lambda_returns(values, [1] * 3, [0.0, 0.0, 1.0], [(1,), (2,), ()], discounts, traces=[1.0, 0.5, 0.0])
     assert returns[1].tolist() == [0.3]
     assert returns[0] == pytest.approx([0.6 * 0.5 + 0.4 * 0.3])
 
@@ -167,7 +167,9 @@ def test_every_agents_buffer_is_written() -> None:
 
 def test_float_buffers() -> None:
     """Integer inputs must not make integer buffers, which truncate every advantage to 0."""
-    advantages, returns = chain([np.array([0]), np.array([0])], [1, 1], [0, 1], [(1,), ()], Discounts(gamma_turn=0.5))
+    advantages, returns = lambda_returns(
+        [np.array([0]), np.array([0])], [1, 1], [0, 1], [(1,), ()], Discounts(gamma_turn=0.5)
+    )
     assert advantages[0].dtype == np.float64 and advantages[0].tolist() == [0.5]
     assert returns[0].dtype == np.float64
 
@@ -175,11 +177,11 @@ def test_float_buffers() -> None:
 def test_without_a_critic_returns_pass_through() -> None:
     """A turn that no critic saw hands on its successors' return whatever λ is."""
     values = [np.array([0.1]), None, np.array([0.3])]
-    advantages, returns = chain(values, [1] * 3, [0.0, 0.0, 1.0], [(1,), (2,), ()], Discounts(lambda_turn=0.5))
+    advantages, returns = lambda_returns(values, [1] * 3, [0.0, 0.0, 1.0], [(1,), (2,), ()], Discounts(lambda_turn=0.5))
     assert [g.tolist() for g in returns] == [[0.65], [0.65], [1.0]]
     assert advantages[1].tolist() == [0.65]
 
 
 def test_successors_must_be_later() -> None:
     with pytest.raises(ValueError, match="turn 0 names a successor"):
-        chain([None], [1], [0.0], [(0,)], Discounts())
+        lambda_returns([None], [1], [0.0], [(0,)], Discounts())
