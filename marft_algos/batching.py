@@ -1,4 +1,4 @@
-"""Trajectories → batches. The only file that packs or pads.
+"""Trajectories → batches: packs and pads what is learnt from.
 
 Rows are padded on the right under explicit masks, so that the padding id may stand inside an action. A minibatch is
 cut into length-sorted micro-batches of a token budget; every piece knows the size of its minibatch, so that summing

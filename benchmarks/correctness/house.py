@@ -1,22 +1,31 @@
-"""How large this project is for somebody who extends it; fails where it has grown past the stored figures.
+"""How large this project is for somebody who extends it; fails where a figure is over its cap.
 
-    python -m benchmarks house            # measures, and compares with benchmarks/results/house.json
-    python -m benchmarks house --write    # stores today's figures, and writes the tables of docs/architecture.md
+    python -m benchmarks house            # measures, and compares with the caps, tests/project/caps.toml
+    python -m benchmarks house --names    # lists what is counted, too
+    python -m benchmarks house --write    # writes the tables of docs/architecture.md, with today's figures
 
-Whoever needs more stores the new figures in the same commit, and says there why.
+Nothing here writes a cap. Whoever makes a figure smaller lowers its cap; a raise is a commit of its own (AGENTS.md).
 
 * The walk: project files and functions that one iteration of the quickstart enters, from its first reply to its line of
   metrics (no evaluation, no checkpoint), its deepest stack, and the frames from the loop to the engine, in frames of
   the project; comprehensions have none, as from Python 3.12 on.
 * Settings: how often a ``TrainConfig`` is made for one command line.
-* Rooms: what lies directly in a package, a module or a folder. Arrows are imports between rooms of ``marft_algos``,
-  those inside functions included, those for type hints only left out; floors are the longest way down, a cycle being
-  one floor.
-* Cycles: sets of modules of both packages that import each other, inside functions included.
+* Rooms: what lies directly in a package, a module or a folder; each family is a room. Arrows are imports between rooms
+  of a package, those inside functions included, those for type hints only left out; floors are the longest way down, a
+  cycle being as many floors as it has rooms. Backward arrows are those between rooms that reach each other.
+* Cycles: sets of modules of both packages that import each other, inside functions included; knots are such sets if
+  imports for type hints count, too.
+* Imports of extras by the promise: pairs of modules (the table of the two tiers is in ``rooms.py``).
+* Modules with more than 25 imports: distinct modules that stand after ``import`` or ``from``, wherever in the file,
+  those of Python and of others included.
+* Positional booleans: parameters of functions, public or private, that are annotated ``bool`` or have True or False as
+  their default, and can be passed without their name. Fields of dataclasses are none.
 * Forms: classes with fields of a turn (two or more of ``TURN``), and records with numbers that are a reward
   (``REWARD``); adapters, which speak others' forms, left out.
-* Names: public names of classes that more than one class has.
-* Lines: of code, without blanks, comments and docstrings; lines of README and CHANGELOG; words of the pages.
+* Names: public names of classes that more than one class has; names of files in three rooms or more; functions, classes
+  and files that are called by a word with several meanings (``WORDS``).
+* Lines: of code, without blanks, comments and docstrings, by tier; all lines of tests and benchmarks (``.py``), of
+  README and CHANGELOG; words of the pages.
 """
 
 from __future__ import annotations
@@ -34,7 +43,7 @@ import threading
 import tokenize
 import unittest.mock
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -45,11 +54,14 @@ import marft_algos
 import marft_envs
 from benchmarks.correctness import rooms as tables
 
-STORED = tables.ROOT / "benchmarks/results/house.json"
 PACKAGES = ("marft_envs", "marft_algos")
 ROOTS = {name: Path(package.__path__[0]) for name, package in zip(PACKAGES, (marft_envs, marft_algos), strict=True)}
 LOOP, ENGINE = "marft_algos/training/trainer.py Trainer._run", "marft_algos/engines/native.py NativeEngine.generate"
 """The first and the last of the frames between the loop and the engine, both counted."""
+MOST_IMPORTS = 25
+WORDS = ("chain", "start", "plan", "judge", "policy")
+"""With several meanings: D, returns or a prefix of requests; the run or the problem that one begins with; of a cluster,
+a grid or a run; a grader, a model that grades or an agent; weights or the rules of a shop."""
 TURN = {"agent", "sees", "text", "messages", "prompt_ids", "action_ids", "logprobs"}
 REWARD = {"reward", "rewards", "team_reward", "turn_rewards", "agent_rewards", "late_rewards", "team", "late"}
 
@@ -183,24 +195,40 @@ def settings_made() -> int:
 # Rooms and cycles -----------------------------------------------------------------------------------
 
 
-def imports() -> dict[str, set[str]]:
-    """Module -> modules of the project that it imports anywhere, but for type hints."""
-    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+@functools.cache
+def imports(typed: bool = False) -> dict[str, set[str]]:
+    """Module -> modules of the project that it imports anywhere, for type hints only if they are asked for."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=not typed, cache_dir=None)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
-def rooms(arrows: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Room of ``marft_algos`` -> rooms that it imports from."""
+def rooms(arrows: Mapping[str, set[str]], package: str) -> dict[str, set[str]]:
+    """Room of a package -> rooms of it that it imports from."""
     rooms_used: dict[str, set[str]] = defaultdict(set)
     for module, others in arrows.items():
-        if here := _room(module):
-            rooms_used[here] |= {there for other in others if (there := _room(other))} - {here}
+        if here := _room(module, package):
+            rooms_used[here] |= {there for other in others if (there := _room(other, package))} - {here}
     return dict(rooms_used)
 
 
-def _room(module: str) -> str:
-    package, _, rest = module.partition(".")
-    return "" if package != "marft_algos" or rest == "__main__" else rest.partition(".")[0]
+def _room(module: str, package: str) -> str:
+    """The room that a module is in; nothing for those of other packages, and for what only collects rooms."""
+    own, _, rest = module.partition(".")
+    room, _, rest = rest.partition(".")
+    room = f"families.{rest.partition('.')[0]}" if room == "families" else room
+    return "" if own != package or room in ("__main__", "families.") else room
+
+
+def backward(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Arrows between rooms that reach each other."""
+    together = [(set(each), here) for each in cycles(arrows) for here in each]
+    return [f"{here} -> {there}" for each, here in together for there in sorted(arrows[here] & each)]
+
+
+def climbs(arrows: Mapping[str, set[str]]) -> list[str]:
+    """Imports of the second tier by modules of the first."""
+    pairs = ((module, other) for module in sorted(arrows) for other in sorted(arrows[module]))
+    return [f"{a} imports {b}" for a, b in pairs if tables.is_extra(b) and not tables.is_extra(a)]
 
 
 def cycles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
@@ -230,8 +258,9 @@ def cycles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def floors(arrows: Mapping[str, set[str]]) -> int:
-    """The most rooms on a way down, where rooms that import each other are one."""
+    """The most rooms on a way down; on a way through rooms that import each other are all of them."""
     one = {node: each[0] for each in cycles(arrows) for node in each}
+    rooms_of = Counter(one.values())
     merged: dict[str, set[str]] = defaultdict(set)
     for node, others in arrows.items():
         merged[one.get(node, node)] |= {one.get(other, other) for other in others}
@@ -239,13 +268,15 @@ def floors(arrows: Mapping[str, set[str]]) -> int:
 
     def climb(node: str) -> int:
         if node not in height:
-            height[node] = 1 + max((climb(other) for other in merged.get(node, set()) - {node}), default=0)
+            height[node] = rooms_of.get(node, 1) + max(
+                (climb(other) for other in merged.get(node, set()) - {node}), default=0
+            )
         return height[node]
 
     return max(map(climb, list(merged)), default=0)
 
 
-# Forms and lines ------------------------------------------------------------------------------------
+# Modules, names and lines ---------------------------------------------------------------------------
 
 
 @functools.cache
@@ -256,9 +287,50 @@ def sources() -> dict[str, str]:
 
 
 @functools.cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """Path of every module -> all nodes of its syntax tree."""
+    return {path: list(ast.walk(ast.parse(text))) for path, text in sources().items()}
+
+
+def wide_modules() -> list[str]:
+    """Modules with more imports than ``MOST_IMPORTS``."""
+    counts = {path: len(_imported(each)) for path, each in nodes().items()}
+    return [f"{path} ({count})" for path, count in counts.items() if count > MOST_IMPORTS]
+
+
+def _imported(found: Iterable[ast.AST]) -> set[str]:
+    """Names of modules after ``import`` and ``from``."""
+    names: set[str] = set()
+    for node in found:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or ".")
+    return names
+
+
+def positional_booleans(found: Mapping[str, Iterable[ast.AST]]) -> list[str]:
+    """Boolean parameters that can be passed without their name, of all functions of these modules."""
+    named = []
+    for path, each in found.items():
+        for node in each:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = [*node.args.posonlyargs, *node.args.args]
+                defaults = [None] * (len(given) - len(node.args.defaults)) + node.args.defaults
+                pairs = zip(given, defaults, strict=True)
+                named += [f"{path}:{node.lineno} {node.name}({a.arg})" for a, d in pairs if _is_boolean(a, d)]
+    return named
+
+
+def _is_boolean(parameter: ast.arg, default: ast.expr | None) -> bool:
+    annotated = isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "bool"
+    return annotated or (isinstance(default, ast.Constant) and isinstance(default.value, bool))
+
+
+@functools.cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
     """Path of a module, and a public class in it, of all."""
-    found = ((path, node) for path, text in sources().items() for node in ast.walk(ast.parse(text)))
+    found = ((path, node) for path, each in nodes().items() for node in each)
     return [(path, node) for path, node in found if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
 
 
@@ -283,6 +355,27 @@ def names_used_twice() -> dict[str, list[str]]:
     return {name: where for name, where in sorted(files.items()) if len(where) > 1}
 
 
+def common_files() -> dict[str, list[str]]:
+    """Names of files, private ones left out, that stand in three rooms or more -> these rooms."""
+    where: dict[str, set[str]] = defaultdict(set)
+    for path in sources():
+        package, *_, name = path.removesuffix(".py").split("/")
+        if name[0] != "_" and path.count("/") > 1:
+            where[name].add(_room(path.removesuffix(".py").replace("/", "."), package))
+    return {name: sorted(rooms) for name, rooms in sorted(where.items()) if len(rooms) > 2}
+
+
+def called_by_words() -> list[str]:
+    """Functions, classes and files that are called by a word with several meanings."""
+    files = [path for path in sources() if path.rpartition("/")[2].removesuffix(".py") in WORDS]
+    return files + [
+        f"{path}:{node.lineno} {node.name}"
+        for path, each in nodes().items()
+        for node in each
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.strip("_").lower() in WORDS
+    ]
+
+
 def _fields(node: ast.ClassDef) -> set[str]:
     """Fields, attributes and properties of a class."""
     fields = {ast.unparse(n.target) for n in node.body if isinstance(n, ast.AnnAssign)}
@@ -296,11 +389,16 @@ def _fields(node: ast.ClassDef) -> set[str]:
 
 
 def lines() -> dict[str, int]:
-    """Room of either package -> lines of code."""
-    counts: Counter[str] = Counter()
+    """Lines of code of each tier, and all lines of tests and of benchmarks."""
+    tier = ("lines of code of the promise", "lines of code of extras")
+    counts = dict.fromkeys((*tier, "lines of tests", "lines of benchmarks"), 0)
     for path, text in sources().items():
-        counts["/".join(path.split("/")[:2]) if path.count("/") > 1 else path.split("/")[0]] += _code(text)
-    return dict(sorted(counts.items()))
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        counts[tier[tables.is_extra(module)]] += _code(text)
+    for folder in ("tests", "benchmarks"):
+        for file in (tables.ROOT / folder).rglob("*.py"):
+            counts[f"lines of {folder}"] += len(file.read_text(encoding="utf-8").splitlines())
+    return counts
 
 
 def _code(source: str) -> int:
@@ -329,58 +427,58 @@ def words() -> dict[str, int]:
     }
 
 
-def measure() -> dict[str, Any]:
-    """Everything: figures by name, and lines of code by room."""
+def counted() -> dict[str, list[str]]:
+    """Names of what is counted by figure, of figures whose names are worth a look."""
     arrows = imports()
-    inside, of = rooms(arrows), forms()
-    by_room = lines()
     return {
-        **walk(),
-        "makings of a TrainConfig": settings_made(),
-        "rooms of marft_envs": len(tables.rooms("marft_envs")),
-        "rooms of marft_algos": len(inside),
-        "floors of marft_algos": floors(inside),
-        "arrows of marft_algos": sum(map(len, inside.values())),
-        "import cycles": len(cycles(arrows)),
-        "classes that carry a turn": len(of["turn"]),
-        "classes that carry a reward": len(of["reward"]),
-        "class names used twice": len(names_used_twice()),
-        "lines of code": sum(by_room.values()),
-        **words(),
-        "lines": by_room,
+        "backward arrows": [each for package in PACKAGES for each in backward(rooms(arrows, package))],
+        "import cycles": [" ".join(each) for each in cycles(arrows)],
+        "knots of type-only imports": [" ".join(each) for each in cycles(imports(typed=True))],
+        "imports of extras by the promise": climbs(arrows),
+        f"modules with more than {MOST_IMPORTS} imports": wide_modules(),
+        "positional booleans": positional_booleans(nodes()),
+        **{f"classes that carry a {form}": names for form, names in forms().items()},
+        "class names used twice": list(names_used_twice()),
+        "file names in three rooms or more": list(common_files()),
+        "things called by a word with several meanings": called_by_words(),
     }
 
 
-def grown(today: Mapping[str, Any], stored: Mapping[str, Any]) -> list[str]:
-    """What is larger than stored, a line each; a figure that is not stored may be nothing."""
-    flat = [(f, n, stored.get(f, 0)) for f, n in today.items() if f != "lines"]
-    flat += [(f"lines of {room}", n, stored["lines"].get(room, 0)) for room, n in today["lines"].items()]
-    return [f"{figure}: {now:,}, stored {then:,}" for figure, now, then in flat if now > then]
+def measure() -> dict[str, int]:
+    """Everything: the figures by name."""
+    figures = {**walk(), "makings of a TrainConfig": settings_made()}
+    for package in PACKAGES:
+        inside = rooms(imports(), package)
+        figures[f"rooms of {package}"] = len(inside)
+        figures[f"floors of {package}"] = floors(inside)
+        figures[f"arrows of {package}"] = sum(map(len, inside.values()))
+    return {**figures, **{figure: len(names) for figure, names in counted().items()}, **lines(), **words()}
 
 
-def read_stored() -> dict[str, Any]:
-    """The stored figures."""
-    return dict(json.loads(STORED.read_text(encoding="utf-8")))
+def larger(today: Mapping[str, int], caps: Mapping[str, int]) -> list[str]:
+    """What is over its cap, a line each; a figure without a cap may be nothing."""
+    over = ((figure, now, caps.get(figure, 0)) for figure, now in today.items())
+    return [f"{figure}: {now:,}, at most {cap:,}" for figure, now, cap in over if now > cap]
 
 
 def main() -> None:
-    """Prints the figures, and compares or stores them."""
+    """Prints the figures, and compares them with their caps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="store the figures, and write the page's tables")
-    parser.add_argument("--names", action="store_true", help="list cycles, forms and names that are used twice, too")
+    parser.add_argument("--write", action="store_true", help="write the tables of docs/architecture.md")
+    parser.add_argument("--names", action="store_true", help="list what is counted, too")
     args = parser.parse_args()
-    today = measure()
-    for figure, count in [*today.items(), *today["lines"].items()]:
-        if figure != "lines":
-            print(f"{count:8,} {figure}")
+    today, caps = measure(), tables.read_caps()
+    for figure, count in today.items():
+        print(f"{count:8,} {figure}")
     if args.names:
-        print(json.dumps({"cycles": cycles(imports()), **forms(), "twice": names_used_twice()}, indent=1))
+        print(json.dumps(counted(), indent=1))
     if args.write:
-        STORED.write_text(json.dumps(today, indent=1) + "\n", encoding="utf-8")
-        tables.PAGE.write_text(tables.page(today), encoding="utf-8")
-    elif larger := grown(today, read_stored()):
-        print("", "larger than stored:", *larger, sep="\n")
-        sys.exit("Make it smaller; or store it, and say why in the commit: python -m benchmarks house --write")
+        tables.PAGE.write_text(tables.page(today, caps), encoding="utf-8")
+    if over := larger(today, caps):
+        print("", "over its cap:", *over, sep="\n")
+        sys.exit(
+            "Make it smaller. A cap is raised in a commit of its own, which says what went in exchange: AGENTS.md."
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of ``docs/architecture.md``: rooms, floors and size. ``python -m benchmarks house --write`` writes them.
+"""The tables of ``docs/architecture.md``, which ``python -m benchmarks house --write`` writes.
 
 A room is what lies directly in a package, a module or a folder. What it does is the first sentence of its docstring.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
+CAPS = ROOT / "tests/project/caps.toml"
 MARK = "<!-- {}: python -m benchmarks house --write -->"
 
 FLOORS = (
@@ -33,6 +34,18 @@ FLOORS = (
     ("__main__",),
 )
 """The floors of ``marft_algos``: a room imports from rooms of lower floors only."""
+
+EXTRAS: dict[str, dict[str, list[str]]] = tomllib.loads(
+    Path(__file__).with_name("extras.toml").read_text(encoding="utf-8")
+)
+"""The second tier: what it is -> place -> modules and folders there."""
+EXTRA_NAMES = tuple(f"{place}.{name}" for each in EXTRAS.values() for place, names in each.items() for name in names)
+PROMISE = "the Flex-POMDP API, mathematics, code with its sandbox, tools with the depot, toys, the loop, evaluation"
+
+
+def is_extra(module: str) -> bool:
+    """Whether a module is of the second tier."""
+    return any(f"{module}.".startswith(f"{name}.") for name in EXTRA_NAMES)
 
 
 def about(file: Path) -> str:
@@ -62,13 +75,33 @@ def floors() -> str:
     return "\n".join(["| floor | rooms |", "|---|---|", *rows])
 
 
-def size(figures: Mapping[str, Any]) -> str:
-    """The table of the stored figures."""
-    rows = [f"| {figure} | {count:,} |" for figure, count in figures.items() if figure != "lines"]
-    return "\n".join(["| | |", "|---|---|", *rows])
+def tiers() -> str:
+    """The table of the two tiers."""
+    where = {
+        what: "; ".join(f"`{place}`: {', '.join(names)}" for place, names in EXTRAS[what].items()) for what in EXTRAS
+    }
+    rows = [f"| extras | {what} | {places} |" for what, places in where.items()]
+    return "\n".join(["| tier | what | where |", "|---|---|---|", f"| the promise | {PROMISE} | all else |", *rows])
 
 
-def page(figures: Mapping[str, Any]) -> str:
+def size(figures: Mapping[str, int], caps: Mapping[str, int]) -> str:
+    """The table of figures and their caps."""
+    rows = [f"| {figure} | {count:,} | {caps.get(figure, 0):,} |" for figure, count in figures.items()]
+    return "\n".join(["| | measured | cap |", "|---|---|---|", *rows])
+
+
+def read_caps(text: str | None = None) -> dict[str, int]:
+    """The caps, from their file or a text of it."""
+    return tomllib.loads(CAPS.read_text(encoding="utf-8") if text is None else text)
+
+
+def measured() -> dict[str, int]:
+    """The figures that the page has."""
+    _, _, after = PAGE.read_text(encoding="utf-8").partition(MARK.format("size"))
+    return {name: int(n.replace(",", "")) for name, n in re.findall(r"^\| (.+?) \| ([\d,]+) \|", after, re.MULTILINE)}
+
+
+def page(figures: Mapping[str, int], caps: Mapping[str, int]) -> str:
     """The page on architecture with today's tables, and with a table of these figures.
 
     Raises:
@@ -79,7 +112,8 @@ def page(figures: Mapping[str, Any]) -> str:
         "rooms of marft_envs": table("marft_envs"),
         "rooms of marft_algos": table("marft_algos"),
         "floors of marft_algos": floors(),
-        "size": size(figures),
+        "tiers": tiers(),
+        "size": size(figures, caps),
     }.items():
         mark = MARK.format(name)
         if text.count(mark) != 1:

@@ -30,7 +30,7 @@ from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import ConfigError, MarftError, did_you_mean, elsewhere
-from marft_envs.registration import FOREIGN, PROGRAM, broken, check_keywords, import_for
+from marft_envs.registration import FOREIGN, LOADER, PROGRAM, broken, check_keywords, import_for
 
 COMMANDS = {command: entry.what for command, entry in manual.MANUAL.items() if entry.module}
 GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for title in manual.TITLES}
@@ -292,9 +292,7 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
         return []  # `factory` says what is wrong
     if not foreign:
         return []
-    from marft_envs.adapters.inward import load
-
-    return load.clauses(target, **kwargs)
+    return list(importlib.import_module(LOADER.partition(":")[0]).clauses(target, **kwargs))
 
 
 def factory(target: str, kwargs: dict[str, Any]) -> Any:
