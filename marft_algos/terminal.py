@@ -49,8 +49,8 @@ def prepared() -> Iterator[None]:
 
     * Warnings are a line that begins with ``note:``, without the line of the source. Those of libraries name the
       module, and those that are for programmers the place.
-    * Standard output shows what its encoding lacks as ``?``, as standard error does: libraries draw on it (``marft
-      top``), and so does an environment's ``render``.
+    * Standard output shows what its encoding lacks as ``?``, as standard error does: libraries draw on it, and so
+      does an environment's ``render``.
     * Logging does what Python does by itself. Else the first library that sets it up has every other's notices printed
       (an MCP server in this process: a line for each request).
     """
