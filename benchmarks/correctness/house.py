@@ -15,7 +15,7 @@ Nothing here writes a cap. Whoever makes a figure smaller lowers its cap; a rais
   cycle being as many floors as it has rooms. Backward arrows are those between rooms that reach each other.
 * Cycles: sets of modules of both packages that import each other, inside functions included; knots are such sets if
   imports for type hints count, too.
-* Imports of extras by the promise: pairs of modules (the table of the two tiers is in ``rooms.py``).
+* Imports of extras by the promise: pairs of modules (what is extras stands in ``extras.toml``).
 * Modules with more than 25 imports: distinct modules that stand after ``import`` or ``from``, wherever in the file,
   those of Python and of others included.
 * Positional booleans: parameters of functions, public or private, that are annotated ``bool`` or have True or False as
