@@ -1,7 +1,7 @@
 """What model families need: a table of their chat templates, as the package ``trl`` carries them.
 
     python -m benchmarks families [--trl FOLDER]            # prints the table
-    python -m benchmarks families [--trl FOLDER] --write    # puts it into docs/dialects.md
+    python -m benchmarks families [--trl FOLDER] --write    # puts it into docs/call-formats.md
 
 FOLDER is where ``pip install --no-deps --target FOLDER trl==1.16.0`` has put the package; only its templates are read.
 The columns are what the template does when it is asked.
@@ -20,14 +20,14 @@ from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from marft_algos.models.probing import NAME, TOOL, Render, common, read_back
-from marft_envs.call_formats import Dialect
+from marft_envs.call_formats import CallFormat
 from marft_envs.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs/dialects.md"
+PAGE = ROOT / "docs/call-formats.md"
 MARKS = ("<!-- families: python -m benchmarks families --write -->", "<!-- end of families -->")
 COLUMNS = (
-    "family", "system", "tools", "dialect of calls", "opens a reply", "closes a reply", "thinking switch",
+    "family", "system", "tools", "call format", "opens a reply", "closes a reply", "thinking switch",
 )  # fmt: skip
 
 FAMILIES = {
@@ -90,11 +90,11 @@ def asked(render: Render) -> list[str]:
     if TASK not in prompt:
         return ["–", "–", "refused: it leaves out messages that are plain text", "–", "–", "–"]
     tools = render(head, tools=[TOOL]) or ""
-    dialect, reason = read_back(render, head, tools or prompt)
+    call_format, reason = read_back(render, head, tools or prompt)
     return [
         _yes(system),
         _yes(NAME in tools),
-        _calls(NAME in tools, dialect, reason),
+        _calls(NAME in tools, call_format, reason),
         _code(prompt[common(prompt, render(head, add_generation_prompt=False) or "") :]),
         closing(render, head),
         "; ".join(filter(None, (switch(render, head, name, values) for name, values in SWITCHES.items()))) or "no",
@@ -132,18 +132,20 @@ def table(folder: Path) -> str:
 
 
 def page(made: str) -> str:
-    """Returns the page on dialects with this table."""
+    """Returns the page on call formats with this table."""
     text = PAGE.read_text(encoding="utf-8")
     if [text.count(mark) for mark in MARKS] != [1, 1]:
-        raise ConfigError(f"docs/dialects.md needs each of the lines {' and '.join(MARKS)} once.")
+        raise ConfigError(f"docs/call-formats.md needs each of the lines {' and '.join(MARKS)} once.")
     before, rest = text.split(MARKS[0])
     return f"{before}{MARKS[0]}\n{made}\n{MARKS[1]}{rest.split(MARKS[1])[1]}"
 
 
-def _calls(shown: bool, dialect: Dialect | None, reason: str) -> str:
+def _calls(shown: bool, call_format: CallFormat | None, reason: str) -> str:
     if shown:
-        return f"refused: {reason}" if dialect is None else f"`{dialect.name}`"
-    return "refused: it shows no tools" + (f" (it writes calls as `{dialect.name}`)" if dialect is not None else "")
+        return f"refused: {reason}" if call_format is None else f"`{call_format.name}`"
+    return "refused: it shows no tools" + (
+        f" (it writes calls as `{call_format.name}`)" if call_format is not None else ""
+    )
 
 
 def _yes(value: object) -> str:
@@ -157,7 +159,7 @@ def _code(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trl", type=Path, help="folder that trl was installed into; else it is looked for")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/dialects.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/call-formats.md")
     given = parser.parse_args()
     made = table(templates(given.trl))
     if given.write:

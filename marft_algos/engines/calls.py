@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from marft_algos.types import GenerationRequest
 
 if TYPE_CHECKING:
-    from marft_envs.call_formats import Dialect, ToolCall
+    from marft_envs.call_formats import CallFormat, ToolCall
 
 Message = dict[str, Any]
 _RESULTS = re.compile(r"\[feedback(?:, round \d+)?\]\n")
@@ -34,12 +34,12 @@ PROBE = GenerationRequest(
 """What an endpoint that calls tools answers by a call."""
 
 
-def spoken_in(request: GenerationRequest) -> Dialect:
-    """Returns the dialect in which the environment of a request reads calls: that of which its profile tells."""
-    from marft_envs.call_formats import DEFAULT, DIALECTS, dialect
+def spoken_in(request: GenerationRequest) -> CallFormat:
+    """Returns the call format in which the environment of a request reads calls: that of which its profile tells."""
+    from marft_envs.call_formats import CALL_FORMATS, DEFAULT, call_format
 
     system = "".join(message["content"] for message in request.messages if message["role"] == "system")
-    return next((form for form in DIALECTS.values() if form.use in system), dialect(DEFAULT))
+    return next((form for form in CALL_FORMATS.values() if form.use in system), call_format(DEFAULT))
 
 
 def messages(request: GenerationRequest) -> list[Message]:
@@ -148,7 +148,7 @@ def text_of(request: GenerationRequest, words: str, calls: Sequence[tuple[str, A
         more = [ToolCall(names.get(name, name), arguments) for name, arguments in beside.calls]
         more = [call for call in more if call not in reply.calls]
         words = beside.words if beside.calls else words
-        with suppress(ValueError):  # a name that the dialect cannot write: it is malformed
+        with suppress(ValueError):  # a name that the call format cannot write: it is malformed
             written = form.write([*more, *reply.calls], schemas)
     return written if form.alone or not words else f"{words}\n{written}"
 

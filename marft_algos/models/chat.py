@@ -19,7 +19,7 @@ from marft_algos.models import DATE, markers, template_date
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from marft_envs.call_formats import Dialect
+    from marft_envs.call_formats import CallFormat
 
 Tools = Sequence[Mapping[str, Any]]
 """Tools in the form of OpenAI's chat API."""
@@ -78,7 +78,7 @@ class Chat:
     """What ``reply_ids`` ends with, once it has been asked for."""
     _special_ids: tuple[frozenset[int], frozenset[int]] | None = field(init=False, default=None, repr=False)
     """What ``text_of`` keeps and drops, once it has been asked for."""
-    dialect: Dialect | None = field(init=False, default=None)
+    call_format: CallFormat | None = field(init=False, default=None)
     """The form in which the template writes calls; None unless it shows tools."""
 
     def __post_init__(self) -> None:
@@ -108,10 +108,10 @@ class Chat:
             )
         self._check_opens(self._folded(probe))
         if self.tools:
-            from marft_algos.models.probing import dialect_of
+            from marft_algos.models.probing import call_format_of
 
-            self.dialect = dialect_of(self.spec, self._text, self._folded(probe))
-            own = {mark for mark in (*self.dialect.marks, *self.dialect.also) if not self.dialect.frames}
+            self.call_format = call_format_of(self.spec, self._text, self._folded(probe))
+            own = {mark for mark in (*self.call_format.marks, *self.call_format.also) if not self.call_format.frames}
             self.profile_breaker = markers.Breaker(self.tokenizer, (special | framing) - own, lines)
 
     def _check_renders(self, chat: list[dict[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Finds the dialect of a chat template: it is shown a call and a result, and what it wrote must be read back."""
+"""Finds the call format of a chat template: it is shown a call and a result, and what it wrote must be read back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import product, takewhile
 from typing import Any
 
-from marft_envs.call_formats import Dialect, find
+from marft_envs.call_formats import CallFormat, find
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError
 
@@ -28,8 +28,8 @@ _OFF = (
 )
 
 
-def dialect_of(spec: str, render: Render, head: Sequence[Mapping[str, Any]]) -> Dialect:
-    """Returns the dialect in which a template writes calls.
+def call_format_of(spec: str, render: Render, head: Sequence[Mapping[str, Any]]) -> CallFormat:
+    """Returns the call format in which a template writes calls.
 
     Args:
         spec: The model, for messages.
@@ -44,17 +44,17 @@ def dialect_of(spec: str, render: Render, head: Sequence[Mapping[str, Any]]) -> 
         raise ConfigError(
             f"The chat template of '{spec}' shows no tools. {_OFF}, or choose a model whose template takes tools."
         )
-    dialect, reason = read_back(render, head, prompt)
-    if dialect is None:
+    call_format, reason = read_back(render, head, prompt)
+    if call_format is None:
         raise ConfigError(
             f"The calls that the chat template of '{spec}' writes cannot be read back: {reason}. {_OFF}, or choose a"
-            " model whose form of calls is in docs/dialects.md."
+            " model whose form of calls is in docs/call-formats.md."
         )
-    return dialect
+    return call_format
 
 
-def read_back(render: Render, head: Sequence[Mapping[str, Any]], prompt: str) -> tuple[Dialect | None, str]:
-    """Returns the dialect in which a template writes a call, or None and the reason.
+def read_back(render: Render, head: Sequence[Mapping[str, Any]], prompt: str) -> tuple[CallFormat | None, str]:
+    """Returns the call format in which a template writes a call, or None and the reason.
 
     Args:
         render: Renders a conversation by the template.
@@ -76,8 +76,8 @@ def read_back(render: Render, head: Sequence[Mapping[str, Any]], prompt: str) ->
             reason = "it leaves the results of calls out"
             continue
         found = find(text[common(prompt, text) : text.rindex(RESULT)], [CALL], {NAME: _PARAMETERS})
-        if found.dialect is not None:
-            return found.dialect, ""
+        if found.call_format is not None:
+            return found.call_format, ""
         reason = found.reason
     return None, reason
 

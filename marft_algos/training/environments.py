@@ -112,7 +112,7 @@ def check_spoken(
     """Checks how the policies are spoken to, before their weights are loaded: room for prompts, and form of calls.
 
     Raises:
-        ConfigError: As ``check_prompts`` and ``check_dialects``, or held-out problems have agents that nobody plays.
+        ConfigError: As ``check_prompts`` and ``check_call_formats``, or nobody plays an agent of held-out problems.
     """
     if unknown := [agent for agent in eval_env.possible_agents if not renderer.plays(agent)]:
         raise ConfigError(
@@ -121,11 +121,11 @@ def check_spoken(
         )
     first = problems.train(config.seed, 0, environments.PROMPTS_CHECKED)
     check_prompts(env, renderer, first, config.max_new_tokens)
-    check_dialects(env, renderer)
-    check_dialects(eval_env, renderer, "--eval-kwargs")
+    check_call_formats(env, renderer)
+    check_call_formats(eval_env, renderer, "--eval-kwargs")
 
 
-def check_dialects(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs") -> None:
+def check_call_formats(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs") -> None:
     """Checks that calls are read in the form in which each agent's chat template writes them, where it shows tools.
 
     Args:
@@ -141,13 +141,13 @@ def check_dialects(env: FlexEnv, renderer: Renderer, option: str = "--env-kwargs
         return
     agents = [agent for agent in renderer.agents if agent in env.possible_agents]
     chats = {agent: renderer.chat(renderer.policy_of(agent)) for agent in agents}
-    written = {agent: chat.dialect.name for agent, chat in chats.items() if chat.dialect is not None}
+    written = {agent: chat.call_format.name for agent, chat in chats.items() if chat.call_format is not None}
     for agent, name in written.items():
-        if speech.dialects[agent] not in (name, "any"):
-            wanted = {each: written.get(each, read) for each, read in speech.dialects.items()}
+        if speech.call_formats[agent] not in (name, "any"):
+            wanted = {each: written.get(each, read) for each, read in speech.call_formats.items()}
             alike = len(set(wanted.values())) == 1
-            typed = shlex.join([option, f"dialect={name if alike else json.dumps(wanted)}"])
+            typed = shlex.join([option, f"call_format={name if alike else json.dumps(wanted)}"])
             raise ConfigError(
                 f"The chat template of '{agent}' writes calls as '{name}', and the environment reads"
-                f" '{speech.dialects[agent]}'. Add {typed} (or dialect=any)."
+                f" '{speech.call_formats[agent]}'. Add {typed} (or call_format=any)."
             )

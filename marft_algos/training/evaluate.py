@@ -134,11 +134,11 @@ class HeldOut:
         """Checks that the problems fit the models' contexts, and that calls are read as models write them.
 
         Raises:
-            ConfigError: As ``check_prompts`` and ``check_dialects``.
+            ConfigError: As ``check_prompts`` and ``check_call_formats``.
         """
         with closing(started(self.config.env, self.make_env)) as env:
             check_prompts(env, self.policies.renderer, self.panel, self.config.max_new_tokens)
-            environments.check_dialects(env, self.policies.renderer)
+            environments.check_call_formats(env, self.policies.renderer)
 
     def load(self, run: RunFolder, which: str = "last") -> None:
         """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""

@@ -1,4 +1,4 @@
-"""What every dialect is made of: the reply that is read, the errors that keep it from being read, strict JSON."""
+"""What every call format is made of: the reply that is read, the errors that keep it from being read, strict JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ERRORS: dict[str, str] = {
 """What keeps a reply from being read, by its name."""
 
 Schemas = Mapping[str, Mapping[str, Any]]
-"""Tool -> JSON Schema of its arguments: dialects that write no quotes need it to tell text from numbers."""
+"""Tool -> JSON Schema of its arguments: call formats that write no quotes need it to tell text from numbers."""
 
 NAME = re.compile(r"[^\s<>\[\](){}\"'`=,|｜]+")
 """Names of tools that stand in a text without quotes."""
@@ -68,7 +68,7 @@ class Bad(ValueError):
 
 
 @dataclass(eq=False)
-class Dialect(ABC):
+class CallFormat(ABC):
     """A form in which a family of models writes calls.
 
     Text alone goes in and out, and it is never evaluated. Special tokens are written out as text.
@@ -78,7 +78,7 @@ class Dialect(ABC):
     families: str
     """Who is trained on it."""
     marks: tuple[str, ...] = ()
-    """What stands in every call that is written, by default its special tokens; of two dialects that read a text, the
+    """What stands in every call that is written, by default its special tokens; of two formats that read a text, the
     one with more marks in it is meant."""
     also: tuple[str, ...] = ()
     """Marks that may stand in a reply, too."""
@@ -162,7 +162,7 @@ class Dialect(ABC):
         return self.restored(said) if "< " in said or "[ " in said else said
 
     def restored(self, text: str) -> str:
-        """Returns a text in which this dialect's marks are whole again."""
+        """Returns a text in which this call format's marks are whole again."""
         for mark in (*self.marks, *self.also):
             text = text.replace(f"{mark[0]} {mark[1:]}", mark)
         return text
@@ -177,8 +177,8 @@ class Dialect(ABC):
 
 
 @dataclass(eq=False)
-class Framed(Dialect):
-    """A dialect whose calls stand behind an opening mark, the first of its marks, one call or several to each."""
+class Framed(CallFormat):
+    """A call format whose calls stand behind an opening mark, the first of its marks, one call or several to each."""
 
     closes: tuple[str, ...] | None = None
     """Marks that stand in no words; None: the last of its marks."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.call_formats.base import NAME, Bad, Dialect, Schemas, object_of
+from marft_envs.call_formats.base import NAME, Bad, CallFormat, Schemas, object_of
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core import thoughts
 
@@ -19,7 +19,7 @@ _TYPES = {"integer": "number", "null": "null", "object": "object", "array": "any
 
 
 @dataclass(eq=False)
-class Harmony(Dialect):
+class Harmony(CallFormat):
     """``<|channel|>commentary to=functions.name <|constrain|>json<|message|>{…}<|call|>``.
 
     A reply goes on from ``<|start|>assistant``. The analysis channel is thought; final and commentary are words.

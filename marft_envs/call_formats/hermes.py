@@ -17,7 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.call_formats.base import KEYS, MOST_CALLS, Bad, Dialect, Schemas, decoded, unwrapped
+from marft_envs.call_formats.base import KEYS, MOST_CALLS, Bad, CallFormat, Schemas, decoded, unwrapped
 from marft_envs.call_formats.call import ToolCall
 
 # A blank behind the bracket: peers' words and an agent's own earlier ones can be shown to it in that form.
@@ -31,7 +31,7 @@ LOOSE = re.compile(r'\{\s*"(?:tool_)?name"\s*:\s*"[^"\n]{1,200}"\s*,\s*"(?:argum
 """The beginning of a call in JSON."""
 
 
-class Hermes(Dialect):
+class Hermes(CallFormat):
     """``<tool_call>{"name": …, "arguments": {…}}</tool_call>``; plain JSON is read, too."""
 
     def restored(self, text: str) -> str:

@@ -1,4 +1,4 @@
-"""Dialects that write calls as Python: Llama 3.2 and 4, LFM2, OLMo 3. ``ast`` reads literals; nothing is evaluated."""
+"""Formats that write calls as Python: Llama 3.2 and 4, LFM2, OLMo 3. ``ast`` reads literals; nothing is evaluated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 from typing import Any
 
-from marft_envs.call_formats.base import DEEPEST, Bad, Cursor, Dialect, Framed, Schemas, check_text
+from marft_envs.call_formats.base import DEEPEST, Bad, CallFormat, Cursor, Framed, Schemas, check_text
 from marft_envs.call_formats.call import ToolCall, too_deep
 
 LONGEST_SOURCE = 100_000
@@ -29,7 +29,7 @@ _PIECE = re.compile(  # a text that is not closed goes on to the end, so nothing
 
 
 @dataclass(eq=False)
-class Pythonic(Dialect):
+class Pythonic(CallFormat):
     """Calls of functions: ``name(key=value)``."""
 
     call: str = "%(name)s(%(arguments)s)"

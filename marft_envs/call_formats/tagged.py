@@ -1,4 +1,4 @@
-"""Dialects that put every argument into tags of its own: Qwen3-Coder and Qwen3.5, GLM, MiniMax, Seed, DeepSeek V3.2.
+"""Formats that put every argument into tags of its own: Qwen3-Coder and Qwen3.5, GLM, MiniMax, Seed, DeepSeek V3.2.
 
 Values stand between tags without quotes: what is text and what is a number, the tool's schema says.
 """

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.call_formats.base import Bad, Dialect, Schemas, check_text, decoded
+from marft_envs.call_formats.base import Bad, CallFormat, Schemas, check_text, decoded
 from marft_envs.call_formats.call import ToolCall
 
 SEARCH = "search"
@@ -14,7 +14,7 @@ SEARCH = "search"
 _TOOL = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 
 
-class Tags(Dialect):
+class Tags(CallFormat):
     """``<search>words</search>``: the tool's name as a tag around its only text, or around its arguments as JSON.
 
     Results come back as ``<information>…</information>``. Only tools that the agent holds are tags; ``search`` always.
@@ -52,7 +52,7 @@ class Tags(Dialect):
 
 
 def unwrapped_result(line: str) -> str:
-    """Returns the line of a result without the tags that this dialect puts around it."""
+    """Returns the line of a result without the tags that this call format puts around it."""
     return line.removeprefix("<information>").removesuffix("</information>")
 
 

@@ -1,4 +1,4 @@
-"""Dialects that put JSON between marks of their own: Llama, Mistral, DeepSeek, Kimi, Cohere, Nemotron, Phi, Granite."""
+"""Formats that put JSON between marks of their own: Llama, Mistral, DeepSeek, Kimi, Cohere, Nemotron, Phi, Granite."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from marft_envs.call_formats.base import NAME, Bad, Cursor, Dialect, Framed, Schemas, object_of, unwrapped
+from marft_envs.call_formats.base import NAME, Bad, CallFormat, Cursor, Framed, Schemas, object_of, unwrapped
 from marft_envs.call_formats.call import ToolCall
 
 _MISTRAL = re.compile(r"\s*([^\s\[\]{}]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\]\s*)?(?=\{)")
@@ -14,7 +14,7 @@ _FENCE = re.compile(r"```(?:json)?\s*")
 _KIMI = re.compile(r"\s*(?:functions\.)?(\S+?)(?::\d+)?\s*")
 
 
-class LlamaJson(Dialect):
+class LlamaJson(CallFormat):
     """``{"name": …, "parameters": {…}}``, the whole reply or behind ``<|python_tag|>``; several stand behind ``;``."""
 
     def _read(self, said: str, schemas: Schemas) -> tuple[Sequence[ToolCall], str]:

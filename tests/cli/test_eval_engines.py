@@ -343,7 +343,7 @@ def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
         {"template_tools": True},
         {"max_new_tokens": 64},
         {"temperature": 0.5},
-        {"env_kwargs": {"dialect": "hermes"}},
+        {"env_kwargs": {"call_format": "hermes"}},
         {"quantize": "nf4"},
         {"dtype": "bf16"},
         {"adapters": {"solver_0": "runs/other"}},

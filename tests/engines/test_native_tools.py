@@ -72,8 +72,8 @@ def expert(env: Any, seed: int = 3) -> list[list[ToolCall]]:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize("dialect", ["hermes", "mistral-v13"])
-def test_native_calls_solve_what_calls_in_text_solve(api: str, dialect: str) -> None:
+@pytest.mark.parametrize("call_format", ["hermes", "mistral-v13"])
+def test_native_calls_solve_what_calls_in_text_solve(api: str, call_format: str) -> None:
     plan = expert(marft_envs.make("tools-solo-v0"))
     asked = iter(plan)
 
@@ -81,18 +81,18 @@ def test_native_calls_solve_what_calls_in_text_solve(api: str, dialect: str) -> 
         calls = [(call.name, json.dumps(dict(call.arguments))) for call in next(asked)]
         return 200, said(calls, "So be it.") if path == "/v1/chat/completions" else responded(calls, "So be it.")
 
-    episode, fake = play(answer, api=api, env_kwargs={"dialect": dialect})
+    episode, fake = play(answer, api=api, env_kwargs={"call_format": call_format})
     assert episode.success and not episode.fault and not episode.metrics.get("malformed")
     assert len(episode.turns) == len(plan) > 1
     for turn, calls in zip(episode.turns, plan, strict=True):
-        assert list(read(turn.text, dialect).calls) == calls
+        assert list(read(turn.text, call_format).calls) == calls
     (path, last) = fake.asked[-1]
     if api == "chat":
         assert [m["role"] for m in last["messages"]][:2] == ["system", "user"]
         assert "To call a tool" not in last["messages"][0]["content"]
         assert {tool["function"]["name"] for tool in last["tools"]} > {call.name for calls in plan for call in calls}
         calls, results = last["messages"][2], last["messages"][3:]
-        assert calls["content"] == ("So be it." if dialect == "hermes" else calls["content"])
+        assert calls["content"] == ("So be it." if call_format == "hermes" else calls["content"])
         assert [call["id"] for call in calls["tool_calls"]] == [
             r["tool_call_id"] for r in results[: len(calls["tool_calls"])]
         ]

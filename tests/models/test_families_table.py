@@ -1,4 +1,4 @@
-"""The table of model families in docs/dialects.md: every family once, and columns that templates made to be known fill."""
+"""The table of model families in docs/call-formats.md: every family once, and columns that templates made to be known fill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="templates need transformers (the ext
 from benchmarks.correctness import families
 from helpers.chat_shapes import QWEN_3, SHAPES, tokenizer_of
 from marft_algos.models.chat import Chat
-from marft_envs.call_formats import DIALECTS
+from marft_envs.call_formats import CALL_FORMATS
 from marft_envs.errors import ConfigError
 
 PARTS = (
@@ -33,7 +33,7 @@ def test_the_page_has_every_family_once_with_every_column() -> None:
     assert len({tuple(row[1:]) for row in body}) == len(body), "families that do the same share a row"
     for row in body:
         assert len(row) == len(head) and all(row), row
-        assert row[3].startswith("refused: ") or row[3].strip("`") in DIALECTS, row
+        assert row[3].startswith("refused: ") or row[3].strip("`") in CALL_FORMATS, row
     assert len({row[3] for row in body if not row[3].startswith("refused")}) >= 7
 
 
@@ -41,8 +41,8 @@ def test_what_a_template_does_is_said() -> None:
     assert families.asked(families.renderer(QWEN_3)) == [
         "yes", "yes", "`hermes`", r"`<\|im_start\|>assistant⏎`", r"`<\|im_end\|>`", "`enable_thinking` (on by default)",
     ]  # fmt: skip
-    system, tools, dialect, *_ = families.asked(families.renderer(SHAPES["gemma"][0]))
-    assert (system, tools) == ("yes", "no") and dialect.startswith("refused: it shows no tools")
+    system, tools, call_format, *_ = families.asked(families.renderer(SHAPES["gemma"][0]))
+    assert (system, tools) == ("yes", "no") and call_format.startswith("refused: it shows no tools")
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + SHAPES["gemma"][0]
     assert families.asked(families.renderer(refuses))[0] == "no"
 

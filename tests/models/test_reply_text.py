@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from helpers.chat_shapes import SHAPES, shaped, tokenizer_of
 from marft_algos.models.chat import Chat
-from marft_envs.call_formats import DIALECTS, MARKS, parse, written
+from marft_envs.call_formats import CALL_FORMATS, MARKS, parse, written
 from marft_envs.core import thoughts
 from marft_envs.families.tools import ToolCall
 
@@ -35,7 +35,7 @@ def ids_of(chat: Chat, text: str) -> list[int]:
 PLAIN = chat_of("<tool_call>", "</tool_call>")
 
 
-@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("name", CALL_FORMATS)
 def test_calls_are_read_though_every_mark_of_them_is_a_special_token(name: str) -> None:
     call = written(CALLS, name, SCHEMAS)
     marks = sorted(mark for mark in MARKS if mark in call)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="chat templates need transformers (the extra train)")
 from benchmarks.correctness.families import FAMILIES, PAGE, page, renderer, table
-from marft_algos.models.probing import Render, dialect_of, read_back
+from marft_algos.models.probing import Render, call_format_of, read_back
 from marft_envs.errors import ConfigError
 
 TRL = importlib.util.find_spec("trl")
@@ -26,7 +26,7 @@ READ = {
     "qwen3_5_think": "qwen-xml", "qwen3_6": "qwen-xml", "qwen3_8": "qwen-xml", "qwen3_instruct_2507": "hermes",
     "qwen3_vl": "hermes",
 }  # fmt: skip
-"""Template -> the dialect that it is found to write."""
+"""Template -> the call format that it is found to write."""
 REFUSED = {
     **dict.fromkeys(
         ("cohere", "cohere2", "deepseek_r1_distill", "deepseekv3", "gemma", "gemma3", "idefics3", "llama3", "llava_next",
@@ -51,14 +51,14 @@ def test_a_call_that_a_template_writes_is_read_back(name: str, training: str) ->
     if not (FOLDER / f"{name}{training}.jinja").is_file():
         training = ""
     render = template(name + training)
-    assert dialect_of(name, render, head(render)).name == READ[name]
+    assert call_format_of(name, render, head(render)).name == READ[name]
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_template_that_cannot_be_used_with_tools_is_refused_with_the_reason(name: str) -> None:
     render = template(name)
     with pytest.raises(ConfigError, match=f"{REFUSED[name]}.*--template-tools"):
-        dialect_of(name, render, head(render))
+        call_format_of(name, render, head(render))
 
 
 @pytest.mark.parametrize("name", ["deepseekv3", "deepseek_r1_distill"])

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SKIP = "<!-- no-test -->"
 """Stands on the line before a block that needs a network or a GPU."""
-LONG = ("benchmarking", "code-problems", "dialects", "scale", "staleness", "training", "tutorial")
+LONG = ("benchmarking", "code-problems", "call-formats", "scale", "staleness", "training", "tutorial")
 """Pages whose blocks take seconds: they train, or start processes."""
 
 

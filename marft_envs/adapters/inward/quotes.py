@@ -247,7 +247,7 @@ def _named(call: Mapping[str, Any]) -> Any:
 
 
 def _with_calls(message: Mapping[str, Any]) -> str:
-    """Returns the words and calls of a message that is no turn; calls that no dialect can write are as they are."""
+    """Returns the words and calls of a message that is no turn; calls that no call format can write are as they are."""
     from marft_envs.records.chats import UnreadableError, chat
 
     try:
@@ -258,7 +258,7 @@ def _with_calls(message: Mapping[str, Any]) -> str:
 
 
 def _called(text: str, tools: Sequence[Mapping[str, Any]], index: int) -> tuple[str, list[dict[str, Any]]]:
-    """Returns the words of a reply and its calls, whatever the dialect; one that cannot be read is all words."""
+    """Returns the words of a reply and its calls, whatever the call format; one that cannot be read is all words."""
     from marft_envs.call_formats import parse
 
     functions = [tool.get("function") for tool in tools]

@@ -69,7 +69,7 @@ def make(
     max_result_chars: int = CallLimits.max_result_chars,
     show_tools: str = "openai",
     show_policy: bool = True,
-    dialect: Named = DEFAULT,
+    call_format: Named = DEFAULT,
     profiles: Mapping[str, str] | None = None,
     dependency: Any = None,
     compact: bool | Mapping[str, int] = False,
@@ -93,9 +93,9 @@ def make(
         max_calls: Calls of the team in an episode; one more ends it.
         budgets: Agent or role -> calls in an episode; more are refused.
         max_result_chars: Longest result of a call; a longer one is cut and counts as an error.
-        show_tools: How tools stand in observations: ``openai``, ``dialect``, ``signatures``, ``names`` or ``none``.
+        show_tools: How tools stand in observations: ``openai``, ``call_format``, ``signatures``, ``names`` or ``none``.
         show_policy: Put the domain's policy into observations.
-        dialect: How calls are written: a name of ``dialects.DIALECTS``, or agent or role -> name;
+        call_format: How calls are written: a name of ``call_formats.CALL_FORMATS``, or agent or role -> name;
             ``any`` reads whichever a reply is written in. Calls in another form are malformed.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.as_dependency` takes. Everybody then
@@ -113,8 +113,8 @@ def make(
     members = (team_name if isinstance(team_name, Team) else team(team_name, tool_domain)).changed(profiles, dependency)
     check(members, tool_domain)
     members = members.ended_by(end_marker)
-    dialects = by_agent(dialect, members)
-    members = told(members, dialects)
+    call_formats = by_agent(call_format, members)
+    members = told(members, call_formats)
     problems = tool_domain.problems(split, whole(levels), limit)
     if members.readers and not members.screened and not problems[0].document:
         who = ", ".join(sorted(members.readers))
@@ -124,7 +124,7 @@ def make(
         )
     limits = CallLimits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
     pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
-    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, dialects)
+    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, call_formats)
     task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")

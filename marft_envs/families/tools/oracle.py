@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from marft_envs.call_formats import DEFAULT, dialect
+from marft_envs.call_formats import DEFAULT, call_format
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
@@ -210,7 +210,7 @@ def _attempt(task: ToolTask, agent: str, calls: Sequence[ToolCall]) -> str:
     try:
         return task.speech.write(agent, calls)
     except ValueError:
-        return dialect(DEFAULT).write(calls)
+        return call_format(DEFAULT).write(calls)
 
 
 def validate(task: ToolTask) -> None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from marft_envs.call_formats import Dialect
+from marft_envs.call_formats import CallFormat
 from marft_envs.core.teams import Team
 from marft_envs.core.types import Show, TurnRecord
 from marft_envs.families.tools import screen
 from marft_envs.families.tools.types import Tool
 
-SHOWN = ("openai", "dialect", "signatures", "names", "none")
+SHOWN = ("openai", "call_format", "signatures", "names", "none")
 """How an agent's tools stand in its observation."""
 
 
@@ -27,14 +27,14 @@ def signature(tool: Tool) -> str:
     return f"{tool.name}({', '.join(named)}): {tool.description}".split("\n", 1)[0]
 
 
-def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]], dialect: Dialect) -> list[str]:
+def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]], call_format: CallFormat) -> list[str]:
     """Returns paragraphs about tools.
 
     Args:
         kind: One of :data:`SHOWN`.
         mine: What the reader can call now.
         others: Role -> what it can call; names only are shown.
-        dialect: The reader's.
+        call_format: The reader's.
     """
     if kind == "none":
         return []
@@ -44,8 +44,8 @@ def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]],
         out.append("\n".join(["Tools of the others:", *lines]))
     if mine and kind == "names":
         out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")
-    elif mine and kind == "dialect":
-        out.append(dialect.tools([tool.openai() for tool in mine]))
+    elif mine and kind == "call_format":
+        out.append(call_format.tools([tool.openai() for tool in mine]))
     elif mine:
         out.append("\n".join(["Your tools:", *(tool.line if kind == "openai" else signature(tool) for tool in mine)]))
     return out

@@ -1,4 +1,4 @@
-"""How the agents of a team write calls, each in its dialect, and what they say to the user."""
+"""How the agents of a team write calls, each in its format, and what they say to the user."""
 
 from __future__ import annotations
 
@@ -6,74 +6,73 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from marft_envs.call_formats import DEFAULT, DIALECTS, Dialect, ToolReply, dialect, parse
+from marft_envs.call_formats import CALL_FORMATS, DEFAULT, CallFormat, ToolReply, call_format, parse
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.teams import Team
 from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.types import Tool
 
 ANY = "any"
-"""Not a dialect: whichever a reply is written in. What is told and written is the default's."""
+"""Not a call format: whichever a reply is written in. What is told and written is the default's."""
 
 BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
 TELL = "\nWhat the customer asks to know has to be told to the customer in words."
 """Behind the brief of a task of which words are asked, too: silence does not settle it."""
 
 Named = str | Mapping[str, str]
-"""A dialect's name, or agent or role -> name."""
+"""A call format's name, or agent or role -> name."""
 
 
 def by_agent(named: Named, team: Team) -> dict[str, str]:
-    """Returns agent -> the name of its dialect; agents that a mapping leaves out have the default.
+    """Returns agent -> the name of its call format; agents that a mapping leaves out have the default.
 
     Raises:
-        ConfigError: An agent, a role or a dialect that there is not.
+        ConfigError: An agent, a role or a call format that there is not.
     """
     known = {name for agent in team.agents for name in (agent.name, agent.role)}
     names = named.values() if isinstance(named, Mapping) else [named]
     if not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"dialect is {named!r}; expected a name, or a table of agent or role = name. What there is:"
-            " docs/dialects.md."
+            f"call_format is {named!r}; expected a name, or a table of agent or role = name. What there is:"
+            " docs/call-formats.md."
         )
     table = dict.fromkeys(known, named) if isinstance(named, str) else dict(named)
-    check_known(table, known, "There is no agent or role '{}' to have a dialect.")
+    check_known(table, known, "There is no agent or role '{}' to have a call format.")
     for name in table.values():
-        if name != ANY and name not in DIALECTS:
-            raise ConfigError(
-                f"There is no dialect '{name}'. {did_you_mean(name, [*DIALECTS, ANY])} What each is: docs/dialects.md."
-            )
+        if name != ANY and name not in CALL_FORMATS:
+            near = did_you_mean(name, [*CALL_FORMATS, ANY])
+            raise ConfigError(f"There is no call format '{name}'. {near} What each is: docs/call-formats.md.")
     return {agent.name: table.get(agent.name, table.get(agent.role, DEFAULT)) for agent in team.agents}
 
 
-def told(team: Team, dialects: Mapping[str, str]) -> Team:
+def told(team: Team, call_formats: Mapping[str, str]) -> Team:
     """Returns the team with profiles that name each agent's own form of calls, where they named the default's."""
-    usual = dialect(DEFAULT).use
+    usual = call_format(DEFAULT).use
     agents = (
-        replace(agent, prompt=agent.prompt.replace(usual, _of(dialects.get(agent.name, DEFAULT)).use))
+        replace(agent, prompt=agent.prompt.replace(usual, _of(call_formats.get(agent.name, DEFAULT)).use))
         for agent in team.agents
     )
     return replace(team, agents=tuple(agents))
 
 
-def _of(name: str) -> Dialect:
-    return dialect(DEFAULT if name == ANY else name)
+def _of(name: str) -> CallFormat:
+    return call_format(DEFAULT if name == ANY else name)
 
 
 class Speech:
     """Reads and writes the calls of a team's agents.
 
     Args:
-        dialects: Agent -> the name of its dialect, or ``any``.
+        call_formats: Agent -> the name of its call format, or ``any``.
         tools: Agent -> the tools that it may hold.
 
     Raises:
-        ConfigError: A tool of an agent, or one of its arguments, has a name that the agent's dialect cannot write.
+        ConfigError: A tool of an agent, or one of its arguments, has a name that the agent's call format cannot write.
     """
 
-    def __init__(self, dialects: Mapping[str, str], tools: Mapping[str, Sequence[Tool]]) -> None:
-        self.dialects = dict(dialects)
-        self.forms = {agent: _of(name) for agent, name in dialects.items()}
+    def __init__(self, call_formats: Mapping[str, str], tools: Mapping[str, Sequence[Tool]]) -> None:
+        self.call_formats = dict(call_formats)
+        self.forms = {agent: _of(name) for agent, name in call_formats.items()}
         """Agent -> what it is told of and writes."""
         self._schemas = {agent: {tool.name: tool.parameters for tool in held} for agent, held in tools.items()}
         for agent, held in tools.items():
@@ -82,24 +81,24 @@ class Speech:
                     self.write(agent, [ToolCall(tool.name, dict.fromkeys(tool.parameters.get("properties", {}), 1))])
                 except ValueError as error:
                     raise ConfigError(
-                        f"The tool '{tool.name}' of '{agent}' cannot be called in the dialect "
-                        f"'{self.dialects[agent]}': {error}. Rename it, or choose another dialect=."
+                        f"The tool '{tool.name}' of '{agent}' cannot be called in the format "
+                        f"'{self.call_formats[agent]}': {error}. Rename it, or choose another call_format=."
                     ) from error
 
     def read(self, agent: str, text: str) -> ToolReply:
         """Returns the calls of an agent's reply, or the error that keeps it from being read."""
-        return parse(text, self.dialects[agent], self._schemas[agent])
+        return parse(text, self.call_formats[agent], self._schemas[agent])
 
     def write(self, agent: str, calls: Sequence[ToolCall]) -> str:
         """Returns a reply of an agent that asks for these calls.
 
         Raises:
-            ValueError: A name cannot be written in the agent's dialect.
+            ValueError: A name cannot be written in the agent's call format.
         """
         return self.forms[agent].write(calls, self._schemas[agent])
 
     def restored(self, agent: str, text: str) -> str:
-        """Returns an agent's own neutralised words with its dialect's marks whole, so that it keeps writing them so."""
+        """Returns an agent's own neutralised words with its format's marks whole, so that it keeps writing them so."""
         text = self.forms[agent].restored(text)
         return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
 

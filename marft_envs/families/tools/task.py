@@ -52,7 +52,7 @@ class ToolTask(Drawn[ToolProblem]):
         limits: Turns, calls, characters.
         show_tools: One of :data:`marft_envs.families.tools.show.SHOWN`.
         show_policy: Put the domain's policy into observations.
-        dialect: How agents write calls (:mod:`marft_envs.families.tools.speech`).
+        call_format: How agents write calls (:mod:`marft_envs.families.tools.speech`).
 
     Raises:
         ConfigError: If a setting or the domain cannot work.
@@ -67,7 +67,7 @@ class ToolTask(Drawn[ToolProblem]):
         limits: CallLimits | None = None,
         show_tools: str = "openai",
         show_policy: bool = True,
-        dialect: str | Mapping[str, str] = DEFAULT,
+        call_format: str | Mapping[str, str] = DEFAULT,
     ) -> None:
         scoring.check(reward)
         check_known([show_tools], show.SHOWN, "There is no show_tools '{}'.")
@@ -84,7 +84,7 @@ class ToolTask(Drawn[ToolProblem]):
         """Agent -> tools of the environment's own: ``finish`` (unless the domain has one) and handovers."""
         own = {name: [tool for tool, _ in self.control[name].values()] for name in self.agents}
         callable_ = {name: [*(domain.tools[tool] for tool in sorted(self.holds[name])), *own[name]] for name in own}
-        self.speech = Speech(by_agent(dialect, team), callable_)
+        self.speech = Speech(by_agent(call_format, team), callable_)
         self._standing: dict[tuple[str, frozenset[str]], list[str]] = {}
         self.session: ToolSession | None = None
         self.records: Records | None = None

@@ -15,7 +15,7 @@ from string import Template
 from typing import Any
 
 from marft_envs import tables
-from marft_envs.call_formats import DEFAULT, dialect
+from marft_envs.call_formats import DEFAULT, call_format
 from marft_envs.core.dependency import DependencyFunction, View
 from marft_envs.core.routing import Router, parse_names
 from marft_envs.core.teams import Team, member, named
@@ -240,7 +240,7 @@ _AGENTS, _TABLE = tables.members(__package__), tables.read(__package__, "teams")
 def _told(prompt: str, domain: ToolDomain, title: str = "") -> str:
     """A profile of the table with its words for this domain."""
     names = ", ".join(domain.specialists)
-    return Template(prompt).substitute(_TABLE["words"], use=dialect(DEFAULT).use, specialists=names, title=title)
+    return Template(prompt).substitute(_TABLE["words"], use=call_format(DEFAULT).use, specialists=names, title=title)
 
 
 def _agents(team: str, domain: ToolDomain) -> tuple[AgentSpec, ...]:

@@ -1,4 +1,4 @@
-"""Dialects: what is written is read back, what is broken is an error, and no call is ever taken for words."""
+"""Call formats: what is written is read back, what is broken is an error, and no call is ever taken for words."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marft_envs.call_formats import DIALECTS, ERRORS, LONGEST, MOST_CALLS, find, parse, written
+from marft_envs.call_formats import CALL_FORMATS, ERRORS, LONGEST, MOST_CALLS, find, parse, written
 from marft_envs.core.observation import neutralise
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import ToolCall, make
 
-NAMES = list(DIALECTS)
+NAMES = list(CALL_FORMATS)
 TAGS_ONLY = {"tags"}
-"""Dialects that call only tools that they know."""
+"""Call formats that call only tools that they know."""
 OF_EACH_FILE = {"hermes", "qwen-xml", "mistral-v13", "lfm2", "harmony", "gemma4", "tags"}
-"""Dialects that the default suite reads the longest texts in; `slow` tests take the others."""
+"""Call formats that the default suite reads the longest texts in; `slow` tests take the others."""
 OBJECT = {"type": "object"}
 SCHEMAS: dict[str, Any] = {name: OBJECT for name in ("get_order", "set.note", "f", "search")}
 CALLS = [ToolCall("get_order", {"id": 3, "note": 'it\'s "so"\né', "deep": {"a": [1, 2.5, None, True, "x"]}})]
@@ -78,7 +78,7 @@ def test_what_is_written_is_read_back_whatever_it_is(name: str, calls: list[tupl
 def check_read_back(name: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
     wanted = [ToolCall(*call) for call in calls]
     if holds([call.arguments for call in wanted], ("think>", "<|end|>")):
-        return  # thoughts are looked for before calls, in every dialect
+        return  # thoughts are looked for before calls, in every call format
     if name == "gemma4" and holds([call.arguments for call in wanted], ('<|\\"|>',)):
         return
     reply = parse(written(wanted, name, SCHEMAS), name, SCHEMAS)
@@ -96,7 +96,7 @@ def test_no_schema_is_needed_to_read_back_what_was_written_without_one(name: str
 @pytest.mark.parametrize("name", NAMES)
 def test_words_before_calls_are_kept_apart_or_the_reply_is_refused(name: str) -> None:
     reply = parse(f"I look it up.\n\n{written(CALLS, name, SCHEMAS)}", name, SCHEMAS)
-    if DIALECTS[name].alone:
+    if CALL_FORMATS[name].alone:
         assert not reply.calls and reply.error in ("mixed", "bad_form", "bad_json")
     else:
         assert (list(reply.calls), reply.words) == (CALLS, "I look it up.")
@@ -111,7 +111,7 @@ def test_words_alone_are_words(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_thoughts_are_no_calls(name: str) -> None:
     call = written(CALLS, name, SCHEMAS)
-    if not DIALECTS[name].frames:
+    if not CALL_FORMATS[name].frames:
         assert parse(f"<think>{call}</think>", name, SCHEMAS).calls == ()
         assert parse(f"<think>{call}</think>{call}", name, SCHEMAS).calls == tuple(CALLS)
         assert parse(f"<think>{call}", name, SCHEMAS).error == "unclosed"
@@ -119,7 +119,7 @@ def test_thoughts_are_no_calls(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_calls_that_a_transcript_has_neutralised_are_read(name: str) -> None:
-    if not DIALECTS[name].frames:
+    if not CALL_FORMATS[name].frames:
         assert parse(neutralise(written([OTHER], name, SCHEMAS)), name, SCHEMAS).calls == (OTHER,)
 
 
@@ -127,25 +127,25 @@ def test_calls_that_a_transcript_has_neutralised_are_read(name: str) -> None:
 
 
 @pytest.mark.parametrize("reader", NAMES)
-def test_a_call_in_another_dialect_is_read_or_malformed_and_never_words(reader: str) -> None:
+def test_a_call_in_another_call_format_is_read_or_malformed_and_never_words(reader: str) -> None:
     calls = [ToolCall("search", {"query": "dune"})]
     for writer, words in itertools.product([name for name in NAMES if name != reader], ("", "I look.\n")):
         text = words + written(calls, writer, SCHEMAS)
         reply = parse(text, reader, SCHEMAS)
         assert reply.error or reply.calls == tuple(calls), text
         assert "\n" not in reply.message
-        if reply.error == "other_dialect":
-            assert DIALECTS[reader].form in reply.message
+        if reply.error == "other_format":
+            assert CALL_FORMATS[reader].form in reply.message
 
 
 @pytest.mark.parametrize("writer", NAMES)
-def test_any_reads_every_dialect(writer: str) -> None:
+def test_any_reads_every_call_format(writer: str) -> None:
     assert parse(written(CALLS, writer, SCHEMAS), "any", SCHEMAS).calls == tuple(CALLS)
 
 
 def test_an_explanation_says_what_was_seen_and_what_is_expected() -> None:
     reply = parse('[TOOL_CALLS]f[ARGS]{"a": 1}')
-    assert reply.error == "other_dialect" and "mistral-v13" in reply.message and "<tool_call>" in reply.message
+    assert reply.error == "other_format" and "mistral-v13" in reply.message and "<tool_call>" in reply.message
     for form in ("hermes", "any"):
         assert parse('I call {"name": "f", "arguments": {}} now.', form).error == "mixed"
 
@@ -174,7 +174,7 @@ def test_more_calls_than_there_may_be_are_refused(name: str) -> None:
 def test_long_and_deep_replies_are_read_in_linear_time(name: str) -> None:
     call = written([ToolCall("f", {"a": "zqx"})], name, SCHEMAS)
     before, _, behind = call.partition("zqx")
-    marks = [*DIALECTS[name].marks, *DIALECTS[name].also, "<search>", "{", "[f(a=", "<think>"]
+    marks = [*CALL_FORMATS[name].marks, *CALL_FORMATS[name].also, "<search>", "{", "[f(a=", "<think>"]
     hostile = [before + "[" * 100_000 + "]" * 100_000 + behind, before + "{" * 100_000, before + "(" * 100_000]
     hostile += [before * 3_000, behind * 3_000, f"{before} {behind}" * 3_000, before + " " * 900_000 + behind]
     hostile += [mark * (300_000 // len(mark)) for mark in marks] + [f"{call}{'x' * LONGEST}", before + "-" * 99_000]
@@ -249,8 +249,8 @@ def test_pythons_words_are_read_where_a_schema_asks_for_such_values() -> None:
 @pytest.mark.parametrize("name", [*NAMES, "any"])
 @pytest.mark.parametrize("team", ["solo", "supervisor"])
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
-def test_a_team_plays_the_gold_calls_in_its_dialect(name: str, team: str, seed: int) -> None:
-    env = make(team, dialect=name, show_tools="dialect")
+def test_a_team_plays_the_gold_calls_in_its_call_format(name: str, team: str, seed: int) -> None:
+    env = make(team, call_format=name, show_tools="call_format")
     env.reset(seed=seed)
     while not env.done:
         agent = env.ready_agents[0]
@@ -263,10 +263,10 @@ def test_a_team_plays_the_gold_calls_in_its_dialect(name: str, team: str, seed: 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_profile_names_the_form_and_own_calls_are_shown_whole(name: str) -> None:
-    env = make("solo", dialect=name)
+    env = make("solo", call_format=name)
     env.reset(seed=0)
     said = env.task.expert("agent_0")
-    assert DIALECTS[name].form in env.observe("agent_0")["messages"][0]["content"]
+    assert CALL_FORMATS[name].form in env.observe("agent_0")["messages"][0]["content"]
     env.step(said)
     own = [m["content"] for m in env.observe("agent_0")["messages"] if m["role"] == "assistant"]
     assert own == [said]
@@ -274,7 +274,7 @@ def test_a_profile_names_the_form_and_own_calls_are_shown_whole(name: str) -> No
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_in_another_form_costs_a_fault_and_does_not_end_the_users_turn(name: str) -> None:
-    env = make("solo", dialect=name)
+    env = make("solo", call_format=name)
     env.reset(seed=0)
     foreign = next(other for other in NAMES if other not in (name, "hermes", "llama-json", "tags"))
     env.step(written([ToolCall("get_order", {"order_id": 1})], foreign))
@@ -283,9 +283,9 @@ def test_a_call_in_another_form_costs_a_fault_and_does_not_end_the_users_turn(na
 
 
 def test_agents_of_one_team_may_differ() -> None:
-    env = make("supervisor", dialect={"supervisor": "glm", "orders_0": "harmony"})
+    env = make("supervisor", call_format={"supervisor": "glm", "orders_0": "harmony"})
     speech = env.task.speech
-    assert [speech.dialects[agent] for agent in ("supervisor_0", "orders_0", "refunds_0")] == [
+    assert [speech.call_formats[agent] for agent in ("supervisor_0", "orders_0", "refunds_0")] == [
         "glm",
         "harmony",
         "hermes",
@@ -293,7 +293,7 @@ def test_agents_of_one_team_may_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "said"),
+    ("call_format", "said"),
     [
         ("hermess", "hermes"),
         ({"nobody": "glm"}, "no agent or role 'nobody'"),
@@ -302,13 +302,13 @@ def test_agents_of_one_team_may_differ() -> None:
         ({"agent": 3}, "expected a name, or a table"),
     ],
 )
-def test_unknown_names_are_refused_with_the_nearest(dialect: Any, said: str) -> None:
+def test_unknown_names_are_refused_with_the_nearest(call_format: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        make("solo", dialect=dialect)
+        make("solo", call_format=call_format)
 
 
 def test_results_of_search_tags_come_as_information() -> None:
-    env = make("solo", dialect="tags")
+    env = make("solo", call_format="tags")
     env.reset(seed=0)
     env.step(written([ToolCall("get_order", {"order_id": 1})], "tags", {"get_order": OBJECT}))
     assert env.episode.turns[0].result.startswith("<information>get_order: ")
@@ -318,15 +318,15 @@ def test_results_of_search_tags_come_as_information() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_dialect_is_found_in_what_it_writes(name: str) -> None:
+def test_a_call_format_is_found_in_what_it_writes(name: str) -> None:
     calls = [ToolCall("search", {"query": "zqx dune"})]
     behind = "<|im_end|>\n<|im_start|>tool\n"
     found = find(written(calls, name, SCHEMAS) + behind, calls, SCHEMAS)
-    assert found.dialect is not None and found.dialect.name == name
+    assert found.call_format is not None and found.call_format.name == name
     assert found.reply == written(calls, name, SCHEMAS)
 
 
-def test_what_no_dialect_reads_is_refused_with_a_reason() -> None:
+def test_what_no_call_format_reads_is_refused_with_a_reason() -> None:
     calls = [ToolCall("search", {"query": "dune"})]
     assert find("<|im_end|>", calls, SCHEMAS).reason == "it leaves calls out"
-    assert "no dialect reads" in find("CALL search WITH dune<|im_end|>", calls, SCHEMAS).reason
+    assert "no call format reads" in find("CALL search WITH dune<|im_end|>", calls, SCHEMAS).reason

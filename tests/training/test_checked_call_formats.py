@@ -13,7 +13,7 @@ from helpers.chat_shapes import QWEN_3, shaped, tokenizer_of
 from marft_algos.cli import main
 from marft_algos.config.arguments import value
 from marft_algos.models.chat import Chat, Renderer
-from marft_algos.training.environments import check_dialects
+from marft_algos.training.environments import check_call_formats
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError
@@ -49,39 +49,39 @@ def typed(error: ConfigError) -> list[str]:
 
 
 def test_the_templates_write_what_they_should() -> None:
-    assert all(chat.dialect is not None and chat.dialect.name == name for name, chat in chats().items())
+    assert all(chat.call_format is not None and chat.call_format.name == name for name, chat in chats().items())
 
 
 @pytest.mark.parametrize("read", ["hermes", "any"])
 def test_what_is_read_as_it_is_written_passes(read: str) -> None:
-    check_dialects(make("solo", dialect=read), renderer({"agent_0": "hermes"}))
+    check_call_formats(make("solo", call_format=read), renderer({"agent_0": "hermes"}))
 
 
-def test_another_dialect_is_refused_with_both_names_and_what_to_type() -> None:
+def test_another_call_format_is_refused_with_both_names_and_what_to_type() -> None:
     with pytest.raises(ConfigError, match=r"'agent_0' writes calls as 'hermes'.*reads 'glm'") as refused:
-        check_dialects(make("solo", dialect="glm"), renderer({"agent_0": "hermes"}))
-    assert typed(refused.value) == ["--env-kwargs", "dialect=hermes"] and "dialect=any" in str(refused.value)
+        check_call_formats(make("solo", call_format="glm"), renderer({"agent_0": "hermes"}))
+    assert typed(refused.value) == ["--env-kwargs", "call_format=hermes"] and "call_format=any" in str(refused.value)
 
 
 def test_a_team_of_two_families_is_told_what_each_agent_needs_and_that_passes() -> None:
     team = renderer(TRIO)
     with pytest.raises(ConfigError, match="'executor_0' writes calls as 'glm'") as refused:
-        check_dialects(make("trio"), team, "--eval-kwargs")
+        check_call_formats(make("trio"), team, "--eval-kwargs")
     option, word = typed(refused.value)
     key, _, text = word.partition("=")
     assert option == "--eval-kwargs"
     mended = make("trio", **{key: value(text)})
-    assert mended.task.speech.dialects == TRIO
-    check_dialects(mended, team)
+    assert mended.task.speech.call_formats == TRIO
+    check_call_formats(mended, team)
 
 
 def test_a_template_that_shows_no_tools_binds_nobody() -> None:
-    check_dialects(make("solo", dialect="glm"), renderer({"agent_0": "hermes"}, hermes=False))
+    check_call_formats(make("solo", call_format="glm"), renderer({"agent_0": "hermes"}, hermes=False))
 
 
 def test_hosted_agents_and_tasks_without_calls_bind_nobody() -> None:
-    check_dialects(make("solo", dialect="glm"), Renderer({}, {"agent_0": "far"}))
-    check_dialects(runs.make_letters(), renderer({"planner_0": "hermes", "solver_0": "glm"}))
+    check_call_formats(make("solo", call_format="glm"), Renderer({}, {"agent_0": "far"}))
+    check_call_formats(runs.make_letters(), renderer({"planner_0": "hermes", "solver_0": "glm"}))
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,10 @@ def test_a_run_and_its_evaluation_are_refused_before_anything_is_played(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = {"env": "tools-solo-v0", "template_tools": True, "env_kwargs": {"show_tools": "none"}}
-    with pytest.raises(ConfigError, match="Add --env-kwargs dialect=hermes"):
-        build(runs.settings(folder, tmp_path, **{**table, "env_kwargs": {"dialect": "glm"}}))
-    with pytest.raises(ConfigError, match="Add --eval-kwargs dialect=hermes"):
-        build(runs.settings(folder, tmp_path, **table, eval_kwargs={"dialect": "glm"}))
+    with pytest.raises(ConfigError, match="Add --env-kwargs call_format=hermes"):
+        build(runs.settings(folder, tmp_path, **{**table, "env_kwargs": {"call_format": "glm"}}))
+    with pytest.raises(ConfigError, match="Add --eval-kwargs call_format=hermes"):
+        build(runs.settings(folder, tmp_path, **table, eval_kwargs={"call_format": "glm"}))
     run = Trainer(build(runs.settings(folder, tmp_path, **table))).start()
-    assert main(["eval", str(run.root), "--untrained", "--env-kwargs", "dialect=glm"]) != 0
-    assert "Add --env-kwargs dialect=hermes" in capsys.readouterr().err
+    assert main(["eval", str(run.root), "--untrained", "--env-kwargs", "call_format=glm"]) != 0
+    assert "Add --env-kwargs call_format=hermes" in capsys.readouterr().err
