@@ -137,17 +137,16 @@ def _engines(options: EvalArguments, argv: list[str]) -> int:
     """``marft eval --engines``: plays the team, or what is left to play, and says what it reached and cost."""
     _check(options)
     from marft_algos.evaluation import resumable
-    from marft_algos.evaluation.play import too_long
 
     config = options.of_engines()
     command = typed("eval", *argv, *([] if options.out else ["--out", config.out]))
     try:
-        evaluation, played, results = resumable.run(config, command, _announce, _Progress())
+        evaluation, results, note = resumable.run(config, command, _announce, _Progress())
     except KeyboardInterrupt:
         say(f"stopped; what has ended is kept. Go on: {command}")
         return 130
-    if words := too_long(played, set()):
-        say(words, error=True)
+    if note:
+        say(note, error=True)
     _say(evaluation, results)
     return 0
 

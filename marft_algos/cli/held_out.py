@@ -35,6 +35,7 @@ def play(options: EvalArguments) -> int:
     from marft_algos.runs import checkpoint
     from marft_algos.training.environments import eval_kwargs
     from marft_algos.training.evaluate import HeldOut
+    from marft_algos.training.session import too_long
 
     torch.set_num_threads(config.threads)
     # Everything that was typed is checked before anything is played.
@@ -49,7 +50,7 @@ def play(options: EvalArguments) -> int:
     _announce(config, eval_kwargs(config), len(evaluation.panel))
     played = evaluation.play()
     before = play.records(played)
-    if words := play.too_long(played, set()):
+    if words := too_long(played, set()):
         say(words, error=True)
     say(f"on           {runs.PanelFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")

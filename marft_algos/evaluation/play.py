@@ -18,14 +18,8 @@ from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.panel import OutageLimits, Panel, check, check_any, settle
 from marft_algos.runs.folder import EvalRecord
 from marft_algos.types import SamplingParams, Trajectory
-from marft_envs.core.types import Episode
 from marft_envs.core.vector import VectorEnv
 from marft_envs.errors import ConfigError, did_you_mean
-
-NAMED = 10
-"""Problems that a note names."""
-TASK = -2
-"""How ``Episode.cuts`` calls the task's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,28 +113,3 @@ def derangement(n: int) -> list[int]:
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
     """Returns the outcomes in panel order."""
     return [EvalRecord.of(t.episode) for t in trajectories]
-
-
-def too_long(played: Sequence[Trajectory], named: set[str]) -> str:
-    """Returns a note on problems whose own text was cut in these episodes; "" for none.
-
-    Args:
-        played: The episodes.
-        named: Problems that were named already; gets the others.
-    """
-    names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
-    fresh = [name for name in dict.fromkeys(names) if name not in named]
-    named.update(fresh)
-    if not fresh:
-        return ""
-    more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
-    return (
-        f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
-        f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
-    )
-
-
-def _shortened(episode: Episode) -> bool:
-    """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
-    by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
-    return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)

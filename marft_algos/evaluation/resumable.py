@@ -24,7 +24,18 @@ from marft_algos.evaluation.environments import check_prompts, env_factory, eval
 from marft_algos.evaluation.play import Player
 from marft_algos.evaluation.players import Players
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.panel import OutageError, OutageLimits, Panel, blamed, check, counts, settle, summary, whole
+from marft_algos.rollout.panel import (
+    OutageError,
+    OutageLimits,
+    Panel,
+    blamed,
+    check,
+    counts,
+    settle,
+    summary,
+    too_long,
+    whole,
+)
 from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import Inside, mend, reading, write_whole, writing
 from marft_algos.runs.folder import outcome
@@ -129,8 +140,8 @@ def run(
     command: str,
     opened: Callable[[ResumableEvaluation], None],
     on_progress: Callable[[int, int, int], None],
-) -> tuple[ResumableEvaluation, list[Trajectory], Mapping[str, Any]]:
-    """Plays a team, or what is left to play; returns the evaluation, its episodes and its results.
+) -> tuple[ResumableEvaluation, Mapping[str, Any], str]:
+    """Plays a team, or what is left to play; returns the evaluation, its results, and what ``too_long`` says of it.
 
     Args:
         config: Of the evaluation; its folder, ``out``, is named.
@@ -157,7 +168,7 @@ def run(
         with closing(players.engine(config, policies, ledger)) as engine:
             player = Player(make_env, renderer, engine, sampling, config.seed, config.jobs, config)
             played = play(evaluation, player, on_progress)
-        return evaluation, played, results(evaluation, played, ledger)
+        return evaluation, results(evaluation, played, ledger), too_long(played, set())
 
 
 def seated(config: EvalConfig) -> tuple[Players, Callable[[], FlexEnv]]:

@@ -11,7 +11,6 @@ fault it was stands in the record (``core.types.Fault``). Too many outages are a
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,10 @@ if TYPE_CHECKING:
     from marft_algos.credit.branches import Keep
     from marft_algos.credit.diagnostics import Judged
 
-REPETITIVE = 0.5
-"""Below this share of distinct transcripts in a group a run says so, once."""
+NAMED = 10
+"""Problems that a note names."""
+TASK = -2
+"""How ``Episode.cuts`` calls the task's own text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,42 +356,26 @@ def _rewritten(trajectory: Trajectory) -> int:
     return count
 
 
-class Variety:
-    """Counts what an iteration's episodes have to show.
+def too_long(played: Sequence[Trajectory], named: set[str]) -> str:
+    """Returns a note on problems whose own text was cut in these episodes; "" for none.
 
     Args:
-        group_size: Episodes of one start.
+        played: The episodes.
+        named: Problems that were named already; gets the others.
     """
+    names = [t.episode.task_id or f"seed {t.episode.seed}" for t in played if _shortened(t.episode)]
+    fresh = [name for name in dict.fromkeys(names) if name not in named]
+    named.update(fresh)
+    if not fresh:
+        return ""
+    more = f" and {len(fresh) - NAMED} more" if len(fresh) > NAMED else ""
+    return (
+        f"note: too long for the model's context, so their texts were cut at the end: {', '.join(fresh[:NAMED])}"
+        f"{more}. Leave them out, lower --max-new-tokens, or choose a model with a longer context."
+    )
 
-    def __init__(self, group_size: int) -> None:
-        self._size, self._warned = group_size, False
 
-    def measure(self, played: Sequence[Trajectory]) -> dict[str, float]:
-        """Returns numbers of the episodes of an iteration; warns, once, where groups mostly repeat themselves.
-
-        Args:
-            played: Each with its ``group``; those that an outage broke off are left out.
-
-        Returns:
-            ``starts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
-            group, mean over groups.
-        """
-        groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
-        for t in played:
-            groups.setdefault(t.group, set()).add(tuple((x.agent, x.turn.text) for x in t.transitions))
-        metrics: dict[str, float] = {"starts": len(groups)}
-        if self._size > 1 and groups:
-            metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
-            self._warn(metrics["distinct"])
-        return metrics
-
-    def _warn(self, distinct: float) -> None:
-        if self._warned or distinct >= REPETITIVE * self._size:
-            return
-        self._warned = True
-        warnings.warn(
-            f"A group of {self._size} episodes holds {distinct:.1f} different transcripts: the others repeat them, and "
-            "their tokens teach little. Sample with more entropy (--temperature), in smaller groups (--group-size), or "
-            "use an algorithm without groups.",
-            stacklevel=2,
-        )
+def _shortened(episode: Episode) -> bool:
+    """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
+    by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
+    return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)

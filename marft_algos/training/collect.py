@@ -31,7 +31,6 @@ from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import (
     Panel,
     Played,
-    Variety,
     check,
     check_any,
     counts,
@@ -44,6 +43,7 @@ from marft_algos.runs.progress import RunProgress
 from marft_algos.training import plain
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
+from marft_algos.training.session import Variety
 from marft_algos.types import Estimates, Trajectory
 from marft_envs.core.types import LayerRecord
 from marft_envs.errors import DataError

@@ -20,10 +20,9 @@ from typing import Any
 from marft_algos import terminal
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation.play import too_long
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import StoppedError
+from marft_algos.rollout.panel import StoppedError, too_long
 from marft_algos.runs import loggers
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
@@ -35,6 +34,8 @@ SAME_S = 2.0
 STACK_S = 25.0
 """Seconds after which a rank that was told to stop says where it hangs: after 30 its launcher kills it."""
 
+REPETITIVE = 0.5
+"""Below this share of distinct transcripts in a group a run says so, once."""
 HALF = 0.5
 """Share of replies, or of episodes, from which on it is worth a word."""
 
@@ -211,3 +212,48 @@ def _unread(numbers: Mapping[str, float]) -> float:
     if "task/verdict/no_code" in numbers:
         return numbers["task/verdict/no_code"]
     return numbers.get("task/malformed", 0.0) / max(numbers.get("turns", 1.0), 1.0)
+
+
+class Variety:
+    """Counts what an iteration's episodes have to show.
+
+    Args:
+        group_size: Episodes of one start.
+    """
+
+    def __init__(self, group_size: int) -> None:
+        self._size, self._warned = group_size, False
+
+    def measure(self, played: Sequence[Trajectory]) -> dict[str, float]:
+        """Returns numbers of the episodes of an iteration; warns, once, where groups mostly repeat themselves.
+
+        Args:
+            played: Each with its ``group``; those that an outage broke off are left out.
+
+        Returns:
+            ``starts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
+            group, mean over groups.
+        """
+        groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
+        for t in played:
+            groups.setdefault(t.group, set()).add(tuple((x.agent, x.turn.text) for x in t.transitions))
+        metrics: dict[str, float] = {"starts": len(groups)}
+        if self._size > 1 and groups:
+            metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
+            self._warn(metrics["distinct"])
+        return metrics
+
+    def _warn(self, distinct: float) -> None:
+        if self._warned or distinct >= REPETITIVE * self._size:
+            return
+        self._warned = True
+        warnings.warn(
+            f"A group of {self._size} episodes holds {distinct:.1f} different transcripts: the others repeat them, and "
+            "their tokens teach little. Sample with more entropy (--temperature), in smaller groups (--group-size), or "
+            "use an algorithm without groups.",
+            stacklevel=2,
+        )
+
+
+def _transcript(trajectory: Trajectory) -> tuple[tuple[str, str], ...]:
+    return tuple((turn.agent, turn.turn.text) for turn in trajectory.transitions)

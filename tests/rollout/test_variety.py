@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from helpers import teams
-from marft_algos.rollout.panel import Variety
+from marft_algos.training.session import Variety
 from marft_algos.types import Trajectory
 
 
