@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -193,10 +193,25 @@ def test_who_is_expanded_is_the_earliest_the_least_likely_or_drawn_by_the_seed()
     assert all(x[:2] == (0, 0) for d in grown(width=3, expansions=1, expand="first")[0] for x in d.leaves)
     drawn = [[[x[:2] for x in d.leaves] for d in grown(expansions=1, expand="random")[0]] for _ in range(2)]
     assert drawn[0] == drawn[1]
-    trees, _ = grown(width=2, expansions=1, expand="uncertain")
-    for d in trees:
-        surprise = [-float(t.reply.logprobs.mean()) for t in d.transitions]
-        assert d.leaves[0][:2] == (0, int(np.argmax(surprise)))
+
+
+def test_the_least_likely_layer_of_each_episode_is_expanded() -> None:
+    class Noting:
+        seed = 0
+        started: ClassVar[list[int]] = []
+
+        def state(self, d: Trajectory, layer: int) -> int:
+            return layer
+
+        def play(self, branches: Sequence[Any], *_: Any, **__: Any) -> list[None]:
+            self.started.extend(branch.start for branch in branches)
+            return [None] * len(branches)
+
+    played = [episode([["a"], ["b"], ["c"]], seed=seed) for seed in range(8)]
+    wanted = [int(np.argmin([t.reply.logprobs.mean() for t in d.transitions])) for d in played]
+    rule = TreeRL(TreeRLConfig(width=2, expansions=1, rounds=1, expand="uncertain")).rule
+    rule.replay(played, Noting(), 1)  # type: ignore[arg-type]
+    assert Noting.started == wanted and len(set(wanted)) == 3
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

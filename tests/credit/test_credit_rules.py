@@ -19,6 +19,7 @@ from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.spiral import SPIRAL, SPIRALConfig
 from marft_algos.credit import formulas
+from marft_algos.credit.recorded import outcome
 from marft_algos.learner.learner import Learner
 from marft_algos.types import Estimates, Trajectory
 from marft_envs import AgentSpec
@@ -37,6 +38,12 @@ def turn_by_turn() -> Trajectory:
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
+
+
+def test_an_outcome_is_what_the_team_its_turns_and_the_agent_were_paid() -> None:
+    d = turn_by_turn()
+    put(d.layers[1], agent_rewards={"b": 3.0})
+    assert outcome(d, "a") == pytest.approx(0.2 + 0.9 + 0.1 + 0.05) and outcome(d, "b") == outcome(d, "a") + 3.0
 
 
 def test_difference_pays_producers_what_they_added_and_critics_what_came_of_it() -> None:
