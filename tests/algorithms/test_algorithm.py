@@ -15,7 +15,7 @@ from helpers.teams import Tabular, episode
 from marft_algos.algorithms import base as algorithm
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.learner.learner import Learner
-from marft_algos.learner.steps import per_policy
+from marft_algos.learner.steps import average, per_policy, rate_factor, summed
 from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
 
@@ -62,3 +62,14 @@ def test_every_setting_has_a_reason() -> None:
             if isinstance(field, ast.AnnAssign):
                 assert isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant), ast.unparse(field)
     assert len(dataclasses.fields(MARFTConfig)) > 20
+
+
+def test_a_learning_rate_rises_in_a_line_and_falls_to_a_tenth() -> None:
+    assert [rate_factor(i, warmup=4, anneal=0) for i in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert [rate_factor(i, warmup=0, anneal=10) for i in (0, 5, 10, 99)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
+    assert rate_factor(1, warmup=4, anneal=10) == pytest.approx(0.5 * 0.91)
+
+
+def test_numbers_of_pieces_are_summed_and_those_of_steps_averaged_but_the_largest_kept() -> None:
+    both = [{"x": 1.0, "y_max": 3.0}, {"x": 2.0, "y_max": 2.0}]
+    assert summed(both) == {"x": 3.0, "y_max": 3.0} and average(both) == {"x": 1.5, "y_max": 3.0}

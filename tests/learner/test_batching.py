@@ -99,6 +99,20 @@ def test_micro_batches_sort_by_length_and_keep_the_budget() -> None:
     assert len(B.micro_batches(rows, 1)) == 7 and len(B.micro_batches(rows, 10**6)) == 1
 
 
+def test_more_pieces_than_the_budget_asks_for_are_hardly_more_than_were_wanted() -> None:
+    rows = turns([5] * 8)
+    assert [len(B.micro_batches(rows, 10**6, least=n)) for n in (1, 2, 3, 8, 99)] == [1, 2, 3, 8, 8]
+
+
+def test_what_rows_share_counts_once_up_to_where_their_replies_are_read() -> None:
+    rows = turns([3, 3])
+    for row, ids in zip(rows, ([1, 2, 3], [1, 5, 4]), strict=True):
+        put(row, prompt_ids=[7] * 10)
+        say(row, action_ids=ids)
+    # Nine tokens once; of each row the tenth, behind which its reply begins, and all of the reply but its last.
+    assert [len(B.micro_batches(rows, budget, shared=True)) for budget in (15, 14)] == [1, 2]
+
+
 def test_pieces_of_a_minibatch_add_up_to_its_mean() -> None:
     rows = turns([1, 9, 3, 20, 4])
     estimates = estimated(rows)
