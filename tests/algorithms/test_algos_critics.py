@@ -25,7 +25,9 @@ from marft_algos.algorithms import ppo
 from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.batching import pack
 from marft_algos.config import settings as config
+from marft_algos.learner import heads
 from marft_algos.learner.learner import Learner
+from marft_algos.ranks.lanes import Lanes
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
@@ -48,6 +50,21 @@ def learner(name: str, policies: Tabular, heads: Heads | None = None, **settings
 def team(n: int = 12, layers: Any = THREE, seed: int = 0, **fields: Any) -> list[Trajectory]:
     rng = np.random.default_rng(seed)
     return [episode(layers, seed=seed, number=i, rewards=rng.normal(size=len(layers)), **fields) for i in range(n)]
+
+
+def test_an_episodes_turns_are_read_in_one_lane() -> None:
+    """What an agent reads in it extends what it has read."""
+    read: list[list[int]] = []
+
+    class Noting(Heads):
+        def featurise(self, transitions: Sequence[Transition], **words: Any) -> Any:
+            read.append([number[t] for t in transitions])
+            return super().featurise(transitions, **words)
+
+    number = {t: d.number for d in team(4, [["a"]] * 3) for t in d.transitions}
+    reader = heads.Heads(Noting(["a"]), make("mappo").config, 0, Lanes(count=2))
+    reader.read(list(number), Estimates(), view="own", level="action")
+    assert read == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
 
 
 def scored(data: list[Trajectory], seed: int = 1) -> Estimates:

@@ -78,6 +78,8 @@ def test_older_turns_are_checked_under_the_weights_that_sampled_them() -> None:
         before = {p: table.detach().clone() for p, table in policies.tables.items()}
         metrics = made.past.measure(learnable(data, ["a", "b"])[0], behind_by_one(data), made.rescore, 0.02)
         assert metrics["behind/1/share"] == 1.0 and metrics["behind/1/gap"] < 1e-6
+        allowed = metrics["behind/1/gap"]
+        assert made.past.measure(learnable(data, ["a", "b"])[0], behind_by_one(data), made.rescore, allowed) == metrics
         assert all((policies.tables[p] == table).all() for p, table in before.items())
         metrics = made.update(data, 0)
         assert metrics["behind/1/gap"] < 1e-6 and "policy/a/sampler_gap" not in metrics
