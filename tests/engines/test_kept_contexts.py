@@ -15,12 +15,13 @@ from helpers.sampling import CONFIGS, disturb, save
 from helpers.tiny import save_tiny
 from marft_algos.algorithms.marft import MARFT, MARFTConfig
 from marft_algos.engines import NativeEngine
+from marft_algos.engines.native import Contexts, Notes
 from marft_algos.learner.learner import Learner
 from marft_algos.models.chat import Said
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.panel import summary
-from marft_algos.types import Generation, SamplingParams, Trajectory
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
 
 ROUNDS, NEW, EPISODES = 4, 10, 5
 
@@ -88,6 +89,13 @@ def test_what_was_read_under_other_weights_is_read_again(tmp_path: Path) -> None
     assert kept_of(engine.generate([t.request for t in again], SamplingParams(NEW))) > 0
     engine.sleep()
     assert kept_of(engine.generate([t.request for t in again], SamplingParams(NEW))) == 0
+
+
+def test_one_request_that_may_be_extended_is_enough_for_contexts_to_be_kept() -> None:
+    single, chained = (GenerationRequest("p", [1], 0, chain=chain) for chain in (None, "a"))
+    contexts = Contexts(1.0, Notes())
+    assert contexts.wanted([single, chained]) and not contexts.wanted([single])
+    assert not Contexts(0.0, Notes()).wanted([chained])
 
 
 def test_too_little_memory_reads_again_and_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from benchmarks.correctness import operators
+from benchmarks.correctness import mutations
 from benchmarks.correctness.operators import LIST, ROOT, SEED, Defect, candidates, defects, planted
 
 SOURCE = """
@@ -68,7 +69,42 @@ def test_a_place_that_is_not_one_place_is_refused() -> None:
     )
 
 
+def test_the_fastest_tests_come_first_and_whole_files_after_them() -> None:
+    seconds = {"tests/a.py::x": 1.0, "tests/b.py::y": 0.5, "tests/a.py::z": mutations.FIRST_S}
+    first, files = mutations.reaching(seconds)
+    assert first == (mutations.FIRST_S, ["tests/b.py::y", "tests/a.py::x"])
+    assert files == (mutations.FIRST_S + 1.5, ["tests/b.py", "tests/a.py"])
+    assert list(mutations.reaching({})) == []
+
+
+def test_a_probe_stands_in_front_of_the_statement_of_its_line() -> None:
+    tree = ast.parse("def f():\n    if a:\n        b\n    elif (\n        c\n    ):\n        d\n")
+    found = {line: mutations.statement(tree, line) for line in (2, 3, 5, 7)}
+    assert {line: block[at].lineno for line, (block, at) in found.items()} == {2: 2, 3: 3, 5: 4, 7: 7}
+
+
+def test_a_defect_is_planted_and_taken_out_and_what_cannot_be_collected_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect, file = Defect("", "f.py", "f", "a", "b"), tmp_path / "f.py"
+    file.write_text("def f():\n    a\n")
+    asked = list[list[str]]()
+
+    def run(folder: Path, arguments: list[str], limit: float) -> tuple[int, str]:
+        assert folder == tmp_path and file.read_text() == "def f():\n    b\n" and limit > 120
+        asked.append(arguments[1:])
+        if "tests/x.py::one" in arguments:
+            return 2, "ERROR tests/x.py - NameError: b\n"
+        return (1, "FAILED tests/y.py::two[3] - assert 1 == 2\n") if "tests/y.py::two" in arguments else (0, "")
+
+    monkeypatch.setattr(mutations, "run", run)
+    plan = [(1.0, ["tests/z.py::none"]), (2.0, ["tests/x.py::one", "tests/y.py::two"])]
+    assert mutations.attempt(tmp_path, defect, plan) == "tests/y.py::two[3]"
+    assert asked == [["tests/z.py::none"], ["tests/x.py::one", "tests/y.py::two"], ["tests/y.py::two"]]
+    assert mutations.attempt(tmp_path, defect, plan[:1]) == "" and file.read_text() == "def f():\n    a\n"
+
+
 def test_the_page_says_how_many_there_are() -> None:
     page = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
-    n = sum(1 for row in operators.defects() if row.test)
+    n = sum(1 for row in defects() if row.test)
     assert f"mutations` puts {n} defects," in page and f"All {n} are caught." in page
