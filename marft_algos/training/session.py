@@ -253,7 +253,3 @@ class Variety:
             "use an algorithm without groups.",
             stacklevel=2,
         )
-
-
-def _transcript(trajectory: Trajectory) -> tuple[tuple[str, str], ...]:
-    return tuple((turn.agent, turn.turn.text) for turn in trajectory.transitions)
