@@ -132,6 +132,7 @@ def test_the_teacher_is_asked_with_the_prompt_and_the_feedback_behind_it(model: 
     assert replayer.prompt(t, "word " * 10_000) == []
 
 
+@pytest.mark.ci
 def test_a_resumed_run_learns_from_what_one_that_was_not_did(tmp_path: Path) -> None:
     def made(where: str, iterations: int) -> Any:
         return settings(

@@ -229,6 +229,7 @@ def test_a_run_on_chains_ends_with_the_weights_of_grpo(model: Path, tmp_path: Pa
     assert run.metrics()[-1]["tree_leaves"] == 1
 
 
+@pytest.mark.ci
 def test_a_resumed_run_grows_the_trees_of_one_that_was_not(model: Path, tmp_path: Path) -> None:
     more: dict[str, Any] = {"algo": "treerl", "algorithm": {**TREES, "expand": "random"}}
     _, whole = train(settings(model, tmp_path / "one", iterations=3, **more))

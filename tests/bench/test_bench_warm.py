@@ -55,6 +55,7 @@ def test_runs_with_other_batches_begin_alike_if_the_demonstrations_are_counted_a
     assert sorted(configs.load(run.config_file).episodes_per_iteration for run in warm) == [4, 6, 8]
 
 
+@pytest.mark.ci
 def test_another_seed_has_a_warm_start_of_its_own(tmp_path: Path) -> None:
     folder = BenchFolder(tmp_path)
     for seed in (0, 1):

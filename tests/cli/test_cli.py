@@ -17,7 +17,6 @@ import pytest
 
 import marft_envs
 from helpers import preloaded
-from helpers.marks import rest_in_ci
 from helpers.runs import QUICK
 from helpers.tiny import save_tiny
 from marft_algos.algorithms import base
@@ -191,9 +190,8 @@ class Killed(BaseException):
     """What no handler catches: nothing more is written."""
 
 
-@pytest.mark.parametrize(
-    "stopped", rest_in_ci([Killed(), faults.OutageError("the engine is away.")]), ids=["killed", "outage"]
-)
+@pytest.mark.ci
+@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
 def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
     stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_what_an_outage_took_is_left_out_and_counted(capsys: pytest.CaptureFixtu
     assert "'b' has 11 of 12 episodes. Go on with it first: marft eval" in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_other_libraries_say_nothing_in_the_middle_of_a_table(here: Path) -> None:
     """A module that sets logging up, as servers of MCP do, has no request of httpx shown."""
     loud = "import logging\n\nlogging.basicConfig(level=logging.INFO)\n\n\ndef pay(episode):\n    return 1.0\n"

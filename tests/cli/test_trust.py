@@ -221,6 +221,7 @@ def test_trust_shows_first_and_what_was_typed_needs_none(
     assert "--trust" in refused(["eval", str(here / "runs" / "allowed")], capsys)
 
 
+@pytest.mark.ci
 def test_what_was_typed_needs_no_trust(model: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "relay_of_mine.py").write_text(RELAY)
     argv = [

@@ -85,6 +85,7 @@ def test_judges_without_a_sandbox_judge_harmless_programs_rightly(folder: Path) 
     assert all(right == "passed" and wrong in ("wrong_answer", "runtime_error") for right, wrong in said.values()), said
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("which", [pytest.param("all", marks=pytest.mark.slow), "quick"])
 def test_every_program_wins_without_a_sandbox(which: str, folder: Path, programs: dict[str, Attack]) -> None:
     numbers = quick(programs)

@@ -46,6 +46,7 @@ def test_there_are_at_least_twenty_generators_over_both_modes_and_all_levels() -
     assert {level for _, _, level in CELLS} == {0, 1, 2, 3, 4}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("mode", ["function", "stdio"])
 def test_golds_of_every_cell_pass_all_their_tests_in_the_sandbox(judge: Judge, mode: str) -> None:
     for name, how, level in HIGHER:
@@ -68,6 +69,7 @@ def test_an_empty_program_scores_nothing(judge: Judge) -> None:
         assert hidden_share(judge, problem, "") == 0.0
 
 
+@pytest.mark.ci
 def test_three_mutants_of_every_cell_score_below_one(judge: Judge) -> None:
     for name, mode, level in cells(mode="function"):
         problem = procedural.build(name, mode, level, 21 if level else 2)

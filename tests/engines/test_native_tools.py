@@ -12,6 +12,7 @@ import pytest
 
 import marft_envs
 from helpers.fake_servers import Answer, chat, serving
+from helpers.marks import rest_in_ci
 from marft_algos import check_engine
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.openai import OpenAIEngine
@@ -171,7 +172,7 @@ FORMS: dict[str, tuple[Callable[[list[ToolCall]], Any], Callable[[list[ToolCall]
 
 
 @pytest.mark.parametrize("api", [0, 1], ids=["chat", "responses"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", rest_in_ci(FORMS, 4))
 def test_calls_in_every_form_that_servers_write_solve_the_problem(form: str, api: int) -> None:
     env, plans = marft_envs.make("tools-solo-v0"), dict[str, Iterator[list[ToolCall]]]()
     for seed in range(8):

@@ -228,6 +228,7 @@ def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path
             assert [reply[: made.max_new_tokens] for reply in said] == generated
 
 
+@pytest.mark.ci
 def test_fully_fine_tuned_policies_are_models(models: Path, tmp_path: Path) -> None:
     run = train(
         settings(models / "qwen", tmp_path, name="full", full_finetune=True, max_new_tokens=TOKENS, iterations=2)

@@ -181,6 +181,7 @@ def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pyt
         equal(bench.sample(), bench.expected())
 
 
+@pytest.mark.ci
 def test_graphs_are_forgotten_with_the_memory_that_they_read(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gpu():
         bench = Captured(qwen, monkeypatch)
@@ -248,6 +249,7 @@ def test_a_step_that_the_host_looks_at_cannot_be_captured(qwen: Path, monkeypatc
         sample(qwen, "cuda", 4, graph=True)
 
 
+@pytest.mark.ci
 @pretended
 def test_memory_that_runs_out_in_a_capture_halves_the_batch(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken_off(*_: Any, **__: Any) -> Any:
@@ -358,9 +360,8 @@ def near(run: RunFolder, other: RunFolder) -> None:
                 assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-5), key
 
 
-@pytest.mark.parametrize(
-    "passes", rest_in_ci(["forward,decode,merge,attention,prefix", "none"])
-)  # ours, and transformers' own
+@pytest.mark.ci
+@pytest.mark.parametrize("passes", ["forward,decode,merge,attention,prefix", "none"])  # ours, and transformers' own
 def test_a_run_on_a_gpu_is_the_cpus(passes: str, qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARFT_KERNELS", passes)
     learns = {"kl_coef": 0.1, "entropy_coef": 0.01}
@@ -385,6 +386,7 @@ def written_out(q: torch.Tensor, kv: torch.Tensor, position: torch.Tensor, colum
     return (weights @ values.repeat_interleave(group, 1))[:, :, 0]
 
 
+@pytest.mark.ci
 @pretended
 def test_many_rows_attend_by_a_kernel_of_their_own_to_what_they_hold(
     qwen: Path, monkeypatch: pytest.MonkeyPatch

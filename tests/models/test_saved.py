@@ -125,18 +125,21 @@ def test_layers_of_another_kind_store_weights_the_other_way_round(tmp_path: Path
 
 @pytest.mark.parametrize(
     "written",
-    [
-        {"alpha_pattern": {"q_proj": 128}},
-        {"alpha_pattern": {r".*layers\.0\..*": 1}},
-        {"rank_pattern": {"q_proj": 4}},
-        {"use_rslora": True},
-        {"use_dora": True},
-        {"bias": "all"},
-        {"modules_to_save": ["lm_head"]},
-        {"trainable_token_indices": [1, 2]},
-        *({"init_lora_weights": kind} for kind in ("pissa", "pissa_niter_4", "olora")),
-        {"alora_invocation_tokens": [5, 6]},
-    ],
+    rest_in_ci(
+        [
+            {"alpha_pattern": {"q_proj": 128}},
+            {"alpha_pattern": {r".*layers\.0\..*": 1}},
+            {"rank_pattern": {"q_proj": 4}},
+            {"use_rslora": True},
+            {"use_dora": True},
+            {"bias": "all"},
+            {"modules_to_save": ["lm_head"]},
+            {"trainable_token_indices": [1, 2]},
+            *({"init_lora_weights": kind} for kind in ("pissa", "pissa_niter_4", "olora")),
+            {"alora_invocation_tokens": [5, 6]},
+        ],
+        5,
+    ),
 )
 def test_what_changes_the_meaning_of_weights_is_refused_by_name(
     written: dict[str, Any], qwen: Path, tmp_path: Path

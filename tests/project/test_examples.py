@@ -18,6 +18,7 @@ def run(tmp_path: Path, *argv: str, **environ: str) -> str:
     return done.stdout
 
 
+@pytest.mark.ci
 def test_the_custom_task_is_short_registered_checked_and_trained(tmp_path: Path) -> None:
     source = ROOT / "examples" / "custom_task.py"
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 60

@@ -79,6 +79,7 @@ def test_equal_seeds_give_equal_runs_where_a_task_draws_from_the_global_generato
     assert len(set(trained)) == 24 and len(evaluated) == 20 and evaluated[:10] == evaluated[10:]
 
 
+@pytest.mark.ci
 def test_a_resumed_run_draws_what_the_unbroken_one_would_have(model: Path, tmp_path: Path) -> None:
     whole = run_of(model, tmp_path / "whole", name="run")
     first = settings(model, tmp_path / "parts", name="run", env="test/drawing-v0", record_every=1, record_episodes=12)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import marft_algos
-from helpers.marks import rest_in_ci
 from helpers.runs import settings
 from helpers.tinker_pairs import pair
 from helpers.tinker_proto import Refused, lose
@@ -72,7 +71,8 @@ def test_work_that_was_forgotten_is_an_error_and_not_waited_for(server: TinkerSe
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("side", rest_in_ci(["intercept", "after"]))
+@pytest.mark.ci
+@pytest.mark.parametrize("side", ["intercept", "after"])
 def test_a_lost_request_or_answer_counts_once(side: str, server: TinkerServer, tmp_path: Path) -> None:
     both = pair(server, tmp_path, **GRPO)
     after = {path: server.count(path) + 2 for path in ("forward_backward", "optim_step", "asample", "retrieve_future")}
@@ -103,6 +103,7 @@ def test_another_base_is_refused(server: TinkerServer) -> None:
         probe(connect(server), server.base, 100, 4, IDS)
 
 
+@pytest.mark.ci
 def test_a_sampler_that_lags_behind_is_found(server: TinkerServer, tmp_path: Path) -> None:
     both = pair(server, tmp_path, algo="grpo", algorithm={"group_size": 4, "lr": 0.05})
     both.remote.learner.update(both.collect(0), 0)

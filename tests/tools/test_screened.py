@@ -113,6 +113,7 @@ def test_what_does_not(text: str) -> None:
     assert not terse(text)
 
 
+@pytest.mark.ci
 def test_the_team_conforms() -> None:
     check_env(lambda: make("screened", tiny(problems=PROBLEMS[1:3]), max_turns=6))
 

@@ -12,7 +12,6 @@ import pytest
 
 import marft_envs
 from helpers.flex import flex
-from helpers.marks import rest_in_ci
 from helpers.tools_tiny import call, said, tiny
 from marft_envs import ConfigError, FlexEnv, check_env
 from marft_envs.core.vector import VectorEnv
@@ -211,7 +210,8 @@ def test_the_same_episode_with_and_without_records(team: str) -> None:
             assert {k: v for k, v in b.metrics.items() if not k.startswith("peer_")} == a.metrics
 
 
-@pytest.mark.parametrize("team", rest_in_ci(["dual", "supervisor"]))
+@pytest.mark.ci
+@pytest.mark.parametrize("team", ["dual", "supervisor"])
 def test_conformance(team: str) -> None:
     check_env(lambda: CompactMessages(make(team, tiny())))
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from helpers.marks import rest_in_ci
 from marft_envs.call_formats import written
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import ConfigError, WorkerError
@@ -30,9 +29,10 @@ def bad(*how: str, **settings: Any) -> MCPToolDomain:
     return MCPToolDomain([sys.executable, str(BAD), *how], [PROBLEM], **settings)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("how", "says"),
-    rest_in_ci([("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")]),
+    [("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")],
 )
 def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
     started = time.monotonic()
@@ -94,8 +94,9 @@ print("there", flush=True)
 """
 
 
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the guard looks once a second; /proc tells who is there")
-@pytest.mark.parametrize("end", rest_in_ci(["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"]))
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_a_hung_server_does_not_outlive_its_client(end: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     code = LEAVES.format(tests=str(Path(__file__).parents[1]), pids=str(pids), end=end)

@@ -58,6 +58,7 @@ def write_rows(file, long, words):
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.mark.ci
 def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(here, monkeypatch, capsys):
     """Among those that are looked at before anything is played, or behind them."""
     monkeypatch.setattr(environments, "PROMPTS_CHECKED", 4)

@@ -14,7 +14,6 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import marft_algos
-from helpers.marks import rest_in_ci
 from helpers.runs import settings, timeless, train
 from helpers.sampling import AGENTS, PARAMS, disturb, requests
 from helpers.tiny import save_tiny, tiny_tokenizer
@@ -43,8 +42,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [root / "apart", root / "alike"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("changes", [{}, {"full_finetune": True}], ids=["adapters", "all weights"])
-@pytest.mark.parametrize("algo", rest_in_ci(["sft", "marft"]))
+@pytest.mark.parametrize("algo", ["sft", "marft"])
 def test_a_team_learns_the_same(algo: str, changes: dict[str, bool], pair: list[Path], tmp_path: Path) -> None:
     ends, lines = [], []
     for folder in pair:

@@ -14,7 +14,6 @@ from test_runs_of_ranks import on
 
 import marft_envs
 from examples.systems import cpmobius
-from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.teams import episode
 from marft_algos.rollout.curriculum import progressed, tell
@@ -90,7 +89,8 @@ def test_every_episode_is_told_what_the_iterations_before_came_to(model: Path, t
     assert all("progress" not in e.options for e in run.episodes("eval", 3)), "nothing is told in evaluations"
 
 
-@pytest.mark.parametrize("staleness", rest_in_ci([0, 1]))
+@pytest.mark.ci
+@pytest.mark.parametrize("staleness", [0, 1])
 def test_a_resumed_run_is_told_the_same(model: Path, tmp_path: Path, staleness: int) -> None:
     more = {"staleness": staleness, "save_every": 1}
     _, whole = train(following(model, tmp_path / "one", iterations=3, **more))

@@ -94,7 +94,8 @@ def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Pa
     assert said[0] == said[2], "what is sampled does not depend on who is batched with whom"
 
 
-@pytest.mark.parametrize("where", rest_in_ci(["adapter", "Adam", "value head"]))
+@pytest.mark.ci
+@pytest.mark.parametrize("where", ["adapter", "Adam", "value head"])
 def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
     where: str, model: Path, tmp_path: Path
 ) -> None:

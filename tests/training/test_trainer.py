@@ -114,6 +114,7 @@ def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
+@pytest.mark.ci
 def test_two_different_models_in_one_team(model: Path, tmp_path: Path) -> None:
     llama = save_tiny(tmp_path / "llama", "llama", hidden=24, layers=2)
     _, run = train(settings(model, tmp_path, models={"planner_0": str(model), "solver_0": str(llama)}))
@@ -145,6 +146,7 @@ def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
     assert [t.score for t in found] == [float(i) for i in range(50)], "what was played stays as it was"
 
 
+@pytest.mark.ci
 def test_the_control_learns_from_permuted_rewards(model: Path, tmp_path: Path) -> None:
     (plain, _), (permuted, run) = (train(settings(model, tmp_path, permute_rewards=p)) for p in (False, True))
     assert plain.progress.iteration == permuted.progress.iteration == 4

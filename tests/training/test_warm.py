@@ -49,6 +49,7 @@ def test_a_run_that_starts_elsewhere_or_imitates_makes_none(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["taught", "team"]
 
 
+@pytest.mark.ci
 def test_from_python_too(tmp_path):
     run = marft_algos.train(
         "toy", env="relay-v0", warm_start=1, iterations=1, episodes_per_iteration=16, eval_every=0, eval_episodes=4,
