@@ -154,6 +154,7 @@ def test_a_short_program_is_done_before_the_hostile_ones_that_came_first(hostile
     assert ended.index("honest ok") <= 1
 
 
+@pytest.mark.ci
 @needs_layer
 def test_a_program_that_begins_again_has_the_verdict_that_it_would_have_had() -> None:
     """It needs several looks, while others wait; what it did in a look that was cut short is gone."""
