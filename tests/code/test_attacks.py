@@ -102,6 +102,7 @@ def test_every_program_wins_without_a_sandbox(which: str, folder: Path, programs
     assert {*lost} <= excused, lost
 
 
+@pytest.mark.ci
 def test_none_wins_in_the_strongest_layer(folder: Path, programs: dict[str, Attack]) -> None:
     need("landlock")
     done = attack_judge.run_layer(folder, "namespaces+landlock+seccomp")
