@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from helpers.marks import rest_in_ci
 from helpers.sampling import CONFIGS, build, save
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
@@ -112,7 +113,9 @@ def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
 
 
 @pytest.mark.parametrize("ours", PASSES)
-@pytest.mark.parametrize(("shared", "chains"), [(True, False), (False, False), (True, True), (False, True)])
+@pytest.mark.parametrize(
+    ("shared", "chains"), rest_in_ci([(True, False), (False, True), (False, False), (True, True)], 2)
+)
 @pytest.mark.parametrize("family", CONFIGS)
 def test_scores_and_gradients_are_transformers(
     family: str, shared: bool, chains: bool, ours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,7 +42,7 @@ class Start:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("family", rest_in_ci(CONFIGS, 2))
+@pytest.mark.parametrize("family", rest_in_ci(CONFIGS))
 @torch.no_grad()
 def test_what_the_engine_captures_compiles_whole_and_samples_the_same(family: str, n: int, tmp_path: Path) -> None:
     policies = build(save(tmp_path / family, CONFIGS[family]))
