@@ -101,6 +101,7 @@ def test_a_changed_corpus_is_noticed(model: Path, tmp_path: Path) -> None:
     assert f"({tmp_path / 'notes'}) is another one" in refused(run, model, changes)
 
 
+@pytest.mark.ci
 def test_what_is_made_here_is_not_hashed_and_a_hash_is_the_same_in_every_process() -> None:
     for env_id in ("math-dual-v0", "code-dual-v0", "rag-solo-v0", "docs-solo-v0", "relay-v0"):
         assert rows.digest(marft_envs.make(env_id).unwrapped.task) == {}, env_id

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless, train
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import checkpoint, disk
@@ -84,6 +85,7 @@ def weights(root: Path) -> dict[str, Any]:
     return files | flat
 
 
+@pytest.mark.ci
 def test_killed_at_five_moments_and_resumed_a_run_ends_as_one_that_was_not(model: Path, tmp_path: Path) -> None:
     """The kills fall into the first evaluation, rollouts and updates, the writing of a checkpoint, and its deletion.
 
@@ -255,7 +257,7 @@ def test_the_last_checkpoint_is_written_under_the_folders_lock(
 
 
 @pytest.mark.usefixtures("signals_heard")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", rest_in_ci([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
 def test_ctrl_c_writes_a_checkpoint(
     number: signal.Signals, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from helpers.odd_disks import OddDisk
 from helpers.runs import quiet_display, settings, train
 from marft_algos.cli import main
@@ -27,7 +28,7 @@ def go_on(run: RunFolder, model: Path, iterations: int) -> None:
         trainer.train(run, display)
 
 
-@pytest.mark.parametrize("kind", ["nfs", "cifs", "fuse"])
+@pytest.mark.parametrize("kind", rest_in_ci(["nfs", "cifs", "fuse"]))
 def test_a_run_and_its_export_on_a_network_disk(
     kind: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

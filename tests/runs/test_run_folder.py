@@ -72,6 +72,7 @@ def fails(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[str, str
 # One owner -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_a_second_process_is_refused_and_a_killed_one_leaves_nothing_in_the_way(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
