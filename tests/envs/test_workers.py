@@ -297,9 +297,9 @@ def test_processes_of_one_machine_share_the_size_of_a_pool(
     monkeypatch.delenv(NODE, raising=False)
     if processes is not None:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
-    assert share(size, express) == expected
+    assert share(size, express=express) == expected
     monkeypatch.setenv(NODE, "1")  # what is said by name wins
-    assert share(size, express) == (size, express)
+    assert share(size, express=express) == (size, express)
 
 
 def test_ranks_that_call_at_once_start_no_more_processes_than_one_would(tmp_path: Path) -> None:
