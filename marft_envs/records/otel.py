@@ -27,19 +27,21 @@ import json
 import shlex
 import sys
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from marft_envs.call_formats import parse
+from marft_envs.call_formats.tags import unwrapped_result
 from marft_envs.consent import TrustError, refusal
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
+from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
-from marft_envs.records import otel_messages as parts
 from marft_envs.records import trajectory
-from marft_envs.records.otel_messages import ModelSource, run_sources
 from marft_envs.registration import importable
 
 if TYPE_CHECKING:
@@ -53,6 +55,18 @@ LAYER_NS = 1_000_000
 """Logical nanoseconds of a layer."""
 
 _BATCH = 512
+
+PROVIDER = "marft"
+"""Who generated a reply of which nothing else is known: this project's own engines, or a script."""
+
+
+class ModelSource(NamedTuple):
+    """Names the model and the server that a policy's replies come from."""
+
+    provider: str = PROVIDER
+    """``gen_ai.provider.name``."""
+    model: str = ""
+    """``gen_ai.request.model``; "" where it is not known."""
 
 
 def spans(
@@ -250,7 +264,7 @@ class _Trace:
     def turn(self, turn: TurnRecord) -> list[Any]:
         """Makes the spans of one turn and its calls."""
         start, path = turn.layer * LAYER_NS, f"turn {turn.index}"
-        calls = parts.calls(turn)
+        calls = _calls(turn)
         step = {
             "gen_ai.agent.name": turn.agent,
             "gen_ai.agent.id": f"{self.episode.env_id}/{turn.agent}",
@@ -280,7 +294,7 @@ class _Trace:
                 **step,
                 "gen_ai.tool.name": name,
                 "gen_ai.tool.type": "function",
-                "gen_ai.tool.call.id": parts.call_id(turn, number),
+                "gen_ai.tool.call.id": _call_id(turn, number),
             }
             said_of_it = line.removeprefix(f"{name}: ")
             if said_of_it.startswith("error ("):
@@ -299,15 +313,15 @@ class _Trace:
             told, tools = self.told[turn.index]
             attrs["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
             profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
-            inputs = [parts.message(m["role"], [parts.text(m["content"])]) for m in told if m["role"] != "system"]
+            inputs = [_message(m["role"], [_text_part(m["content"])]) for m in told if m["role"] != "system"]
         else:
             for seen in (self.episode.turns[index] for index in turn.sees):
-                inputs.append(parts.message("assistant" if seen.agent == turn.agent else "user", parts.reply(seen)))
-                inputs += [parts.message("tool", parts.result_parts(seen))] if seen.result else []
-        output = parts.message("assistant", parts.reply(turn))
-        output["finish_reason"] = "tool_call" if parts.calls(turn) else "stop"
+                inputs.append(_message("assistant" if seen.agent == turn.agent else "user", _reply(seen)))
+                inputs += [_message("tool", _results(seen))] if seen.result else []
+        output = _message("assistant", _reply(turn))
+        output["finish_reason"] = "tool_call" if _calls(turn) else "stop"
         return attrs | {
-            "gen_ai.system_instructions": json.dumps([parts.text(profile)]),
+            "gen_ai.system_instructions": json.dumps([_text_part(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),
             "gen_ai.output.messages": json.dumps([output]),
             "marft.input": "replayed" if self.told is not None else "record: profile and turns seen",
@@ -335,6 +349,88 @@ _SCHEMA = f"https://opentelemetry.io/schemas/{SEMCONV}"
 def _sound(value: Any) -> Any:
     """Returns texts without halves of surrogate pairs, which no exporter can encode."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def run_sources(run: str | Path) -> dict[str, ModelSource]:
+    """Returns what a run's ``config.toml`` says of its models: policy -> source, "" for all that it does not name.
+
+    Raises:
+        DataError: The file is no TOML.
+    """
+    file = Path(run) / "config.toml"
+    if not file.is_file():
+        return {}
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} is not TOML: {error}.") from error
+    models, engines = settings.get("models", ""), settings.get("engines", {})
+    named = models if isinstance(models, dict) else {"": str(models)}
+    engines = engines if isinstance(engines, dict) else {}
+    return {
+        policy: _source(engines.get(policy, ""), str(named.get(policy, named.get("", ""))))
+        for policy in {"", *named, *engines}
+    }
+
+
+def _source(engine: Any, model: str) -> ModelSource:
+    kind = engine.get("kind") if isinstance(engine, dict) else ""
+    if kind == "openai":
+        return ModelSource("openai", str(engine.get("model", "")))
+    name = Path(model).name if Path(model).is_absolute() else model
+    return ModelSource("vllm" if kind == "vllm" else PROVIDER, name)
+
+
+def _text_part(content: str) -> dict[str, Any]:
+    """Returns words as a part of a message."""
+    return {"type": "text", "content": content}
+
+
+def _message(role: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns a message of ``gen_ai.input.messages`` or ``gen_ai.output.messages``."""
+    return {"role": role, "parts": parts}
+
+
+def _reply(turn: TurnRecord) -> list[dict[str, Any]]:
+    """Returns a reply in parts: its words, and its calls."""
+    called = _calls(turn)
+    if not called:
+        return [_text_part(turn.text)]
+    spoken = parse(turn.text, "any").words
+    return [
+        *([_text_part(spoken)] if spoken else []),
+        *(
+            {"type": "tool_call", "id": _call_id(turn, i), "name": name, "arguments": json.loads(arguments)}
+            for i, (name, arguments, _) in enumerate(called)
+        ),
+    ]
+
+
+def _results(turn: TurnRecord) -> list[dict[str, Any]]:
+    """Returns a turn's results in parts: a response for each call, or the text."""
+    called = _calls(turn)
+    return [
+        {"type": "tool_call_response", "id": _call_id(turn, i), "response": line.removeprefix(f"{name}: ")}
+        for i, (name, _, line) in enumerate(called)
+    ] or [_text_part(turn.result)]
+
+
+def _call_id(turn: TurnRecord, number: int) -> str:
+    """Returns the id that ties a call to its result."""
+    return f"call_{turn.index}_{number}"
+
+
+def _calls(turn: TurnRecord) -> list[tuple[str, str, str]]:
+    """Returns name, arguments as JSON and the line of the result of each call that was carried out or refused."""
+    if not turn.result:
+        return []
+    calls, lines = parse(turn.text, "any").calls, [unwrapped_result(line) for line in turn.result.split("\n")]
+    if len(calls) != len(lines) or lines[0].startswith("error (malformed)"):
+        return []  # the result is not one of tools
+    return [
+        (one_line(call.name)[:64], json.dumps(dict(call.arguments)), line)
+        for call, line in zip(calls, lines, strict=True)
+    ]
 
 
 def _allow(path: Path, *, trust: bool, typed: Sequence[str]) -> None:

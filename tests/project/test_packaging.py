@@ -45,7 +45,10 @@ ENVS_OF_EXTRAS = ("core.thoughts", "records.traces", "sandbox.layers", "server",
 """More of them, for extras."""
 ENVS_TODAY = {"marft_algos.evaluation.resumable": "families.code"}
 """What else is imported; nothing is to come."""
-ONE_CONCEPT = {"benchmarks/correctness/house.py": "the figures of the house, each with what it counts"}
+ONE_CONCEPT = {
+    "benchmarks/correctness/house.py": "the figures of the house, each with what it counts",
+    "marft_envs/records/otel.py": "episodes as OpenTelemetry spans",
+}
 """Files of more than 400 lines, and the one concept that each is."""
 LONG_TESTS = {
     "algorithms/test_algos_critics", "algorithms/test_algos_groups", "algorithms/test_marft", "cli/test_cli",
