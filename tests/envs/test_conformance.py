@@ -20,7 +20,13 @@ from marft_envs.testing.conformance import CheckError
 IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]  # other tests register test/…
 
 
-@pytest.mark.parametrize("id", IDS)
+def pace(id: str) -> list[pytest.MarkDecorator]:
+    """The fast suite checks the toys, and of each family the single agent."""
+    families = ("code-", "docs-", "math-", "rag-", "tools-")
+    return [pytest.mark.ci] if id.startswith(families) and not id.endswith("-solo-v0") else []
+
+
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pace(id)) for id in IDS])
 def test_registered_environments(id: str) -> None:
     report = check_env(id)
     assert report.env_id == id and len(report.passed) == 16

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.marks import rest_in_ci
 from helpers.teams import Heads, Tabular, put
 from helpers.thread_ranks import ThreadRank, together
 from helpers.updates import SETTINGS, data_for
@@ -52,7 +53,7 @@ def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Ten
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])  # more ranks than two: the tests below
-@pytest.mark.parametrize("name", [name for name in algorithm.names() if algorithm.get(name).trains])
+@pytest.mark.parametrize("name", rest_in_ci([name for name in algorithm.names() if algorithm.get(name).trains], 6))
 def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: str, size: int) -> None:
     started = Tabular(["a0", "a1", "a2", "a3"]).tables
     usual, usual_numbers, passes = train(name, Lanes())
@@ -78,7 +79,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["marft", "grpo", "happo", "a2po", "vapo", "at_grpo"])
+@pytest.mark.parametrize("name", rest_in_ci(["marft", "grpo", "happo", "a2po", "vapo", "at_grpo"], 2))
 def test_all_ranks_make_the_same_calls_whatever_they_have_to_do(name: str, case: str) -> None:
     """A call that one rank makes and another does not is waited for until the run ends."""
 
