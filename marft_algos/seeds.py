@@ -3,7 +3,7 @@
 A draw depends on the run's seed and on its place (iteration, episode, turn), never on what was drawn before: a resumed
 run draws what the unbroken one would have drawn. Streams are told apart by the words that their generators start from:
 
-    training problems      seed, 1, iteration[, refill]        orders of policies    seed, iteration
+    training problems      seed, 1, iteration[, refill]        orders of policies    seed, 12, iteration + 1
     the held-out panel     2                                   exchanged messages    0
     permuted rewards       seed, 3, iteration                  minibatches           seed, CRC of the policy's id, place
     who plays the pool     seed, 4, iteration, episode         drawn coalitions      seed, 5, iteration + 1, episode
@@ -12,9 +12,8 @@ run draws what the unbroken one would have drawn. Streams are told apart by the 
     states to expand       seed, 10, iteration + 1, episode, round
     parents of profiles    seed, 11, proposal + 1
 
-Zeros at the end of words count for nothing in numpy. So the order of policies starts from the numbers of another stream
-in iterations 1, 3 and 4 (that stream's iteration 0), and in iteration 0 of seeds 0 and 2: published runs hang on both.
-What is made of them, a permutation of names here, a problem or an opponent there, has nothing to do with each other.
+No two places share a stream, which ``tests/rollout/test_seeds.py`` checks for all places of some runs. Zeros at the end
+of words count for nothing in numpy, so no stream's words are those of another with zeros behind them.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ def expansions(seed: int, iteration: int, episode: int, number: int) -> Words:
 
 def order(seed: int, iteration: int) -> Words:
     """The order in which policies are updated one after the other."""
-    return (seed, iteration)
+    return (seed, 12, iteration + 1)
 
 
 def minibatches(seed: int, policy: str, iteration: int, epoch: int, *, critic: bool = False) -> Words:

@@ -101,8 +101,8 @@ def test_a_resumed_run_draws_what_the_unbroken_one_would_have(model: Path, tmp_p
 # --- the streams ------------------------------------------------------------------------------------------------
 
 
-def test_published_streams_draw_what_they_always_drew() -> None:
-    """Literal words: changing one of them changes every run of the past."""
+def test_streams_start_from_these_words() -> None:
+    """Literal: changing one of them changes the weights of every run that draws from it."""
 
     def same(words: tuple[int, ...], *literal: int) -> None:
         assert list(words) == list(literal)
@@ -112,7 +112,7 @@ def test_published_streams_draw_what_they_always_drew() -> None:
     same(seeds.held_out(), 2)
     same(seeds.permuted_rewards(7, 5), 7, 3, 5)
     same(seeds.opponents(7, 5, 3), 7, 4, 5, 3)
-    same(seeds.order(7, 5), 7, 5)
+    same(seeds.order(7, 5), 7, 12, 6)
     same(seeds.exchanged(), 0)
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
@@ -132,11 +132,16 @@ def every_stream() -> Iterator[tuple[str, tuple[int, ...]]]:
         for iteration in range(9):
             yield "order", seeds.order(seed, iteration)
             yield "permuted", seeds.permuted_rewards(seed, iteration)
+            yield "demonstrations", seeds.demonstrations(seed, iteration)
+            yield "parents", seeds.parents(seed, iteration)
             for k in range(4):
                 yield "problems", seeds.training_problems(seed, iteration, k)
                 yield "opponents", seeds.opponents(seed, iteration, k)
                 yield "coalitions", seeds.coalitions(seed, iteration, k)
                 yield "tasks", seeds.tasks(seed, iteration, k)
+                yield "curriculum", seeds.curriculum(seed, iteration, k)
+                yield "expansions", seeds.expansions(seed, iteration, k, 1)
+                yield "expansions", seeds.expansions(seed, iteration, k, 2)
                 for policy in ("actor_0", "shared", "a"):
                     yield "minibatches", seeds.minibatches(seed, policy, iteration, k)
                     yield "critic's minibatches", seeds.minibatches(seed, policy, iteration, k, critic=True)
@@ -147,12 +152,8 @@ def test_no_two_streams_share_numbers() -> None:
     starts: dict[tuple[int, ...], set[tuple[str, tuple[int, ...]]]] = defaultdict(set)
     for name, words in every_stream():
         starts[tuple(np.random.SeedSequence(words).generate_state(4).tolist())].add((name, words))
-    shared = [sorted(places) for places in starts.values() if len(places) > 1]
-    # Published: what an order of policies starts from is another stream's iteration 0 in these iterations.
-    assert all(any(name == "order" for name, _ in places) for places in shared), shared
-    orders = {words for places in shared for name, words in places if name == "order"}
-    assert {iteration for _, iteration in orders} <= {0, 1, 3, 4}
-    assert {seed for seed, iteration in orders if iteration == 0} == {0, 2}
+    assert not [sorted(places) for places in starts.values() if len({name for name, _ in places}) > 1]
+    assert all(len(places) == 1 for places in starts.values()), "and no place of a stream draws what another does"
 
 
 def test_only_this_page_makes_generators() -> None:
@@ -197,14 +198,14 @@ def test_drawn_coalitions_follow_the_runs_seed() -> None:
 
 
 @pytest.mark.parametrize("name", ["happo", "a2po"])
-def test_orders_of_policies_are_those_of_old(name: str) -> None:
+def test_orders_of_policies_follow_seed_and_iteration(name: str) -> None:
     made = algorithm.get(name)()
     made.seed = 5
     names = list("abcdef")
     rows = {p: [t for t in episode([[p]]).transitions] for p in names}
     ones = {own[0]: np.ones(len(own[0].reply.action_ids), np.float32) for own in rows.values()}
     found = [block[0] for block in made.order(rows, Estimates(advantages=ones), 2) if block]
-    rng = np.random.default_rng([5, 2])
+    rng = np.random.default_rng([5, 12, 3])
     if name == "happo":
         assert found == rng.permutation(names).tolist()
     else:  # equal sizes: the first of those left at odd positions, any at even ones
