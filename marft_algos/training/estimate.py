@@ -281,9 +281,8 @@ class Work:
         episodes = ceil(config.episodes_per_iteration, processes)
         rows = 0 if method.view == "none" else episodes * most * (new if method.level == "token" else 1)
         micro = max(min(config.algorithm.micro_tokens, episodes * each * (prompt + new)), prompt + new)
-        flying = in_flight(config, processes)
-        if all(spec.endpoints[p].kind != "native" for p in spec.local):
-            flying = 0
+        decodes = any(spec.endpoints[p].kind == "native" for p in spec.local)
+        flying = in_flight(config, processes) if decodes else 0
         fewer = f"--episodes-per-iteration {max(config.episodes_per_iteration // 2, 1)}"
         kept = episodes * len(base.team) * (prompt + new) if base.repeats else 0
         return cls(prompt, shared, new, flying, episodes * each, rows, micro, fewer, kept)
