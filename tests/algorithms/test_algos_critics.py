@@ -472,7 +472,7 @@ def test_A2PO_corrects_advantages_by_the_trace(seed: int) -> None:
 
 
 def test_A2PO_trace_with_ratio_one_leaves_GAE_as_it_was() -> None:
-    found = scored(data := team())
+    found = scored(data := [*team(), *team(1, [["b"]], seed=1)])  # in the last one nobody is still to come
     algo = make("a2po", lambda_turn=0.8, lambda_tok=0.9)
     algo.credit(data, found)
     before = [(found.advantages[t].copy(), found.returns[t].copy()) for t in turns(data)]

@@ -74,7 +74,7 @@ def test_permuting_rows_leaves_group_statistics_unchanged() -> None:
 def test_groups_of_equal_scores_are_counted_and_give_exact_zeros() -> None:
     scores = [0.1] * 3 + [0.0, 1.0, 0.0] + [7.3]
     found = groups.statistics(scores, [0, 0, 0, 1, 1, 1, 2], 1)
-    assert found.flat == 2 and found.count == 3
+    assert found.flat == 2 and found.count == 3 and found.std[[0, 1, 2, 6]].tolist() == [0.0] * 4
     assert found.log() == {"group_flat": pytest.approx(2 / 3), "group_std": pytest.approx(np.sqrt(1 / 3) / 3)}
     assert (np.array(scores) - found.mean)[[0, 1, 2, 6]].tolist() == [0.0] * 4
     assert groups.leave_one_out(scores, found)[[0, 1, 2, 6]].tolist() == [0.0] * 4

@@ -64,6 +64,8 @@ def test_later_tokens_are_judged_after_those_before_and_unknown_turns_teach_noth
     policies.play([d])
     made = SDPO(SDPOConfig())
     estimates, learner = Estimates(), Learner(made, policies, None, 0)
+    put(alone := episode([["a"]]), hindsight={0: [2]})
+    assert made.credit([alone], Estimates())["hindsight"] == 1.0
     assert made.credit([d], estimates)["hindsight"] == 0.5
     first, second = d.transitions
     made.before_step([first], estimates, learner.rescore)

@@ -135,8 +135,8 @@ def test_rows_that_end_are_dropped_and_other_shapes_captured(qwen: Path, monkeyp
 class Captured:
     """An engine on the GPU, its requests, and how often it has captured a step."""
 
-    def __init__(self, model: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
-        self.policies = PolicySet.build(str(model), AGENTS, device="cuda", dtype="fp32")
+    def __init__(self, model: Path, monkeypatch: pytest.MonkeyPatch, full: bool = False, **settings: Any) -> None:
+        self.policies = PolicySet.build(str(model), AGENTS, device="cuda", dtype="fp32", full_finetune=full)
         for i, policy in enumerate(self.policies.policies):
             self.policies.base(policy).chat.end_ids = ()
             disturb(self.policies, policy, seed=i)
@@ -179,6 +179,14 @@ def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pyt
         equal(bench.sample(12, tokens=11), bench.expected(12, tokens=11))  # other sampling
         assert bench.count == 3
         equal(bench.sample(), bench.expected())
+
+
+def test_graphs_of_whole_models_that_are_trained_are_not_kept(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu():
+        bench = Captured(qwen, monkeypatch, full=True)
+        for batches in (1, 2):
+            equal(bench.sample(), bench.expected())
+            assert bench.count == 2 * batches, "one of each policy"
 
 
 @pytest.mark.ci
