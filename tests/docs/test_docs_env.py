@@ -12,6 +12,7 @@ import pytest
 
 import marft_envs
 from helpers.flex import play
+from helpers.marks import rest_in_ci
 from marft_envs import ConfigError, DataError, FlexEnv
 from marft_envs.families.docs.document import Document, packed, pages_of, pieces, plan_of, right
 from marft_envs.families.docs.kinds import KINDS
@@ -165,7 +166,7 @@ def test_plans(text: str, plan: list[str] | None) -> None:
 # --- teams --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("level", rest_in_ci([1, 0]))
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("team", TEAMS)
 def test_experts_solve_every_kind_in_every_team(team: str, kind: str, level: int) -> None:

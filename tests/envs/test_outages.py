@@ -18,6 +18,7 @@ import marft_algos
 import marft_envs
 import marft_envs.records.trajectory
 from helpers.fake_servers import Answer, chat, serving
+from helpers.marks import rest_in_ci
 from helpers.runs import Letters, quiet_display, settings, timeless, train
 from marft_algos.cli import main
 from marft_algos.config.settings import TrainConfig
@@ -116,7 +117,7 @@ def test_an_outage_of_a_tool_world_is_not_published_as_a_learning_gain(
     assert "gain" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("where", ["baseline", "collecting", "evaluating"])
+@pytest.mark.parametrize("where", rest_in_ci(["baseline", "collecting", "evaluating"]))
 def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
     where: str, model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]
 ) -> None:
@@ -303,7 +304,9 @@ class Shorter(Panel):
         return Panel(whole.seeds[:-1], whole.options[:-1])
 
 
-@pytest.mark.parametrize(("algo", "turn"), [("marft", 1), ("grpo", 0), ("reinforce", 1), ("rloo", 1), ("dapo", 1)])
+@pytest.mark.parametrize(
+    ("algo", "turn"), rest_in_ci([("marft", 1), ("grpo", 0), ("reinforce", 1), ("rloo", 1), ("dapo", 1)], 2)
+)
 def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int, model: Path, tmp_path: Path) -> None:
     """Bit for bit: an episode lost in its first or second turn leaves no trace in weights, groups or scores."""
     own: dict[str, Any] = {"group_size": 4} if algo in ("grpo", "rloo", "dapo") else {}

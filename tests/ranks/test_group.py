@@ -37,6 +37,7 @@ def run(tmp_path: Path, size: int, *words: str) -> list[subprocess.CompletedProc
     return processes(script, size, "60", *words)
 
 
+@pytest.mark.ci
 def test_processes_add_gather_agree_and_follow_the_first(tmp_path: Path) -> None:
     done = run(tmp_path, 4)
     assert [one.stdout.strip() for one in done] == [f"done {rank} 4" for rank in range(4)], done[0].stderr

@@ -71,6 +71,7 @@ def check_equal(whole: dict[str, Any], ranks: list[dict[str, Any]], names: tuple
     assert stopping and all(whole[name]["stopped"] for name in stopping)
 
 
+@pytest.mark.ci
 def test_a_sharded_base_gives_the_bits_of_a_whole_one_and_all_ranks_make_the_same_calls(run: Run) -> None:
     [whole] = run(1, "llama", *SOME, same_passes=True)
     two = run(2, "llama", *SOME)
@@ -103,6 +104,7 @@ def test_every_algorithm_makes_the_same_calls_on_all_ranks_and_has_the_bits_of_a
     check_equal(whole, run(2, "llama", *names), names)
 
 
+@pytest.mark.ci
 def test_the_passes_over_a_sharded_base_differ_from_the_fused_ones_by_rounding(run: Run) -> None:
     [same], [fused] = run(1, "llama", *SOME, same_passes=True), run(1, "llama", "marft", "dpo")
     for name in ("marft", "dpo"):
