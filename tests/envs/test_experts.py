@@ -82,6 +82,7 @@ def test_the_main_step_is_the_longest_line_of_the_functions(program: str, step: 
     assert main_step(program) == step
 
 
+@pytest.mark.ci
 def test_an_orchestrators_expert_names_the_specialist_who_then_solves_all_of_it() -> None:
     env = marft_envs.make("math-router-v0", subjects=["Geometry", "Counting & Probability", "Algebra"])
     asked = set()

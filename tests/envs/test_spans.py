@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from helpers.marks import rest_in_ci
 from marft_algos.cli import main
 from marft_envs.records.traces import read
 
@@ -214,7 +215,7 @@ FULL = {**TURN, "gen_ai.usage.input_tokens": 5, "gen_ai.tool.definitions": TOOLS
 
 @pytest.mark.parametrize(
     "whole",
-    [LINE, otlp(span(FULL, events=EVENTS)), sdk({**FULL, **BOTH, "gen_ai.usage.cost": 0.1}), otlp(span({**CHAT, **BOTH})), sdk(INFERENCE), sdk(AI_SDK)],
+    rest_in_ci([LINE, otlp(span(FULL, events=EVENTS)), sdk({**FULL, **BOTH, "gen_ai.usage.cost": 0.1}), otlp(span({**CHAT, **BOTH})), sdk(INFERENCE), sdk(AI_SDK)], 2),
     ids=["chat", "otlp", "sdk", "structured", "openinference", "ai-sdk"],
 )  # fmt: skip
 def test_whatever_stands_in_a_file_there_is_no_raw_error(

@@ -60,6 +60,7 @@ def test_a_system_is_short_and_its_team_plays(name: str) -> None:
         assert len(marft_envs.make(one.single, **one.single_settings.get("env_kwargs", {})).possible_agents) == 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
