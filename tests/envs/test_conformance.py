@@ -12,7 +12,6 @@ import pytest
 
 import marft_envs
 from helpers.flex import PlainTask, flex, team
-from helpers.marks import rest_in_ci
 from marft_envs import ConfigError, FlexEnv, Independent, Layered, Outcome, Router, check_env
 from marft_envs.core.partners import FixedPartners
 from marft_envs.core.wrappers import PromptObservation, TurnLimit
@@ -64,21 +63,16 @@ def _deadly(turns: Any) -> Outcome:
 
 @pytest.mark.parametrize(
     "build",
-    rest_in_ci(
-        [
-            lambda: flex(3, task=paying(), max_rounds=3, attribution="last"),
-            lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), paying(), max_rounds=2, history="own"),
-            lambda: flex(3, task=PlainTask(_deadly), max_rounds=3),
-            lambda: flex(3, task=PlainTask(_layer, _round, slow=True), max_rounds=2),
-            lambda: flex(3, task=paying(), max_rounds=2, max_chars=50),
-            lambda: TurnLimit(flex(3, task=paying(), max_rounds=5), 7),
-            lambda: FixedPartners(
-                flex(3, Layered([["a_0", "b_0"], ["c_0"]]), PlainTask(round=_round)), {"b_0": "fixed"}
-            ),
-            lambda: PromptObservation(flex(2, task=paying())),
-        ],
-        4,
-    ),
+    [
+        lambda: flex(3, task=paying(), max_rounds=3, attribution="last"),
+        lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), paying(), max_rounds=2, history="own"),
+        lambda: flex(3, task=PlainTask(_deadly), max_rounds=3),
+        lambda: flex(3, task=PlainTask(_layer, _round, slow=True), max_rounds=2),
+        lambda: flex(3, task=paying(), max_rounds=2, max_chars=50),
+        lambda: TurnLimit(flex(3, task=paying(), max_rounds=5), 7),
+        lambda: FixedPartners(flex(3, Layered([["a_0", "b_0"], ["c_0"]]), PlainTask(round=_round)), {"b_0": "fixed"}),
+        lambda: PromptObservation(flex(2, task=paying())),
+    ],
 )
 def test_environments_that_keep_the_rules(build: Callable[[], FlexEnv]) -> None:
     check_env(build)
