@@ -158,7 +158,6 @@ class Captured:
         return NativeEngine(self.policies, decode_graph=False).generate(self.requests[:n], SamplingParams(tokens))
 
 
-@pytest.mark.ci
 def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even under other weights, or of a few rows fewer, which are rounded up; nor do replies differ."""
     with gpu():
@@ -189,7 +188,6 @@ def test_graphs_of_whole_models_that_are_trained_are_not_kept(qwen: Path, monkey
             assert bench.count == 2 * batches, "one of each policy"
 
 
-@pytest.mark.ci
 def test_graphs_are_forgotten_with_the_memory_that_they_read(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gpu():
         bench = Captured(qwen, monkeypatch)
