@@ -10,6 +10,7 @@ import warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -178,6 +179,18 @@ def test_a_second_batch_of_a_shape_captures_nothing(qwen: Path, monkeypatch: pyt
         equal(bench.sample(12, tokens=11), bench.expected(12, tokens=11))  # other sampling
         assert bench.count == 3
         equal(bench.sample(), bench.expected())
+
+
+def test_few_capacities_are_captured_for_rows_of_many_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sixteenth of the next power of two apart, at least ``ALIGNED``, and within the context."""
+    monkeypatch.setattr(native, "Sampler", lambda *_: None)
+    asked = list[int]()
+    forward = SimpleNamespace(cache=lambda _, rows, tokens, **__: asked.append(tokens))
+    chat = SimpleNamespace(context=9000, end_ids=())
+    policy = SimpleNamespace(base=SimpleNamespace(chat=chat), model=None, source=torch.nn.Linear(1, 1), tensors={})
+    for tokens in (1, 3000, 3073, 5000, 8999):
+        native.CapturedSteps().batch(forward, [policy], 2, tokens, SamplingParams(4))  # type: ignore[arg-type, list-item]
+    assert asked == [native.ALIGNED, 3072, 3328, 5120, 9000]
 
 
 def test_graphs_of_whole_models_that_are_trained_are_not_kept(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
