@@ -91,7 +91,7 @@ def test_a_defect_is_planted_and_taken_out_and_what_cannot_be_collected_does_not
     asked = list[list[str]]()
 
     def run(folder: Path, arguments: list[str], limit: float) -> tuple[int, str]:
-        assert folder == tmp_path and file.read_text() == "def f():\n    b\n" and limit > 120
+        assert folder == tmp_path and file.read_text() == "def f():\n    b\n" and limit > 60
         asked.append(arguments[1:])
         if "tests/x.py::one" in arguments:
             return 2, "ERROR tests/x.py - NameError: b\n"

@@ -142,6 +142,16 @@ def test_metrics_and_episodes_written_after_the_checkpoint_are_forgotten(model: 
     assert run.recorded("train") == [2]
 
 
+def test_a_checkpoint_that_is_there_is_written_over_only_where_that_is_asked(model: Path, tmp_path: Path) -> None:
+    trainer, run = train(settings(model, tmp_path, iterations=1))
+    state = run.checkpoints / "step_000001" / "state.json"
+    first = state.stat().st_ino
+    trainer.state.save(run, trainer.progress)
+    assert state.stat().st_ino == first
+    trainer.state.save(run, trainer.progress, again=True)
+    assert state.stat().st_ino != first
+
+
 def test_adapters_stay_trainable_and_paths_stable_over_two_saves(model: Path, tmp_path: Path) -> None:
     _, run = train(settings(model, tmp_path, iterations=1, keep="all"))
     layout = {p.relative_to(run.checkpoints / "step_000000") for p in (run.checkpoints / "step_000000").rglob("*")}

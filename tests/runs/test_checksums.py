@@ -111,6 +111,18 @@ def test_numbers_that_are_none_are_refused_though_they_were_saved_so(
         assert "infinity or NaN" in said and str(path / name) in said and key in said, words
 
 
+def test_damage_in_one_of_several_parts_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(name)
+    artefacts.write(tmp_path)
+    (tmp_path / "a").write_text("c")
+    (tmp_path / ".nfs").mkdir()
+    (tmp_path / ".nfs" / "of the system").touch()
+    assert artefacts.damage(tmp_path).endswith("not what was saved there: a")
+    assert artefacts.damage(tmp_path, "a", "b").endswith("not what was saved there: a")
+    assert artefacts.damage(tmp_path, "b") == ""
+
+
 def test_the_checksums_are_those_of_sha256sum(done: RunFolder) -> None:
     subprocess.run(["sha256sum", "--quiet", "--check", "SHA256SUMS"], cwd=checkpoint.pick(done.checkpoints), check=True)
 
