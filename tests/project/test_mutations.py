@@ -104,7 +104,11 @@ def test_a_defect_is_planted_and_taken_out_and_what_cannot_be_collected_does_not
     assert mutations.attempt(tmp_path, defect, plan[:1]) == "" and file.read_text() == "def f():\n    a\n"
 
 
-def test_the_page_says_how_many_there_are() -> None:
+def test_the_page_says_how_many_there_are_and_how_many_are_noticed() -> None:
     page = " ".join((ROOT / "docs/results.md").read_text(encoding="utf-8").split())
-    n = sum(1 for row in defects() if row.test)
-    assert f"mutations` puts {n} defects," in page and f"All {n} are caught." in page
+    rows, found = defects(), mutations.stored()
+    assert found.keys() <= {row.row for row in rows if not row.equivalent} and all(found.values())
+    hand, same = sum(bool(row.test) for row in rows), sum(bool(row.equivalent) for row in rows)
+    assert f"plants {len(rows)} defects" in page and f"time: {hand} made by hand" in page
+    assert f"and {len(rows) - hand} that operators made" in page and f"{same} of them change nothing" in page
+    assert f"Of the other {len(rows) - same} the fast suite notices {len(found)}." in page
