@@ -15,7 +15,9 @@ from marft_envs.core.types import Episode, Fault, LayerRecord, TurnRecord
 
 FloatArray = NDArray[np.float32]
 Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
-"""Something that an algorithm cannot do without, and that a run may not offer; see ``algorithm.NEEDS``."""
+"""Something that an algorithm cannot do without, and that a run may not offer; see ``algorithms.needs``."""
+Keep = Literal["nothing", "start", "decisions"]
+"""What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
 
 FOREIGN = -1
 """Version of weights that no update changes: a hosted model's, or another server's whose replies are trained on."""

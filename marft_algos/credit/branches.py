@@ -11,9 +11,6 @@ from marft_algos.types import Trajectory, Transition
 if TYPE_CHECKING:
     from marft_envs.core.env import FlexEnv
 
-Keep = Literal["nothing", "start", "decisions"]
-"""What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""
-
 States = dict[int, dict[int, "FlexEnv"]]
 """Number of an episode, or place of a branch -> layer -> copy of the environment before it."""
 

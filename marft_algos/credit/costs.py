@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from marft_algos.credit.branches import BranchReplayer, Keep
+from marft_algos.credit.branches import BranchReplayer
 from marft_algos.credit.rewards import Paid, Relation, ReturnChain, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
-from marft_algos.types import Need, Trajectory
+from marft_algos.types import Keep, Need, Trajectory
 from marft_envs.core.types import AgentSpec
 
 Cost = Literal["tokens", "calls", "handoffs", "critical_path"]

@@ -16,11 +16,11 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit import formulas
-from marft_algos.credit.branches import Ablation, Branch, BranchReplayer, Keep
+from marft_algos.credit.branches import Ablation, Branch, BranchReplayer
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.rewards import Relation, ReturnChain, Rule, register
 from marft_algos.ranges import COUNT, Settings
-from marft_algos.types import Need, Trajectory, Transition
+from marft_algos.types import Keep, Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
 EXACT = 6

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from marft_algos import functional as F
 from marft_algos import types
-from marft_algos.credit.branches import BranchReplayer, Keep
-from marft_algos.types import Estimates, Need, Trajectory, Transition
+from marft_algos.credit.branches import BranchReplayer
+from marft_algos.types import Estimates, Keep, Need, Trajectory, Transition
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from marft_algos import seeds
 from marft_algos.batching import has_loss
-from marft_algos.credit.branches import Branch, BranchReplayer, Keep, States
+from marft_algos.credit.branches import Branch, BranchReplayer, States
 from marft_algos.credit.rewards import Payments, Rule, broadcast, team_score
-from marft_algos.types import Need, Trajectory, Transition
+from marft_algos.types import Keep, Need, Trajectory, Transition
 
 if TYPE_CHECKING:
     from marft_envs.core.env import FlexEnv

@@ -117,7 +117,7 @@ class WeightHistory:
 
 
 def _check(gap: float, age: int, limit: float) -> None:
-    if gap > limit:
+    if not gap <= limit:  # not a number is no small gap
         raise UpdateError(
             f"Turns that were sampled {age} updates ago are {gap:.4f} per token off in log-probability under the "
             f"weights that sampled them (allowed: ratio_tolerance = {limit}). Check that the engine gives replies the "

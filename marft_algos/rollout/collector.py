@@ -17,13 +17,13 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.models.chat import Said
 from marft_algos.rollout.panel import check_any, settle
 from marft_algos.seeds import row_seed
-from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Trajectory, Transition
+from marft_algos.types import Generation, GenerationRequest, Keep, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.core.vector import Request, VectorEnv
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from marft_algos.credit.branches import Keep, States
+    from marft_algos.credit.branches import States
     from marft_algos.models.chat import Renderer
 
 OnProgress = Callable[[int, int, int], None]

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from marft_algos import seeds
 from marft_algos.engines.base import EngineError
-from marft_algos.types import StopReason, Trajectory
+from marft_algos.types import Keep, StopReason, Trajectory
 from marft_envs.core.types import Episode
 from marft_envs.errors import MarftError
 
 if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
-    from marft_algos.credit.branches import Keep
     from marft_algos.credit.diagnostics import Judged
 
 NAMED = 10

@@ -22,7 +22,6 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import GroupConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
-from marft_algos.credit.branches import Keep
 from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
@@ -44,7 +43,7 @@ from marft_algos.training import plain
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.training.session import Variety
-from marft_algos.types import Estimates, Trajectory
+from marft_algos.types import Estimates, Keep, Trajectory
 from marft_envs.core.types import LayerRecord
 from marft_envs.errors import DataError
 

@@ -21,7 +21,7 @@ from helpers.runs import train
 from helpers.teams import Heads, Tabular, episode, put, random_team
 from marft_algos import functional as F
 from marft_algos.algorithms import base as algorithm
-from marft_algos.algorithms import ppo
+from marft_algos.algorithms import needs, ppo
 from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.batching import pack
 from marft_algos.config import settings as config
@@ -177,9 +177,9 @@ def test_a_policy_that_some_agents_share_is_a_block_among_others() -> None:
     assert len(agents) > 2
     sharing = dict.fromkeys(agents, "x") | {agents[0]: "y"}
     facts = resolve(config.build({"env": "route-v0", "policies": sharing}), env).facts
-    algorithm.check(make("happo"), facts)
+    needs.check(make("happo"), facts)
     with pytest.raises(ConfigError, match="one policy for all"):
-        algorithm.check(make("mat"), facts)
+        needs.check(make("mat"), facts)
 
 
 def test_what_a_preset_changes_holds_for_every_algorithm() -> None:

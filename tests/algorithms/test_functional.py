@@ -152,7 +152,7 @@ def test_clipped_surrogate_on_both_sides(ratio: float, advantage: float, loss: f
 
 def test_a_successor_that_is_not_later_is_refused_whatever_else_follows() -> None:
     with pytest.raises(ValueError, match=r"turn 1 names a successor that is not later than itself: \[0, 2\]"):
-        F.chain([None] * 3, [1] * 3, [0.0] * 3, [(), (0, 2), ()], F.Discounts())
+        F.lambda_returns([None] * 3, [1] * 3, [0.0] * 3, [(), (0, 2), ()], F.Discounts())
 
 
 @pytest.mark.parametrize(("ratio", "advantage"), [(1.25, 1.0), (0.75, -1.0), (3.0, -1.0)])

@@ -16,7 +16,7 @@ from helpers.runs import Letters, make_letters, quiet_display, settings, train
 from helpers.teams import Tabular, episode, put, random_team, say
 from marft_algos import credit
 from marft_algos.algorithms import base as algorithm
-from marft_algos.algorithms import groups
+from marft_algos.algorithms import groups, needs
 from marft_algos.algorithms.base import Algorithm, GroupConfig, UpdateConfig
 from marft_algos.algorithms.needs import RunFacts, check
 from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
@@ -297,7 +297,7 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
     with pytest.raises(ConfigError, match="refills is -1; expected 0 or more"):
         check(Picky(GroupConfig(refills=-1)), RunFacts(OFFERS, 16))
     assert Algorithm(UpdateConfig()).group_size == 1
-    assert set(algorithm.NEEDS) == set(get_args(algorithm.Need)), "every need says what it is, and what to type"
+    assert set(needs.NEEDS) == set(get_args(algorithm.Need)), "every need says what it is, and what to type"
 
 
 def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -342,20 +340,6 @@ def test_help_of_a_command_and_the_short_word_for_the_version(capsys: pytest.Cap
     assert main(["-V"]) == 0
     assert capsys.readouterr().out == f"marft {marft_envs.__version__}\n"
     assert "no command 'trian'" in fails(["help", "trian"], capsys)
-
-
-def test_train_without_the_extra_prints_the_pip_command() -> None:
-    code = (
-        "import sys\n"
-        "sys.modules['torch'] = None\n"  # as if it were not installed
-        "from marft_algos.cli import main\n"
-        "sys.exit(main(['train']))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1
-    assert "pip install -e '.[train]'" in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.ci

@@ -21,6 +21,7 @@ import marft_algos
 from helpers import preloaded, site
 from helpers.teams import Tabular, episode
 from marft_algos.algorithms import base as algorithm
+from marft_algos.algorithms import needs
 from marft_algos.learner.learner import Learner
 from marft_envs.errors import ConfigError
 
@@ -106,7 +107,7 @@ def test_the_grpo_of_ones_own_compares_groups_and_clips() -> None:
     (source,) = [body for name, _, body in blocks(OWN_ALGORITHM) if name == "grpo_range.py"]
     exec(compile(source.replace("grpo-range", "test-range"), "page", "exec"), names)
     algo = names["GRPORange"](names["GRPORangeConfig"](group_size=4, epochs=2, dual_clip=3.0, lr=0.1))
-    algorithm.check(algo, algorithm.RunFacts(frozenset({"groups"}), 8))
+    needs.check(algo, needs.RunFacts(frozenset({"groups"}), 8))
     policies = Tabular(["a", "b"])
     scores = [0.0, 1.0, 1.0, 0.5, 2.0, 2.0, 2.0, 2.0]
     data = [episode([["a"], ["b"]], number=i, group=i // 4, rewards=[0.0, r]) for i, r in enumerate(scores)]
@@ -128,7 +129,7 @@ def test_who_needs_groups_and_has_settings_without_them_is_told_what_to_derive_f
         needs = frozenset({"groups"})
 
     with pytest.raises(ConfigError, match=r"group_size is 1, .*: derive Mine from marft_algos\.GroupConfig"):
-        algorithm.check(Groups(), algorithm.RunFacts(frozenset({"groups"}), 8))
+        needs.check(Groups(), needs.RunFacts(frozenset({"groups"}), 8))
     assert issubclass(algorithm.get("grpo").Config, marft_algos.GroupConfig)
 
 

@@ -43,15 +43,13 @@ ENVS = (
 """Modules of ``marft_envs`` that ``marft_algos`` may import, beside what the package itself exports."""
 ENVS_OF_EXTRAS = ("core.thoughts", "records.traces", "sandbox.layers", "server", "workers.pool")
 """More of them, for extras."""
-ENVS_TODAY = {"marft_algos.evaluation.resumable": "families.code"}
-"""What else is imported; nothing is to come."""
 ONE_CONCEPT = {
     "benchmarks/correctness/house.py": "the figures of the house, each with what it counts",
     "marft_envs/records/otel.py": "episodes as OpenTelemetry spans",
 }
 """Files of more than 400 lines, and the one concept that each is."""
 LONG_TESTS = {
-    "algorithms/test_algos_critics", "algorithms/test_algos_groups", "algorithms/test_marft", "cli/test_cli",
+    "algorithms/test_algos_critics", "algorithms/test_algos_groups", "algorithms/test_marft",
     "code/test_code_data", "code/test_code_env", "code/test_sandbox", "envs/test_core", "envs/test_dependency",
     "envs/test_outages", "envs/test_programs", "math/test_grader", "tools/test_tau", "tools/test_tools_env",
 }  # fmt: skip
@@ -190,18 +188,13 @@ def test_marft_envs_knows_nothing_of_training() -> None:
 
 
 def test_marft_algos_imports_of_marft_envs_what_it_may() -> None:
-    used = set()
     for file in sources("marft_algos"):
         here = module_of(file)
         may = (*marft_envs.__all__, "__version__", *ENVS, *ENVS_OF_EXTRAS * rooms.is_extra(here))
         for name in imports(file):
             package, _, rest = name.partition(".")
-            if package == "marft_envs" and rest and not any(f"{rest}.".startswith(f"{each}.") for each in may):
-                assert f"{rest}.".startswith(f"{ENVS_TODAY.get(here)}."), (
-                    f"{here} imports {name}, which is not among ENVS"
-                )
-                used.add(here)
-    assert used == ENVS_TODAY.keys(), "what is imported no more leaves this list"
+            if package == "marft_envs" and rest:
+                assert any(f"{rest}.".startswith(f"{each}.") for each in may), f"{here}: {name} is not among ENVS"
 
 
 def test_marft_algos_keeps_its_layers() -> None:

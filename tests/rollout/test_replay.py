@@ -10,12 +10,12 @@ import pytest
 
 from helpers.branching import PARAMS, Trusting, engine
 from helpers.flex import PlainTask, flex, team
-from marft_algos.credit.branches import Branch
+from marft_algos.credit.branches import Branch, States
 from marft_algos.credit.replayed import siblings
 from marft_algos.engines import NativeEngine, ScriptedEngine
 from marft_algos.engines.base import row_seed
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.collector import Collector, States
+from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv, Independent, Layered, Outcome, TurnRecord

@@ -83,11 +83,12 @@ def test_older_turns_are_checked_under_the_weights_that_sampled_them() -> None:
         assert all((policies.tables[p] == table).all() for p, table in before.items())
         metrics = made.update(data, 0)
         assert metrics["behind/1/gap"] < 1e-6 and "policy/a/sampler_gap" not in metrics
-    made, _, data = stale("learner")
-    for turn in (t for d in data for t in d.transitions):
-        say(turn, logprobs=turn.reply.logprobs + np.float32(0.1))
-    with pytest.raises(UpdateError, match=r"sampled 1 updates ago are 0\.1000 per token off"):
-        made.update(data, 0)
+    for off, said in ((0.1, r"0\.1000"), (np.nan, "nan")):
+        made, _, data = stale("learner")
+        for turn in (t for d in data for t in d.transitions):
+            say(turn, logprobs=turn.reply.logprobs + np.float32(off))
+        with pytest.raises(UpdateError, match=rf"sampled 1 updates ago are {said} per token off"):
+            made.update(data, 0)
 
 
 def behind_by_one(data: list[Trajectory]) -> dict[Transition, int]:
