@@ -32,9 +32,13 @@ if not TYPE_CHECKING:
     torch = _Module("torch")
 
 
-EXTRAS = {"ray": "marft_algos.extras.cluster.rollouts", "tinker": "marft_algos.extras.tinker.remote"}
-"""Kind that a setting names -> its module, as ``config/manual.txt`` has those of commands: nothing else outside of
-``marft_algos.extras`` leads there."""
+EXTRAS = {
+    "ray": "marft_algos.extras.cluster.rollouts",
+    "tinker": "marft_algos.extras.tinker.remote",
+    "vllm": "marft_algos.engines.vllm",
+}
+"""Kind that a setting names -> its module, as ``config/manual.txt`` has those of commands: nothing else of the promise
+leads to extras."""
 
 
 def extra(kind: str) -> Any:

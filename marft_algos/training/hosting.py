@@ -13,7 +13,6 @@ from marft_algos.engines.http import EngineServer
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
-from marft_algos.engines.vllm import VLLMEngine, describe
 from marft_algos.lazy import extra
 from marft_algos.models.policy import PolicySet
 from marft_algos.training.resolve import RunSpec
@@ -86,7 +85,7 @@ def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> R
 def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
     if endpoint.kind == "openai":
         return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
-    return VLLMEngine(
+    engine: RolloutEngine = extra("vllm").VLLMEngine(
         policies,
         endpoint.urls,
         names,
@@ -96,6 +95,7 @@ def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> Rollou
         sleeps=endpoint.sleep,
         key=endpoint.key() if endpoint.key_env else None,
     )
+    return engine
 
 
 def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
@@ -103,7 +103,7 @@ def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
         raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
     key = endpoint.key() if endpoint.key_env else None
     for url in endpoint.urls:
-        describe(EngineServer(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
+        extra("vllm").describe(EngineServer(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
 
 
 def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
