@@ -24,7 +24,6 @@ from marft_envs.core.dependency import (
     as_dependency,
 )
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.judge import Rubric, judged
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.routing import Orchestrator, Router, Scheduled, Spawn
 from marft_envs.core.spaces import UnicodeText
@@ -36,6 +35,7 @@ from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_r
 from marft_envs.tables import beside
 
 if TYPE_CHECKING:
+    from marft_envs.core.judge import Rubric, judged
     from marft_envs.families.tools import ToolTask as ToolTask
     from marft_envs.testing.conformance import check_env as check_env
 
@@ -48,7 +48,10 @@ __all__ = [
     "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "judged", "list_envs", "make",
     "make_vec", "pprint_registry", "register", "registry", "spec",
 ]  # fmt: skip
-_LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
+_LAZY = {
+    "Rubric": "marft_envs.core.judge", "ToolTask": "marft_envs.families.tools",
+    "check_env": "marft_envs.testing.conformance", "judged": "marft_envs.core.judge",
+}  # fmt: skip
 """What is loaded when it is asked for."""
 
 

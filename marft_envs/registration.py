@@ -27,7 +27,6 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.judge import judged
 from marft_envs.core.partners import FixedPartners, Partner, expert
 from marft_envs.core.rewards import RewardedTask
 from marft_envs.errors import ConfigError, did_you_mean, here
@@ -296,6 +295,8 @@ def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None, reward:
             raise ConfigError(f"Nothing is paid by '{reward}'. Expected a function of an episode, or module:function.")
         made.task = RewardedTask(made.task, function)
     if judge:
+        from marft_envs.core.judge import judged
+
         env = judged(env, judge)
         env.env_kwargs, env.spec = made.env_kwargs, made.spec
     if reward:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from marft_algos.cli import evaluation
-from marft_algos.cli.evaluation import EvalArguments
 from marft_algos.config import elsewhere
+from marft_algos.config.evaluation import EvalArguments
 from marft_algos.lazy import frame
 from marft_algos.ranges import hints
 from marft_algos.runs.folder import EvalRecord, RunFolder, estimate

@@ -1,11 +1,15 @@
-"""The settings of an evaluation of engines: which team plays which problems, and how."""
+"""The settings of an evaluation: which team plays which problems, and how; and all options of ``marft eval``."""
 
 from __future__ import annotations
 
+import re
+import time
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Settings
+import tyro
+
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Settings, hints
 from marft_envs.registration import versioned
 
 
@@ -56,3 +60,70 @@ class EvalConfig(Settings):
     def greedy(self) -> bool:
         """Returns whether replies are decoded greedily."""
         return self.temperature is None and self.samples == 1
+
+
+@dataclass(frozen=True)
+class EvalArguments(EvalConfig):
+    """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
+
+    Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
+    B against A, agent by agent; exits with 3 if anything has become worse. So it does of two folders that --engines
+    wrote, task by task. With --engines, plays any team of hosted and local models in parallel, without a run; such an
+    evaluation that was stopped goes on by the same command.
+    """
+
+    run: Annotated[str, tyro.conf.Positional] = ""
+    """Folder or name of the run; or a team on the Hugging Face hub, USER/NAME or USER/NAME@REVISION."""
+    checkpoint: str = "last"
+    """``last``, ``best`` or an iteration's number."""
+    untrained: bool = False
+    """Only the untrained team."""
+    data: str = ""
+    """Math problems from a JSONL file, or a named data set."""
+    sampled: bool = False
+    """Sample instead of decoding greedily."""
+    one_by_one: bool = False
+    """Play one episode after the other, as a single user waits for them, and print the seconds that each took."""
+    swap: str = ""
+    """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
+    """Two runs of one team, A and B; or teams on the hub, USER/NAME; or two folders that --engines wrote."""
+    cross: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")] = ()
+    """Runs of one environment: each one's agents with every other's, on the same problems (docs/evaluation.md)."""
+    seats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT …")] = ()
+    """With --cross: agents or roles that a row's run plays, the column's plays the others; none: the first agent."""
+    scenarios: str = ""
+    """With --compare of runs: file of the frozen scenarios; written from A's held-out panel if there is none yet."""
+    cohort: str = ""
+    """With --compare of folders: also by ``kind`` of task, or by this column of the rows of their --data."""
+    fail_if_worse: Annotated[float | None, NOT_NEGATIVE] = None
+    """With --compare: exit with 3 where the score has fallen by more than so many points (of 0.01), on average over
+    the tasks, of all or of a cohort; and only then."""
+    gate: dict[str, str] = field(default_factory=dict)
+    """With --compare: metric = the change of its mean that is allowed, with its sign: score=-0.02 (may fall by 0.02),
+    obeyed=+0 (may not rise). Else the exit code is 3."""
+    json: bool = False
+    """With --compare: print JSON instead of text."""
+    junit: str = ""
+    """With --compare: write what was judged to this file, as a CI server reads it."""
+
+    def of_engines(self) -> EvalConfig:
+        """Returns the settings of an evaluation of engines, its folder named."""
+        data = {"data": self.data} if self.data else {}
+        kwargs = {key: value for key, value in {**data, **self.env_kwargs}.items() if value is not None}
+        place = f"evals/{re.sub('[/:]', '-', self.env)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        settings = {name: getattr(self, name) for name in hints(EvalConfig)}
+        settings |= {"env_kwargs": kwargs, "out": self.out or place}
+        settings["temperature"] = self.temperature or (1.0 if self.sampled else None)
+        return EvalConfig(**settings)
+
+    def given(self) -> set[str]:
+        """Returns the names of the options that are not as they are without being typed."""
+        plain = EvalArguments()
+        return {name for name, value in vars(self).items() if value != getattr(plain, name)}
+
+
+ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed", "max_lost", "on_task_error")
+"""Options of ``--engines``."""
+COMPARE_ONLY = ("cohort", "fail_if_worse", "gate", "json", "junit")
+"""Options of ``--compare``."""

@@ -1,15 +1,16 @@
-"""Rollout engines: what turns prompts into replies. The native one, which loads torch, is imported at its first use."""
+"""Rollout engines: what turns prompts into replies. Those that few programs need are imported at their first use."""
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from marft_algos.engines.base import EngineBase, EngineError, Publisher, RolloutEngine, row_seed
 from marft_algos.engines.mixed import MixedEngine
-from marft_algos.engines.scripted import ScriptedEngine
 
 if TYPE_CHECKING:
     from marft_algos.engines.native import NativeEngine as NativeEngine
+    from marft_algos.engines.scripted import ScriptedEngine as ScriptedEngine
 
 __all__ = [
     "EngineBase",
@@ -21,11 +22,10 @@ __all__ = [
     "ScriptedEngine",
     "row_seed",
 ]
+_LAZY = {"NativeEngine": "native", "ScriptedEngine": "scripted"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "NativeEngine":
+    if name not in _LAZY:
         raise AttributeError(f"module 'marft_algos.engines' has no attribute '{name}'")
-    from marft_algos.engines.native import NativeEngine
-
-    return NativeEngine
+    return getattr(importlib.import_module(f"marft_algos.engines.{_LAZY[name]}"), name)

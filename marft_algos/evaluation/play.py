@@ -11,7 +11,6 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.mixed import MixedEngine
-from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector
@@ -81,6 +80,8 @@ class Player:
         Raises:
             ConfigError: No such agent spoke, or there are fewer than two episodes.
         """
+        from marft_algos.engines.scripted import ScriptedEngine
+
         texts = [[t.turn.text for t in trajectory.transitions if t.agent == agent] for trajectory in played]
         if not any(texts):
             names = {t.agent for trajectory in played for t in trajectory.transitions}

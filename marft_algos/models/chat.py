@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from marft_algos.models import DATE, markers, template_date
+from marft_algos.models import DATE, markers
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -304,6 +304,8 @@ class Chat:
         return [{"role": "user", "content": profile}, *rest]
 
     def _apply(self, chat: Any, **options: Any) -> Any:
+        from marft_algos.models import template_date
+
         settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
         template = template_date.pinned(self.tokenizer.get_chat_template(tools=options.get("tools")), self.date)
         return self.tokenizer.apply_chat_template(chat, **{**settings, "chat_template": template, **options})

@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 from marft_algos.config import manual, trust
 from marft_algos.lazy import frame
-from marft_algos.runs import disk, intervals, plots
+from marft_algos.runs import disk, intervals
 from marft_algos.runs.disk import Inside, lines, write_whole, writing
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
@@ -120,6 +120,8 @@ class RunFolder:
         return f"<RunFolder {self.root}: iteration {lines[-1]['iteration'] if lines else 0}, success {scores or '–'}>"
 
     def _repr_html_(self) -> str:
+        from marft_algos.runs import plots
+
         return f"<p>{html.escape(repr(self))}</p>{plots.inline(plots.svg(self.plot()))}"
 
     def to_pandas(self) -> Any:
@@ -128,6 +130,8 @@ class RunFolder:
 
     def plot(self) -> Any:
         """Returns the curves as a figure of matplotlib: what ``curves.png`` shows."""
+        from marft_algos.runs import plots
+
         return plots.sheet(self.metrics())
 
     def push_to_hub(self, name: str, *, private: bool = False) -> None:

@@ -21,11 +21,10 @@ from marft_algos.algorithms.ppo import PPOConfig
 from marft_algos.algorithms.settings import ClipConfig, GroupConfig
 from marft_algos.cli import main
 from marft_algos.cli.app import ProfilesArguments
-from marft_algos.cli.evaluation import EvalArguments
 from marft_algos.config import presets, values
 from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
-from marft_algos.config.evaluation import EvalConfig
+from marft_algos.config.evaluation import EvalArguments, EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import Counterfactual, Local, Priced, Shapley
 from marft_algos.credit.replayed import LeaveOneOut

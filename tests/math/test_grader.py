@@ -42,7 +42,7 @@ from marft_envs.families.math.grader import (
     grade_answer,
 )
 from marft_envs.families.math.parse import MAX_DEPTH, ParseError, parse
-from marft_envs.workers.untrusted import WALL, WorkerLate, WorkerStartError
+from marft_envs.workers.untrusted import WALL, WorkerLate, WorkerPool, WorkerStartError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -442,11 +442,11 @@ def test_every_gsm8k_gold_is_right(shared_data: Path, part: str) -> None:
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[grader.WorkerPool]:
+def hurried(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
     """Workers that have half of the time."""
     monkeypatch.setattr(grader, "DEADLINE", grader.DEADLINE / 2)
     verify = "marft_envs.families.math._verify_worker:verify"
-    with grader.WorkerPool(verify, size=2, deadline=grader.DEADLINE) as pool:
+    with WorkerPool(verify, size=2, deadline=grader.DEADLINE) as pool:
         monkeypatch.setattr(grader, "_pool", lambda: pool)
         yield pool
 
@@ -505,7 +505,7 @@ def test_a_timeout_is_a_status_off_the_main_thread_too() -> None:
 
 def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     sum_of_seven = "\\boxed{\\sum_{n=1}^{7} n}"
-    hurried = grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001)
+    hurried = WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001)
     with hurried, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: hurried)
         patch.setattr("marft_envs.workers.untrusted.WALL", 30_000.0)  # its CPU time is up first
@@ -514,7 +514,7 @@ def test_a_timeout_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="stops a process")
-def test_the_verdict_does_not_depend_on_the_load_of_the_machine(hurried: grader.WorkerPool) -> None:
+def test_the_verdict_does_not_depend_on_the_load_of_the_machine(hurried: WorkerPool) -> None:
     """Workers that get no processor for longer than the deadline say the same."""
     hurried.warm_up()
     workers = [slot.process.pid for slot in hurried.slots if slot.process is not None]
@@ -538,7 +538,7 @@ def test_what_the_clock_on_the_wall_stops_once_has_no_score_and_twice_is_a_timeo
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The machine kept the worker from its work: that says nothing of the answer, unless it happens again."""
-    stopped = grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.2)
+    stopped = WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.2)
     with stopped, monkeypatch.context() as patch:
         patch.setattr(grader, "_pool", lambda: stopped)
         for answer in ("6\\cdot 11", "6\\cdot 13"):
@@ -556,7 +556,7 @@ def test_what_the_clock_on_the_wall_stops_once_has_no_score_and_twice_is_a_timeo
 
 
 def test_a_broken_installation_is_an_error_not_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = grader.WorkerPool("no_such_module:verify")
+    pool = WorkerPool("no_such_module:verify")
     monkeypatch.setattr(grader, "_pool", lambda: pool)
     with pytest.raises(WorkerStartError, match="no_such_module"):
         grade("\\boxed{\\sum_{n=1}^{5} n}", "3\\cdot 5")

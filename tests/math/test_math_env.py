@@ -13,6 +13,7 @@ from marft_envs.core.teams import load_profiles
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.math import grader
 from marft_envs.families.math.teams import TEAMS
+from marft_envs.workers.untrusted import WorkerPool
 
 LEVEL0 = {"levels": [0], "split": "test"}
 
@@ -156,7 +157,7 @@ def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp
     env = marft_envs.make("math-solo-v0", data=str(tmp_path / "sums.jsonl"))
     counted = []
     monkeypatch.setattr("marft_envs.workers.untrusted.WALL", 30_000.0)  # the CPU time is up first
-    with grader.WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001) as hurried:
+    with WorkerPool("marft_envs.families.math._verify_worker:verify", deadline=0.001) as hurried:
         for pool in (hurried, grader._pool()):
             monkeypatch.setattr(grader, "_pool", lambda pool=pool: pool)
             env.reset(seed=0)

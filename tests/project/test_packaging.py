@@ -149,10 +149,10 @@ def test_hosted_teams_are_evaluated_and_compared_without_what_trains(tmp_path: P
     """Evaluations need the hosted extra, comparing them the base install."""
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     hosted = [name for name in ABSENT if name != "openai"]
-    with serving(lambda path, body: (200, chat("yes"))) as fake:
+    with serving(lambda path, body: (200, chat(r"\boxed{7}"))) as fake:
         engine = json.dumps({"kind": "openai", "model": "m", "url": fake.url})
         code = without(*hosted) + (
-            f"words = ['eval', '--env', 'relay-v0', '--engines', {engine!r}, '--episodes', '4', '--out']\n"
+            f"words = ['eval', '--env', 'math-dual-v0', '--engines', {engine!r}, '--episodes', '4', '--out']\n"
             f"assert main([*words, {a!r}]) == main([*words, {b!r}]) == 0\n"
             "print(sum(name.split('.')[0] in ('marft_envs', 'marft_algos') for name in sys.modules))\n"
         )

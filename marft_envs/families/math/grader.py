@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from marft_envs.core.faults import outage
 from marft_envs.errors import DataError, WorkerError
@@ -25,7 +26,9 @@ from marft_envs.families.math import canonical, comparison, quantity, structure
 from marft_envs.families.math.evaluation import TooBig
 from marft_envs.families.math.finished import restated
 from marft_envs.families.math.notation import LATEX
-from marft_envs.workers.untrusted import WorkerLate, WorkerPool, WorkerTimeout
+
+if TYPE_CHECKING:
+    from marft_envs.workers.untrusted import WorkerPool
 
 CORRECT = "correct"
 WRONG = "wrong"
@@ -235,6 +238,8 @@ def _verify(gold: str, pred: str) -> tuple[str, str]:
     try:
         return CORRECT if _asked(gold, pred) else WRONG, MATH_VERIFY
     except WorkerError as error:
+        from marft_envs.workers.untrusted import WorkerLate, WorkerTimeout
+
         if outage(error) and not (isinstance(error, WorkerLate) and _late_before(pred)):
             raise  # no fault of the answer's
         return TIMEOUT if isinstance(error, WorkerTimeout) else CRASHED, MATH_VERIFY
@@ -257,4 +262,6 @@ def _asked(gold: str, pred: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _pool() -> WorkerPool:
+    from marft_envs.workers.untrusted import WorkerPool
+
     return WorkerPool("marft_envs.families.math._verify_worker:verify", size=2, deadline=DEADLINE)
