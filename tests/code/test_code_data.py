@@ -140,15 +140,9 @@ def test_marks_decide_and_an_input_marked_both_ways_is_public_while_others_are_h
 def test_a_row_in_the_unified_schema_becomes_a_problem(tmp_path: Path) -> None:
     tests = [
         {"kind": "stdio", "input": "1 2\n", "expected": "3\n", "visibility": "public"},
-        {
-            "kind": "stdio",
-            "input": "2 2\n",
-            "expected": "4.0\n",
-            "check": "approx",
-            "atol": 0.1,
-            "visibility": "hidden",
-        },
-    ]
+        {"kind": "stdio", "input": "2 2\n", "expected": "4.0\n", "check": "approx", "atol": 0.1,
+         "visibility": "hidden"},
+    ]  # fmt: skip
     row: dict[str, Any] = {"mode": "stdio", "prompt": "Add.", "tests": tests, "difficulty": "hard", "time_limit_s": 2,
         "memory_limit_mb": 64,
            "checker": "print(1)", "canonical_solution": "print(sum(map(int, input().split())))"}  # fmt: skip
@@ -170,14 +164,11 @@ def one(**changes: Any) -> dict[str, Any]:
 
 
 BAD = {
-    "no tests": (bad(tests=[]), "has no tests"),
-    "tests left out": (bad(tests=...), "has no tests"),
+    "no tests": (bad(tests=[]), "has no tests"), "tests left out": (bad(tests=...), "has no tests"),
     "no entry point": (bad(entry_point=...), "no 'entry_point'"),
     "an entry point that is code": (bad(entry_point="f()"), "name of a function"),
-    "no mode": (bad(mode=...), "mode is None"),
-    "empty prompt": (bad(prompt=" "), "prompt is empty"),
-    "a list": ([1], "expected a JSON object"),
-    "wrong kind": (one(kind="stdio"), "kind is 'stdio'"),
+    "no mode": (bad(mode=...), "mode is None"), "empty prompt": (bad(prompt=" "), "prompt is empty"),
+    "a list": ([1], "expected a JSON object"), "wrong kind": (one(kind="stdio"), "kind is 'stdio'"),
     "no expected": (one(expected=None), "needs a string 'expected'"),
     "a call for a literal": (one(args="[open('x')]"), "no Python literal"),
     "arguments that are no list": (one(args="3"), "positional arguments|list of the arguments"),
@@ -205,8 +196,7 @@ BAD = {
     "time that is no number": (bad(time_limit_s=float("nan")), "'time_limit_s' is nan"),
     "infinite memory": (bad(memory_limit_mb=float("inf")), "'memory_limit_mb' is inf"),
     "absurd memory": (
-        bad(memory_limit_mb=1e300),
-        "'memory_limit_mb' is 1e.300; expected a positive number up to 16,384",
+        bad(memory_limit_mb=1e300), "'memory_limit_mb' is 1e.300; expected a positive number up to 16,384",
     ),
     "negative memory": (bad(memory_limit_mb=-1), "'memory_limit_mb' is -1"),
     "memory that is text": (bad(memory_limit_mb="64"), "'memory_limit_mb' is '64'"),
@@ -220,7 +210,7 @@ BAD = {
     "a split that is a list": (bad(split=["train"]), "'split' is list"),
     "an id that is a list": (bad(id=["x"]), "'id' is list"),
     "deep nesting": (one(args="[" * 5000 + "]" * 5000), "no Python literal"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -232,16 +222,12 @@ def test_a_bad_row_is_named_by_file_and_line(name: str, tmp_path: Path) -> None:
     assert f"{path}, line 2" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"", "holds no rows"),
-        (b"{\n", "line 1: not JSON"),
-        (json.dumps(ROW).encode() + b"\n\xff\xfe\n", "line 2: not UTF-8"),
-        (json.dumps(ROW | {"prompt": "\ud800"}).encode(), "line 1: half a surrogate pair"),
-        (2 * (json.dumps(ROW).encode() + b"\n"), "line 2: the id 'own/1' is that of line 1"),
-    ],
-)
+@pytest.mark.parametrize(("content", "says"), [
+    (b"", "holds no rows"), (b"{\n", "line 1: not JSON"),
+    (json.dumps(ROW).encode() + b"\n\xff\xfe\n", "line 2: not UTF-8"),
+    (json.dumps(ROW | {"prompt": "\ud800"}).encode(), "line 1: half a surrogate pair"),
+    (2 * (json.dumps(ROW).encode() + b"\n"), "line 2: the id 'own/1' is that of line 1"),
+])  # fmt: skip
 def test_a_bad_file_is_refused(content: bytes, says: str, tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_bytes(content)
@@ -326,14 +312,10 @@ def test_humaneval_assertions_become_calls_and_what_is_lost_is_counted(caplog: p
         (problem,) = rows_to_problems("humaneval", [_HUMANEVAL])
     found = {(t.kind, t.input, t.expected, t.check) for t in every_test(problem)}
     assert found == {
-        ("call", "[[1, 2], 3]", "[3, 6]", ""),
-        ("call", "[[], -1]", "[]", ""),
-        ("expr", "scale([0.5], 2)[0]", "1.0", "approx"),
-        ("call", "[[True], 1]", "True", ""),
-        ("expr", "not (scale([0], 0))", "True", ""),
-        ("call", "[[2], 3]", "[6]", ""),
-        ("call", "[[3], 4]", "[12]", ""),
-    }
+        ("call", "[[1, 2], 3]", "[3, 6]", ""), ("call", "[[], -1]", "[]", ""),
+        ("expr", "scale([0.5], 2)[0]", "1.0", "approx"), ("call", "[[True], 1]", "True", ""),
+        ("expr", "not (scale([0], 0))", "True", ""), ("call", "[[2], 3]", "[6]", ""), ("call", "[[3], 4]", "[12]", ""),
+    }  # fmt: skip
     assert (problem.id, problem.entry_point) == ("humaneval/test/HumanEval-900", "scale")
     assert problem.prompt.startswith("Multiply all by k.") and problem.starter_code == _HUMANEVAL["prompt"]
     assert last_tally("humaneval", "test") == {"loops that cannot be unrolled": 1}
@@ -433,17 +415,12 @@ class _Evil:
         return print, ("a pickle must not run anything",)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        base64.b64encode(zlib.compress(pickle.dumps(_Evil()))).decode(),
-        base64.b64encode(zlib.compress(b"0" * (1 << 28), 1)).decode(),
-        base64.b64encode(zlib.compress(pickle.dumps("[]"))[:-4]).decode(),
-        "@@@",
-        "",
-    ],
-    ids=["class", "bomb", "cut off", "no base64", "nothing"],
-)
+@pytest.mark.parametrize("text", [
+    base64.b64encode(zlib.compress(pickle.dumps(_Evil()))).decode(),
+    base64.b64encode(zlib.compress(b"0" * (1 << 28), 1)).decode(),
+    base64.b64encode(zlib.compress(pickle.dumps("[]"))[:-4]).decode(),
+    "@@@", "",
+], ids=["class", "bomb", "cut off", "no base64", "nothing"])  # fmt: skip
 def test_packed_tests_that_are_not_plain_text_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Refused):
         unpack(text)

@@ -174,49 +174,41 @@ def count(n=None):
         while n == 'slow' and i == 4: pass
 """
 RIGHT = [
-    ("add(2, 3)", "5", "", SUM),
-    ("add(2, b=3) * 2", "10", "", SUM),
-    ("add(*[1, 2])", "3", "", SUM),
+    ("add(2, 3)", "5", "", SUM), ("add(2, b=3) * 2", "10", "", SUM), ("add(*[1, 2])", "3", "", SUM),
     ("[add(x, y) for x in range(3) for y in (1, 2) if x]", "[2, 3, 3, 4]", "", SUM),
-    ("sum(map(add, [1, 2, 3]))", "9", "", SUM),
-    ("(lambda x: add(x, x))(4)", "8", "", SUM),
+    ("sum(map(add, [1, 2, 3]))", "9", "", SUM), ("(lambda x: add(x, x))(4)", "8", "", SUM),
     ("add(x, 3)", "5", "x = add(1, 1)", SUM),
     ("twice(4)", "9", "def twice(n):\n    return add(n, add(n))", SUM),
-    ("math.floor(add(0.5, 1))", "1", "", SUM),
-    ("f'{add(1, 2)}!'", "'3!'", "", SUM),
-    ("add(float('inf'), 1) == float('inf')", "True", "", SUM),
-    ("add({1: [2]}[1], [3])", "[2, 3]", "", SUM),
+    ("math.floor(add(0.5, 1))", "1", "", SUM), ("f'{add(1, 2)}!'", "'3!'", "", SUM),
+    ("add(float('inf'), 1) == float('inf')", "True", "", SUM), ("add({1: [2]}[1], [3])", "[2, 3]", "", SUM),
     ("sorted({add(1): 'a', add(2): 'b'}.items())[0][1]", "'a'", "", SUM),
-    ("keep((1, 'a', 2.0), int)", "['a', 2.0]", "", "def keep(xs, kind): return [x for x in xs if not isinstance(x, kind)]"),
+    ("keep((1, 'a', 2.0), int)", "['a', 2.0]", "",
+     "def keep(xs, kind): return [x for x in xs if not isinstance(x, kind)]"),
     ("keep(list(range(4)), lambda x: x % 2)", "[1, 3]", "", "def keep(xs, f): return [x for x in xs if f(x)]"),
     ("total(range(4))", "6", "", "def total(xs):\n    assert type(xs) is range\n    return sum(xs)"),
-    ("height(root)", "2", "root = Node(1)\nroot.left = Node(2)",
-     "class Node:\n    left = None\n    def __init__(self, x): self.x = x\ndef height(n): return n and 1 + (height(n.left) or 0)"),
-    ("first([Pair(1, 2)], 4)", "1", "", "class Pair:\n    def __init__(self, a, b): self.a = a\ndef first(xs, n): return xs[0].a"),
-    ("add(2)(3)", "5", "", ADDER),
-    ("add(2)(add(1)(2)) * 2", "10", "", ADDER),
-    ("len(str(add(7)(n=3)))", "2", "", ADDER),
-    ("add(2).__call__(3) + 1", "6", "", ADDER),
+    (
+        "height(root)", "2", "root = Node(1)\nroot.left = Node(2)",
+        "class Node:\n    left = None\n    def __init__(self, x): self.x = x\ndef height(n): return n and 1 + (height(n.left) or 0)",
+    ),
+    ("first([Pair(1, 2)], 4)", "1", "",
+     "class Pair:\n    def __init__(self, a, b): self.a = a\ndef first(xs, n): return xs[0].a"),
+    ("add(2)(3)", "5", "", ADDER), ("add(2)(add(1)(2)) * 2", "10", "", ADDER),
+    ("len(str(add(7)(n=3)))", "2", "", ADDER), ("add(2).__call__(3) + 1", "6", "", ADDER),
     ("keep(3)[1](4)", "7", "", "def keep(n): return [str, lambda m: n + m]"),
     ("keep(3).get('x')(4) < 8", "True", "", "def keep(n): return {'x': lambda m: n + m}"),
-    ("list(count(4))", "[0, 1, 2, 3]", "", COUNT),
-    ("sum(count(300))", "44850", "", COUNT),
-    ("len(sorted(count(2000)))", "2000", "", COUNT),
-    ("[n * 2 for n in count(3)]", "[0, 2, 4]", "", COUNT),
-    ("next(count(4))", "0", "", COUNT),
-    ("next(count(0), 'none')", "'none'", "", COUNT),
+    ("list(count(4))", "[0, 1, 2, 3]", "", COUNT), ("sum(count(300))", "44850", "", COUNT),
+    ("len(sorted(count(2000)))", "2000", "", COUNT), ("[n * 2 for n in count(3)]", "[0, 2, 4]", "", COUNT),
+    ("next(count(4))", "0", "", COUNT), ("next(count(0), 'none')", "'none'", "", COUNT),
     ("(lambda it: (next(it), next(it), list(it)))(count(4))", "(0, 1, [2, 3])", "", COUNT),
     ("list(zip(count(), 'ab'))", "[(0, 'a'), (1, 'b')]", "", COUNT),
     ("list(itertools.islice(count(), 5))", "[0, 1, 2, 3, 4]", "", COUNT),
     ("take(7)", "[0, 1, 2, 3, 4, 5, 6]", "def take(n): return [x for _, x in zip(range(n), count())]", COUNT),
-    ("count(3) == [0, 1, 2]", "False", "", COUNT),
-    ("list(count(count(3)))", "[0, 1, 2]", "", COUNT),
+    ("count(3) == [0, 1, 2]", "False", "", COUNT), ("list(count(count(3)))", "[0, 1, 2]", "", COUNT),
     ("list(count(str(n) for n in range(2)))", "['0', '1']", "", COUNT),
     ("list(itertools.islice(count('slow'), 4))", "[0, 1, 2, 3]", "", COUNT),
     ("list(add(1, 2))", "['1', '2']", "", "list = type = isinstance = None\ndef add(a, b): return map(str, (a, b))"),
     ("total(map(int, '123'))", "5", "", "def total(xs):\n    next(xs)\n    return sum(xs)"),
-    ("Stack(3).push().size()", "4", "", STACK),
-    ("Stack(3).push().size() in (4, 5)", "True", "", STACK),
+    ("Stack(3).push().size()", "4", "", STACK), ("Stack(3).push().size() in (4, 5)", "True", "", STACK),
 ]  # fmt: skip
 
 
@@ -278,16 +270,13 @@ def test_what_cannot_be_taken_apart_is_refused_at_load(
 
 
 KEPT = [
-    ("f(reverse([1, 2, 3]))", "[3, 2, 1]", ""),
-    ("f(g([3, 4], key=True), 1)", "True", ""),
-    ("f(g(4)) == 5", "True", ""),
-    ("f(g(lambda x: x + 1))", "3", ""),
-    ("f(g(sorted([2, 1])))", "3", ""),
+    ("f(reverse([1, 2, 3]))", "[3, 2, 1]", ""), ("f(g([3, 4], key=True), 1)", "True", ""), ("f(g(4)) == 5", "True", ""),
+    ("f(g(lambda x: x + 1))", "3", ""), ("f(g(sorted([2, 1])))", "3", ""),
     ("[f(f(x)) == x for x in (1, 2)]", "[True, True]", ""),
     ("f(int(3))", "1", "try:\n    import numpy\nexcept ImportError:\n    numpy = None"),
     ("f(2) + 0", "2", RAISES),
     ("f(number('3'))", "3", "def number(s): return int(s)\ntry:\n    n = number('x')\nexcept ValueError:\n    n = 0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "expected", "setup"), KEPT)
@@ -342,23 +331,14 @@ def test_a_row_built_in_python_that_cannot_be_taken_apart_is_an_error_that_names
         Judge(sandbox, Limits()).run(problem, "def f(x): return x", [test])
 
 
-@pytest.mark.parametrize(
-    ("text", "value", "verdict"),
-    [
-        ("f(1) + 1", "None", "runtime_error"),
-        ("f(1)[0]", "[]", "runtime_error"),
-        ("range(f(1))", "3", "wrong_answer"),
-        ("[0] * f(1)", "1 << 40", "memory_limit"),
-        ("'x' * f(1)", "1 << 26", "output_limit"),
-        ("[f(x) for x in range(f(0))]", "10 ** 9", "timeout"),
-        ("f(f(1))", "object()", "wrong_answer"),
-        ("f(f(1))", "__import__('os')._exit(0)", "runtime_error"),
-        ("f(1) + 0", "1 / 0", "runtime_error"),
-        ("f(1) + 0", "10 ** 5000", "wrong_answer"),
-        ("[f(1)]", "deep", "wrong_answer"),
-        ("[f(f(1))]", "deep", "wrong_answer"),
-    ],
-)
+@pytest.mark.parametrize(("text", "value", "verdict"), [
+    ("f(1) + 1", "None", "runtime_error"), ("f(1)[0]", "[]", "runtime_error"), ("range(f(1))", "3", "wrong_answer"),
+    ("[0] * f(1)", "1 << 40", "memory_limit"), ("'x' * f(1)", "1 << 26", "output_limit"),
+    ("[f(x) for x in range(f(0))]", "10 ** 9", "timeout"), ("f(f(1))", "object()", "wrong_answer"),
+    ("f(f(1))", "__import__('os')._exit(0)", "runtime_error"), ("f(1) + 0", "1 / 0", "runtime_error"),
+    ("f(1) + 0", "10 ** 5000", "wrong_answer"), ("[f(1)]", "deep", "wrong_answer"),
+    ("[f(f(1))]", "deep", "wrong_answer"),
+])  # fmt: skip
 def test_what_a_program_gives_to_the_rest_is_a_verdict_on_the_program(
     text: str, value: str, verdict: str, sandbox: Sandbox
 ) -> None:
@@ -412,17 +392,14 @@ def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandb
             Judge(sandbox, Limits()).run(problem, "def f(x): return 1", [test])
 
 
-@pytest.mark.parametrize(
-    ("said", "whose"),
-    [
-        (CallResult("timeout", message="more than 6 s by the clock", cpu_s=0.4, wall_s=6.0), SandboxError),
-        (CallResult("timeout", message="the run took more than 20 s"), SandboxError),
-        (CallResult("runtime_error", message=KILLED, cpu_s=0.1), SandboxError),
-        (CallResult("timeout", message="more than 2 s of CPU time", cpu_s=2.03, wall_s=2.5), DataError),
-        (CallResult("memory_limit", message="MemoryError", cpu_s=0.1), DataError),
-        (CallResult("runtime_error", message="ValueError: no", cpu_s=0.1), DataError),
-    ],
-)
+@pytest.mark.parametrize(("said", "whose"), [
+    (CallResult("timeout", message="more than 6 s by the clock", cpu_s=0.4, wall_s=6.0), SandboxError),
+    (CallResult("timeout", message="the run took more than 20 s"), SandboxError),
+    (CallResult("runtime_error", message=KILLED, cpu_s=0.1), SandboxError),
+    (CallResult("timeout", message="more than 2 s of CPU time", cpu_s=2.03, wall_s=2.5), DataError),
+    (CallResult("memory_limit", message="MemoryError", cpu_s=0.1), DataError),
+    (CallResult("runtime_error", message="ValueError: no", cpu_s=0.1), DataError),
+])  # fmt: skip
 def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
     said: CallResult, whose: type[Exception]
 ) -> None:

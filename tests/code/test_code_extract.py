@@ -90,47 +90,26 @@ def test_a_fence_inside_a_longer_fence_and_backticks_inside_a_line_belong_to_the
     assert extract(f"````python\n{inner}````").program == inner
 
 
-@pytest.mark.parametrize(
-    ("reply", "status"),
-    [
-        ("", "no_code"),
-        ("I do not know.", "no_code"),
-        ("The answer is f(x) = x.", "no_code"),
-        ("For each x we return x, so the first step is a loop.", "no_code"),
-        ("```json\n{}\n```", "no_code"),
-        ("```python\n\n   \n```", "no_code"),
-        (f"```python\n{F}", "unclosed"),
-        (f"```python\n{F}``", "unclosed"),
-        (f"````python\n{F}```", "unclosed"),
-        (f"```json\n{{}}\n```\nSo\n```python\n{F}", "unclosed"),
-        (f"```pycon\n>>> {F}```", "no_code"),
-        (f"```python\n{F}~~~", "unclosed"),
-        (f"```python\n{F}    ```", "unclosed"),
-        ("\x00\ud800\u202e", "no_code"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "status"), [
+    ("", "no_code"), ("I do not know.", "no_code"), ("The answer is f(x) = x.", "no_code"),
+    ("For each x we return x, so the first step is a loop.", "no_code"),
+    ("```json\n{}\n```", "no_code"), ("```python\n\n   \n```", "no_code"), (f"```python\n{F}", "unclosed"),
+    (f"```python\n{F}``", "unclosed"), (f"````python\n{F}```", "unclosed"),
+    (f"```json\n{{}}\n```\nSo\n```python\n{F}", "unclosed"), (f"```pycon\n>>> {F}```", "no_code"),
+    (f"```python\n{F}~~~", "unclosed"), (f"```python\n{F}    ```", "unclosed"), ("\x00\ud800\u202e", "no_code"),
+])  # fmt: skip
 def test_replies_without_a_program_say_why(reply: str, status: str) -> None:
     found = extract(reply)
     assert (found.program, found.status) == ("", status)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        F,
-        "# adds\n\ndef f(a,b):return a+b\n",
-        "import sys\nprint(sys.stdin.read())\n",
-        "from math import gcd\nf = gcd\n",
-        "class Solution:\n    def f(self, x): return x\n",
-        "a, b = map(int, input().split())\nprint(a + b)\n",
-        "n=int(input())\nprint(n)\n",
-        "print(sum(map(int, input().split())))\n",
-        "for _ in range(int(input())):\n    print(1)\n",
-        "f = lambda x: x\n",
-        "x: int = 3\n",
-        "@cache\ndef f(x): return x\n",
-    ],
-)
+@pytest.mark.parametrize("program", [
+    F, "# adds\n\ndef f(a,b):return a+b\n", "import sys\nprint(sys.stdin.read())\n", "from math import gcd\nf = gcd\n",
+    "class Solution:\n    def f(self, x): return x\n", "a, b = map(int, input().split())\nprint(a + b)\n",
+    "n=int(input())\nprint(n)\n", "print(sum(map(int, input().split())))\n",
+    "for _ in range(int(input())):\n    print(1)\n", "f = lambda x: x\n", "x: int = 3\n",
+    "@cache\ndef f(x): return x\n",
+])  # fmt: skip
 def test_a_bare_program_counts_when_lenient_and_does_not_when_strict(program: str) -> None:
     assert extract(program).program == program
     assert extract("\n\n" + program).status == "ok"
@@ -141,27 +120,13 @@ def test_a_bare_program_does_not_count_beside_a_fence() -> None:
     assert extract(f"{F}\n```json\n{{}}\n```").status == "no_code"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x" * 10_000_000,
-        "```python\n" + "x = 1\n" * 1_700_000 + "```",
-        "```\n" * (MAX_REPLY // 4),
-        "```" + " " * (MAX_REPLY - 10) + "`",
-        "`" * MAX_REPLY,
-        "\n" * MAX_REPLY,
-        "a, " * (MAX_REPLY // 3),
-        "a" * MAX_REPLY,
-        "(" * MAX_REPLY,
-        "x = " + "-" * (MAX_REPLY - 10) + "1",
-        "> " * (MAX_REPLY // 2 - 10) + "```python",
-        "- " * (MAX_REPLY // 2 - 10) + "```python",
-        "```python\n" * (MAX_REPLY // 10),
-        "`x` " * (MAX_REPLY // 4 - 10) + "```python",
-        "``` `" * (MAX_REPLY // 5),
-    ],
-    ids=range(15),
-)
+@pytest.mark.parametrize("text", [
+    "x" * 10_000_000, "```python\n" + "x = 1\n" * 1_700_000 + "```", "```\n" * (MAX_REPLY // 4),
+    "```" + " " * (MAX_REPLY - 10) + "`", "`" * MAX_REPLY, "\n" * MAX_REPLY, "a, " * (MAX_REPLY // 3), "a" * MAX_REPLY,
+    "(" * MAX_REPLY, "x = " + "-" * (MAX_REPLY - 10) + "1", "> " * (MAX_REPLY // 2 - 10) + "```python",
+    "- " * (MAX_REPLY // 2 - 10) + "```python", "```python\n" * (MAX_REPLY // 10),
+    "`x` " * (MAX_REPLY // 4 - 10) + "```python", "``` `" * (MAX_REPLY // 5),
+], ids=range(15))  # fmt: skip
 def test_huge_replies_are_answered_quickly(text: str) -> None:
     start = time.perf_counter()
     found = extract(text)
@@ -192,11 +157,8 @@ def test_lines_with_literals_are_tests_and_everything_else_is_prose() -> None:
     add(2, 3) ==
     """
     assert [(test.input, test.expected) for test in proposed_tests(reply, ADD)] == [
-        ("[2, 3]", "5"),
-        ("[-1, 1]", "0"),
-        ("[0.5, 1]", "1.5"),
-        ("[[1], {'a': (2,)}]", "'x == y'"),
-    ]
+        ("[2, 3]", "5"), ("[-1, 1]", "0"), ("[0.5, 1]", "1.5"), ("[[1], {'a': (2,)}]", "'x == y'"),
+    ]  # fmt: skip
 
 
 def test_tests_of_a_method_use_its_name_and_tests_of_a_program_are_two_strings() -> None:

@@ -41,35 +41,28 @@ for _ in range(5000):
     DEEP = [DEEP]
 
 
-@pytest.mark.parametrize(
-    ("check", "expected", "right", "wrong"),
-    [
-        ("", "1", [1, 1.0, True, 1 + 0j], [2, "1", None, [1], NAN]),
-        ("", "True", [True, 1], [False, "True"]),
-        ("", "[1, 2]", [[1, 2], [1.0, 2]], [(1, 2), [2, 1], [1, 2, 3], {1, 2}]),
-        ("", "(1, 2)", [(1, 2)], [[1, 2]]),
-        ("", "{1, 2}", [{2, 1}, frozenset((1, 2))], [[1, 2], {1}]),
-        ("", "{'a': 1}", [{"a": 1.0}], [{"a": 2}, {}, {"a": 1, "b": 2}]),
-        ("", "0.3", [0.3], [0.1 + 0.2]),
-        ("", "None", [None], [0, "", False]),
-        ("", "[[]]", [[[]]], [DEEP]),
-        ("equal", "'a'", ["a"], ["A", b"a"]),
-        ("approx", "0.3", [0.1 + 0.2, 0.3 + 1e-7], [0.31, NAN, math.inf, "0.3", None, 10**400]),
-        ("approx", "(1.0, [2.0])", [(1, [2]), [1.0, (2.0 + 1e-9,)]], [(1.0, [2.1]), (1.0,), (1.0, [2.0], 3)]),
-        ("approx", "{'a': 1.0}", [{"a": 1 + 1e-9}], [{"b": 1.0}, {"a": 1.1}]),
-        ("approx", "1e999", [math.inf], [-math.inf, 1e308]),
-        ("exact", "1", [1], [1.0, True]),
-        ("exact", "[1, {'a': 2}]", [[1, {"a": 2}]], [[1, {"a": 2.0}], [1.0, {"a": 2}], (1, {"a": 2})]),
-        ("exact", "{1: 2}", [{1: 2}], [{True: 2}, {1.0: 2}]),
-        ("set", "[1, 2, 2]", [[2, 1, 2], (2, 2, 1)], [[1, 2], [1, 1, 2], {1, 2}]),
-        ("set", "[[1], [2]]", [[[2], [1]]], [[[2], [2]]]),
-        ("loose", "[1, [2, 3]]", [(1, (2, 3)), [1, [2, 3]], [1, {3, 2}]], [[1, [3, 2]], [1, 2, 3]]),
-        ("loose", "[1, 2, 2]", [{1, 2}, [1, 2, 2]], [[1, 2], {1}, {1, 2, 3}]),
-        ("loose", "{'a': (1,)}", [{"a": [1]}], [{"a": [2]}]),
-        ("yesno", "'YES'", ["yes", "Yes"], ["no", True]),
-        ("lines", "'a\\nb'", ["a \nb\n"], ["a b"]),
-    ],
-)
+@pytest.mark.parametrize(("check", "expected", "right", "wrong"), [
+    ("", "1", [1, 1.0, True, 1 + 0j], [2, "1", None, [1], NAN]),
+    ("", "True", [True, 1], [False, "True"]),
+    ("", "[1, 2]", [[1, 2], [1.0, 2]], [(1, 2), [2, 1], [1, 2, 3], {1, 2}]),
+    ("", "(1, 2)", [(1, 2)], [[1, 2]]),
+    ("", "{1, 2}", [{2, 1}, frozenset((1, 2))], [[1, 2], {1}]),
+    ("", "{'a': 1}", [{"a": 1.0}], [{"a": 2}, {}, {"a": 1, "b": 2}]),
+    ("", "0.3", [0.3], [0.1 + 0.2]), ("", "None", [None], [0, "", False]), ("", "[[]]", [[[]]], [DEEP]),
+    ("equal", "'a'", ["a"], ["A", b"a"]),
+    ("approx", "0.3", [0.1 + 0.2, 0.3 + 1e-7], [0.31, NAN, math.inf, "0.3", None, 10**400]),
+    ("approx", "(1.0, [2.0])", [(1, [2]), [1.0, (2.0 + 1e-9,)]], [(1.0, [2.1]), (1.0,), (1.0, [2.0], 3)]),
+    ("approx", "{'a': 1.0}", [{"a": 1 + 1e-9}], [{"b": 1.0}, {"a": 1.1}]),
+    ("approx", "1e999", [math.inf], [-math.inf, 1e308]), ("exact", "1", [1], [1.0, True]),
+    ("exact", "[1, {'a': 2}]", [[1, {"a": 2}]], [[1, {"a": 2.0}], [1.0, {"a": 2}], (1, {"a": 2})]),
+    ("exact", "{1: 2}", [{1: 2}], [{True: 2}, {1.0: 2}]),
+    ("set", "[1, 2, 2]", [[2, 1, 2], (2, 2, 1)], [[1, 2], [1, 1, 2], {1, 2}]),
+    ("set", "[[1], [2]]", [[[2], [1]]], [[[2], [2]]]),
+    ("loose", "[1, [2, 3]]", [(1, (2, 3)), [1, [2, 3]], [1, {3, 2}]], [[1, [3, 2]], [1, 2, 3]]),
+    ("loose", "[1, 2, 2]", [{1, 2}, [1, 2, 2]], [[1, 2], {1}, {1, 2, 3}]),
+    ("loose", "{'a': (1,)}", [{"a": [1]}], [{"a": [2]}]), ("yesno", "'YES'", ["yes", "Yes"], ["no", True]),
+    ("lines", "'a\\nb'", ["a \nb\n"], ["a b"]),
+])  # fmt: skip
 def test_values(check: str, expected: str, right: list[Any], wrong: list[Any]) -> None:
     test = Test("call", "[]", expected, check, 1e-6, 1e-7)
     for value in right:
@@ -84,31 +77,20 @@ def test_a_root_of_a_polynomial_is_right_whichever_it_is() -> None:
     assert not any(value_agrees(x, test, ADD) for x in (0.0, 1.01, NAN, math.inf, 1e300, "1", None))
 
 
-@pytest.mark.parametrize(
-    ("check", "expected", "right", "wrong"),
-    [
-        ("", "1 2\n", ["1 2", " 1\n2 \n\n", "1\t2\r\n"], ["1", "1 2 3", "12", "", "1 2.0", "01 2"]),
-        (
-            "",
-            "0.5",
-            ["0.5", "0.5000004", "5e-1", ".5", "+0.5"],
-            ["0.50001", "nan", "inf", "0.5x", "0_5.0", "1_0.5", "½"],
-        ),
-        ("", "1000000.0", ["1000000.5", "1000000"], ["1000002.0"]),
-        ("", "2.0", ["2", "2.0000001"], ["two", "2.1"]),
-        ("", "nan", ["nan"], ["NaN", "inf"]),
-        ("", "1.2.3", ["1.2.3"], ["1.2.4"]),
-        ("", "1e999", ["1e999"], ["1e998"]),
-        ("", "1.5e999", ["1.5e999"], ["1.6e999", "inf"]),
-        ("", "", ["", "\n"], ["0"]),
-        ("yesno", "YES 3", ["yes 3", "Yes 3"], ["no 3", "yes 4", "yes", "y 3"]),
-        ("lines", "a b\nc", ["a b\nc\n", "a b  \nc\n\n"], ["a  b\nc", "a b c", " a b\nc", "a b\n\nc"]),
-        ("set", "1 2\n3 4", ["3 4\n1 2", "1  2\n3 4\n"], ["2 1\n3 4", "1 2\n1 2", "1 2 3 4"]),
-        ("set", "1 2 2", ["2 1 2", "2\n2\n1"], ["1 2", "1 1 2"]),
-        ("approx", "3 x 0.5", ["3.0001 x 0.5"], ["3.1 x 0.5", "3 y 0.5", "3 x", "nan x 0.5"]),
-        ("exact", "a\n", ["a\n"], ["a", "a \n", "a\r\n"]),
-    ],
-)
+@pytest.mark.parametrize(("check", "expected", "right", "wrong"), [
+    ("", "1 2\n", ["1 2", " 1\n2 \n\n", "1\t2\r\n"], ["1", "1 2 3", "12", "", "1 2.0", "01 2"]),
+    ("", "0.5", ["0.5", "0.5000004", "5e-1", ".5", "+0.5"], ["0.50001", "nan", "inf", "0.5x", "0_5.0", "1_0.5", "½"]),
+    ("", "1000000.0", ["1000000.5", "1000000"], ["1000002.0"]),
+    ("", "2.0", ["2", "2.0000001"], ["two", "2.1"]), ("", "nan", ["nan"], ["NaN", "inf"]),
+    ("", "1.2.3", ["1.2.3"], ["1.2.4"]), ("", "1e999", ["1e999"], ["1e998"]),
+    ("", "1.5e999", ["1.5e999"], ["1.6e999", "inf"]), ("", "", ["", "\n"], ["0"]),
+    ("yesno", "YES 3", ["yes 3", "Yes 3"], ["no 3", "yes 4", "yes", "y 3"]),
+    ("lines", "a b\nc", ["a b\nc\n", "a b  \nc\n\n"], ["a  b\nc", "a b c", " a b\nc", "a b\n\nc"]),
+    ("set", "1 2\n3 4", ["3 4\n1 2", "1  2\n3 4\n"], ["2 1\n3 4", "1 2\n1 2", "1 2 3 4"]),
+    ("set", "1 2 2", ["2 1 2", "2\n2\n1"], ["1 2", "1 1 2"]),
+    ("approx", "3 x 0.5", ["3.0001 x 0.5"], ["3.1 x 0.5", "3 y 0.5", "3 x", "nan x 0.5"]),
+    ("exact", "a\n", ["a\n"], ["a", "a \n", "a\r\n"]),
+])  # fmt: skip
 def test_outputs(check: str, expected: str, right: list[str], wrong: list[str]) -> None:
     test = Test("stdio", "", expected, check, 1e-3)
     for text in right:
@@ -134,17 +116,10 @@ def test_data_that_cannot_be_compared_is_an_error_that_names_the_problem_and_kee
 # Verdicts -----------------------------------------------------------------------------------------------
 
 STATUSES = {
-    "ok": "passed",
-    "runtime_error": "runtime_error",
-    "timeout": "timeout",
-    "memory_limit": "memory_limit",
-    "output_limit": "output_limit",
-    "bad_value": "wrong_answer",
-    "compile_error": "compile_error",
-    "no_entry_point": "no_entry_point",
-    "exited": "runtime_error",
-    "too_large": "too_large",
-}
+    "ok": "passed", "runtime_error": "runtime_error", "timeout": "timeout", "memory_limit": "memory_limit",
+    "output_limit": "output_limit", "bad_value": "wrong_answer", "compile_error": "compile_error",
+    "no_entry_point": "no_entry_point", "exited": "runtime_error", "too_large": "too_large",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("status", STATUSES)
@@ -257,16 +232,10 @@ def own(checker: str) -> CodeProblem:
     return dataclasses.replace(SUM, hidden=stdio(("7", "2")), checker=checker, solution="print(2)")
 
 
-@pytest.mark.parametrize(
-    ("program", "verdict"),
-    [
-        ("print(4)", "passed"),
-        ("print(3)", "wrong_answer"),
-        ("print('none of your business')", "wrong_answer"),
-        ("print('x' * 50_000)", "wrong_answer"),
-        ("print()", "wrong_answer"),
-    ],
-)
+@pytest.mark.parametrize(("program", "verdict"), [
+    ("print(4)", "passed"), ("print(3)", "wrong_answer"), ("print('none of your business')", "wrong_answer"),
+    ("print('x' * 50_000)", "wrong_answer"), ("print()", "wrong_answer"),
+])  # fmt: skip
 def test_a_checker_runs_in_the_sandbox_and_breaking_it_does_not_pay(
     sandbox: Sandbox, program: str, verdict: str
 ) -> None:
@@ -311,46 +280,31 @@ def test_words_of_a_checker(said: str, right: bool) -> None:
 # The real sandbox ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("program", "verdict"),
-    [
-        (GOLD, "passed"),
-        (WRONG, "wrong_answer"),
-        (CRASH, "runtime_error"),
-        ("def add(a, b):\n    while True: pass", "timeout"),
-        ("def add(a, b):\n    return [0] * 10**10", "memory_limit"),
-        ("def add(a, b):\n    return object()", "wrong_answer"),
-        ("def add(a, b):\n    return 'x' * 10**6", "output_limit"),
-        ("def add(a, b) return", "compile_error"),
-        ("def sub(a, b):\n    return a + b", "no_entry_point"),
-        ("add = 3", "no_entry_point"),
-        ("import os\ndef add(a, b):\n    os._exit(0)", "runtime_error"),
-        ("raise ValueError('no')", "runtime_error"),
-        (
-            "class Same(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Same(3)",
-            "wrong_answer",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("program", "verdict"), [
+    (GOLD, "passed"), (WRONG, "wrong_answer"), (CRASH, "runtime_error"),
+    ("def add(a, b):\n    while True: pass", "timeout"),
+    ("def add(a, b):\n    return [0] * 10**10", "memory_limit"),
+    ("def add(a, b):\n    return object()", "wrong_answer"),
+    ("def add(a, b):\n    return 'x' * 10**6", "output_limit"),
+    ("def add(a, b) return", "compile_error"), ("def sub(a, b):\n    return a + b", "no_entry_point"),
+    ("add = 3", "no_entry_point"),
+    ("import os\ndef add(a, b):\n    os._exit(0)", "runtime_error"),
+    ("raise ValueError('no')", "runtime_error"),
+    ("class Same(int):\n    def __eq__(self, other): return True\ndef add(a, b):\n    return Same(3)", "wrong_answer"),
+])  # fmt: skip
 def test_functions_in_the_sandbox(sandbox: Sandbox, program: str, verdict: str) -> None:
     judge = Judge(sandbox, Limits(cpu_s=0.5, wall_s=3.0))
     assert judge.report(ADD, program, ADD.hidden).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("program", "verdict"),
-    [
-        ("print(sum(map(int, input().split())))", "passed"),
-        ("print(77)", "wrong_answer"),
-        ("import sys; sys.stdout.buffer.write(b'\\xff\\x00')", "wrong_answer"),
-        ("print(1 / 0)", "runtime_error"),
-        ("while True: pass", "timeout"),
-        ("print(", "compile_error"),
-        ("while True: print('x' * 1000)", "output_limit"),
-        ("import sys; print(sum(map(int, input().split()))); sys.exit(0)", "passed"),
-        ("import sys; print(sum(map(int, input().split()))); sys.exit(1)", "runtime_error"),
-    ],
-)
+@pytest.mark.parametrize(("program", "verdict"), [
+    ("print(sum(map(int, input().split())))", "passed"), ("print(77)", "wrong_answer"),
+    ("import sys; sys.stdout.buffer.write(b'\\xff\\x00')", "wrong_answer"),
+    ("print(1 / 0)", "runtime_error"), ("while True: pass", "timeout"), ("print(", "compile_error"),
+    ("while True: print('x' * 1000)", "output_limit"),
+    ("import sys; print(sum(map(int, input().split()))); sys.exit(0)", "passed"),
+    ("import sys; print(sum(map(int, input().split()))); sys.exit(1)", "runtime_error"),
+])  # fmt: skip
 def test_programs_in_the_sandbox(sandbox: Sandbox, program: str, verdict: str) -> None:
     judge = Judge(sandbox, Limits(cpu_s=0.5, wall_s=3.0))
     assert judge.report(SUM, program, SUM.hidden).verdict == verdict

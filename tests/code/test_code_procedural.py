@@ -112,15 +112,11 @@ def test_every_version_writes_the_same_problems() -> None:
     assert hashlib.sha256(fields.encode()).hexdigest()[:16] == "ef74e97ec92201f2"
 
 
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        ("procedural/linear/0/7", "procedural/<generator>/<mode>"),
-        ("procedural/linaer/function/0/7", "Did you mean 'linear'"),
-        ("procedural/linear/function/0/999999", "keys below 306"),
-        ("procedural/linear/stdio/0/7", "out of range"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "says"), [
+    ("procedural/linear/0/7", "procedural/<generator>/<mode>"),
+    ("procedural/linaer/function/0/7", "Did you mean 'linear'"),
+    ("procedural/linear/function/0/999999", "keys below 306"), ("procedural/linear/stdio/0/7", "out of range"),
+])  # fmt: skip
 def test_a_wrong_id_says_what_there_is(bad: str, says: str) -> None:
     with pytest.raises(DataError, match=says):
         from_id(bad)

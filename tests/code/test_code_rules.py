@@ -50,32 +50,17 @@ def verdict(sandbox: Sandbox, problem: CodeProblem, program: str) -> str:
 
 OUTPUTS = [
     # expected, got, LiveCodeBench, APPS and TACO
-    ("3", "3.0", True, True),
-    ("7", "007", True, True),
-    ("1", "1e0", True, True),
-    ("3", "+3", True, True),
-    ("3", "4", False, False),
-    ("3", "3.0000001", False, False),
+    ("3", "3.0", True, True), ("7", "007", True, True), ("1", "1e0", True, True), ("3", "+3", True, True),
+    ("3", "4", False, False), ("3", "3.0000001", False, False),
     ("12345678901234567890", "12345678901234567891", False, False),
-    ("1" + "0" * 5000, "1" + "0" * 5000, True, True),
-    ("1 2\n3\n", "  1   2.0 \n3\n\n", True, True),
-    ("1 2\n3\n", "1\n2\n3\n", False, True),
-    ("1\n\n2", "1\n2", False, True),
-    ("0.5", "0.50", True, True),
-    ("0.333333333", "0.333333", False, True),
-    ("0.5", "0.51", False, False),
-    ("1000.5", "1000.505", False, True),
-    ("0.0001", "0", False, False),
-    ("YES", "yes", False, False),
-    ("x 3", "x 3.0", False, True),
-    ("nan", "sNaN", False, False),
-    ("1", "NaN", False, False),
-    ("1.5", "inf", False, False),
-    ("1.5", "9" * 400 + ".5", False, False),
-    ("1", "1e999999999999999999999", False, False),
-    ("1", "", False, False),
+    ("1" + "0" * 5000, "1" + "0" * 5000, True, True), ("1 2\n3\n", "  1   2.0 \n3\n\n", True, True),
+    ("1 2\n3\n", "1\n2\n3\n", False, True), ("1\n\n2", "1\n2", False, True), ("0.5", "0.50", True, True),
+    ("0.333333333", "0.333333", False, True), ("0.5", "0.51", False, False), ("1000.5", "1000.505", False, True),
+    ("0.0001", "0", False, False), ("YES", "yes", False, False), ("x 3", "x 3.0", False, True),
+    ("nan", "sNaN", False, False), ("1", "NaN", False, False), ("1.5", "inf", False, False),
+    ("1.5", "9" * 400 + ".5", False, False), ("1", "1e999999999999999999999", False, False), ("1", "", False, False),
     ("1 2", "2 1", False, False),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("expected", "got", "decimal", "near"), OUTPUTS)
@@ -85,20 +70,11 @@ def test_outputs(expected: str, got: str, decimal: bool, near: bool) -> None:
         assert output_agrees(got, Test("stdio", "", expected, check), problem) is right, check
 
 
-@pytest.mark.parametrize(
-    ("expected", "got", "outermost", "within"),
-    [
-        ("[1, 2]", (1, 2), True, True),
-        ("[1, 2]", [1, 2], True, True),
-        ("[[1, 2]]", [(1, 2)], False, True),
-        ("[[1, 2]]", ((1, 2),), False, True),
-        ("[[[1]]]", [[(1,)]], False, False),
-        ("[1, 2]", (2, 1), False, False),
-        ("[1, 2]", {1, 2}, False, False),
-        ("3", 3.0, True, True),
-        ("'a'", "a", True, True),
-    ],
-)
+@pytest.mark.parametrize(("expected", "got", "outermost", "within"), [
+    ("[1, 2]", (1, 2), True, True), ("[1, 2]", [1, 2], True, True), ("[[1, 2]]", [(1, 2)], False, True),
+    ("[[1, 2]]", ((1, 2),), False, True), ("[[[1]]]", [[(1,)]], False, False), ("[1, 2]", (2, 1), False, False),
+    ("[1, 2]", {1, 2}, False, False), ("3", 3.0, True, True), ("'a'", "a", True, True),
+])  # fmt: skip
 def test_values(expected: str, got: Any, outermost: bool, within: bool) -> None:
     problem = livecodebench(SUM, "f")
     for check, right in (("livecodebench", outermost), ("apps", within)):
@@ -106,17 +82,11 @@ def test_values(expected: str, got: Any, outermost: bool, within: bool) -> None:
 
 
 @REAL
-@pytest.mark.parametrize(
-    "body",
-    [
-        "return sum(x), len(x)",
-        "return Counter(x).total() and [sum(x), isqrt(4)]",
-        "return list(map(int, [reduce(add, x), gcd(2, 4)]))",
-        "heapify(x); return [sum(x), bisect.bisect(x, 9)]",
-        "return json.loads(dumps([sum(x), 2]))",
-        "return [deque([sum(x)], maxlen=1)[0], pow(2, 1)]",
-    ],
-)
+@pytest.mark.parametrize("body", [
+    "return sum(x), len(x)", "return Counter(x).total() and [sum(x), isqrt(4)]",
+    "return list(map(int, [reduce(add, x), gcd(2, 4)]))", "heapify(x); return [sum(x), bisect.bisect(x, 9)]",
+    "return json.loads(dumps([sum(x), 2]))", "return [deque([sum(x)], maxlen=1)[0], pow(2, 1)]",
+])  # fmt: skip
 def test_livecodebench_programs_need_no_imports(sandbox: Sandbox, body: str) -> None:
     program = f"class Solution:\n    def f(self, x: List[int]) -> Optional[List[int]]:\n        {body}"
     assert verdict(sandbox, livecodebench(SUM, "f"), program) == "passed"

@@ -116,9 +116,7 @@ def test_all_but_the_temporary_folders_is_read_only_even_for_a_nested_root(tmp_p
         print(attempt(mount, b"/dev/vda", b"/tmp", b"ext4", 0), attempt(os.mknod, "/tmp/disk", 0o60600, 0xfe00))
     """
     done = probe(code, folders={"/shown": tmp_path})
-    assert done.text().splitlines() == [
-        "{'EROFS'}", "{'did it'}", "0 EPERM EPERM", "EINVAL {'EROFS'}", "EPERM EPERM",
-    ]  # fmt: skip
+    assert done.text().splitlines() == ["{'EROFS'}", "{'did it'}", "0 EPERM EPERM", "EINVAL {'EROFS'}", "EPERM EPERM"]
     assert (tmp_path / "file").read_text() == "as it was"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

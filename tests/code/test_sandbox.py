@@ -104,36 +104,30 @@ def test_calls_keep_their_order_and_their_state(sandbox: Sandbox) -> None:
     assert values == [(1, 3), (2, 11), (3, 0), [-1, 1, 10]]
 
 
-@pytest.mark.parametrize(
-    ("source", "status", "said"),
-    [
-        ("def f(): return 1 // 0", "runtime_error", "ZeroDivisionError"),
-        ("def f(): return f()", "runtime_error", "RecursionError"),
-        ("def f():\n    while True: pass", "timeout", "CPU"),
-        ("def f(): return bytearray(1 << 31)", "memory_limit", "MemoryError"),
-        ("def f(): return 'x' * (1 << 20)", "output_limit", ""),
-        ("def f():\n    x = []\n    for _ in range(90): x = [x, x]\n    return x", "output_limit", ""),
-        ("def f(): return object()", "bad_value", "object"),
-        ("def f():\n    x = []\n    x.append(x)\n    return x", "bad_value", "itself"),
-        ("class I(int): pass\ndef f(): return I(3)", "bad_value", "I"),
-        ("def f(:", "compile_error", "SyntaxError"),
-        ("x = 1\0", "compile_error", "null"),
-        ("x = '\udc80'", "compile_error", "UnicodeEncodeError"),
-        ("def g(): return 1", "no_entry_point", "'f'"),
-        ("f = 3", "no_entry_point", "'f'"),
-        ("import sys\ndef f(): sys.exit(0)", "exited", "SystemExit"),
-        ("def f(): exit()", "exited", "SystemExit"),
-        ("import os\ndef f(): os._exit(0)", "exited", "exit status 0"),
-        ("import os\nos._exit(0)", "exited", "exit status 0"),
-        ("import sys\nsys.exit()", "exited", "SystemExit"),
-        ("def f():\n    import ctypes\n    ctypes.string_at(0)", "runtime_error", "SIGSEGV"),
-        ("import os\ndef f(): os.abort()", "runtime_error", "SIGABRT"),
-        ("import os\ndef f(): os.write(4, b'x' * 100)", "output_limit", "frame"),
-        ("import os\ndef f(): os.write(4, b'\\0\\0\\0\\x02{}')", "runtime_error", "channel"),
-        ("raise KeyboardInterrupt", "runtime_error", "KeyboardInterrupt"),
-        ("#" * (1 << 18), "too_large", "longer"),
-    ],
-)
+@pytest.mark.parametrize(("source", "status", "said"), [
+    ("def f(): return 1 // 0", "runtime_error", "ZeroDivisionError"),
+    ("def f(): return f()", "runtime_error", "RecursionError"),
+    ("def f():\n    while True: pass", "timeout", "CPU"),
+    ("def f(): return bytearray(1 << 31)", "memory_limit", "MemoryError"),
+    ("def f(): return 'x' * (1 << 20)", "output_limit", ""),
+    ("def f():\n    x = []\n    for _ in range(90): x = [x, x]\n    return x", "output_limit", ""),
+    ("def f(): return object()", "bad_value", "object"),
+    ("def f():\n    x = []\n    x.append(x)\n    return x", "bad_value", "itself"),
+    ("class I(int): pass\ndef f(): return I(3)", "bad_value", "I"),
+    ("def f(:", "compile_error", "SyntaxError"), ("x = 1\0", "compile_error", "null"),
+    ("x = '\udc80'", "compile_error", "UnicodeEncodeError"), ("def g(): return 1", "no_entry_point", "'f'"),
+    ("f = 3", "no_entry_point", "'f'"),
+    ("import sys\ndef f(): sys.exit(0)", "exited", "SystemExit"),
+    ("def f(): exit()", "exited", "SystemExit"),
+    ("import os\ndef f(): os._exit(0)", "exited", "exit status 0"),
+    ("import os\nos._exit(0)", "exited", "exit status 0"), ("import sys\nsys.exit()", "exited", "SystemExit"),
+    ("def f():\n    import ctypes\n    ctypes.string_at(0)", "runtime_error", "SIGSEGV"),
+    ("import os\ndef f(): os.abort()", "runtime_error", "SIGABRT"),
+    ("import os\ndef f(): os.write(4, b'x' * 100)", "output_limit", "frame"),
+    ("import os\ndef f(): os.write(4, b'\\0\\0\\0\\x02{}')", "runtime_error", "channel"),
+    ("raise KeyboardInterrupt", "runtime_error", "KeyboardInterrupt"),
+    ("#" * (1 << 18), "too_large", "longer"),
+])  # fmt: skip
 def test_each_failure_has_its_status(best: Sandbox, source: str, status: str, said: str) -> None:
     result = one(best, source)
     assert (result.status, result.value) == (status, None)
@@ -263,26 +257,19 @@ def test_names_are_what_programs_expect(best: Sandbox) -> None:
 # ---- standard input and output --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("source", "stdin", "status", "stdout"),
-    [
-        ("print(sum(map(int, input().split())))", "3 4\n", "ok", b"7\n"),
-        ("import sys\nprint(sys.stdin.read()[::-1])", "né", "ok", "én\n".encode()),
-        ("import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read())", b"\xff\x00", "ok", b"\xff\x00"),
-        ("import os\nos.write(1, os.read(0, 9))", b"raw", "ok", b"raw"),
-        ("print(open(0).readline())", "line", "ok", b"line\n"),
-        ("print(1)\nexit()", "", "ok", b"1\n"),
-        ("print(1)\nimport sys; sys.exit(2)", "", "runtime_error", b"1\n"),
-        ("print(1)\nimport os; os._exit(0)", "", "ok", b""),
-        ("print(input())", "", "runtime_error", b""),
-        ("print('\\ud800')", "", "runtime_error", b""),
-        ("print(1", "", "compile_error", b""),
-        ("x = bytearray(1 << 40)", "", "memory_limit", b""),
-        ("while True: pass", "", "timeout", b""),
-        ("import atexit, threading\natexit.register(print, 2)\nthreading.Thread(target=print, args=(1,)).start()",
-         "", "ok", b"1\n2\n"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("source", "stdin", "status", "stdout"), [
+    ("print(sum(map(int, input().split())))", "3 4\n", "ok", b"7\n"),
+    ("import sys\nprint(sys.stdin.read()[::-1])", "né", "ok", "én\n".encode()),
+    ("import sys\nsys.stdout.buffer.write(sys.stdin.buffer.read())", b"\xff\x00", "ok", b"\xff\x00"),
+    ("import os\nos.write(1, os.read(0, 9))", b"raw", "ok", b"raw"),
+    ("print(open(0).readline())", "line", "ok", b"line\n"), ("print(1)\nexit()", "", "ok", b"1\n"),
+    ("print(1)\nimport sys; sys.exit(2)", "", "runtime_error", b"1\n"),
+    ("print(1)\nimport os; os._exit(0)", "", "ok", b""), ("print(input())", "", "runtime_error", b""),
+    ("print('\\ud800')", "", "runtime_error", b""), ("print(1", "", "compile_error", b""),
+    ("x = bytearray(1 << 40)", "", "memory_limit", b""), ("while True: pass", "", "timeout", b""),
+    ("import atexit, threading\natexit.register(print, 2)\nthreading.Thread(target=print, args=(1,)).start()", "", "ok",
+     b"1\n2\n"),
+])  # fmt: skip
 def test_programs_read_and_print(best: Sandbox, source: str, stdin: str | bytes, status: str, stdout: bytes) -> None:
     result = best.run_stdio(source, stdin, limits=QUICK)
     assert (result.status, result.stdout) == (status, stdout), result.stderr
@@ -404,19 +391,12 @@ def test_other_system_calls_are_refused(sandbox: Sandbox) -> None:
     """
     numbers = {name: int(number) for name, number in (row.split("=") for row in SYSTEM_CALLS[syscalls.MACHINE].split())}
     others = {
-        "a process by clone": (56, 17, 0, 0, 0, 0),
-        "a namespace by clone": (56, 0x10050F00, 0, 0, 0, 0),
-        "x32": (0x40000000 + 39,),
-        "kill all": (62, 2**64 - 1, 0),
-        "kill the group": (62, 0, 0),
-        "tgkill of the parent": (234, 1, 1, 0),
-        "prlimit of the parent": (302, 1, 7, 0, 0),
-        "prctl dumpable": (157, 4, 1, 0, 0, 0),
-        "fcntl owner": (72, 3, 8, 1),
-        "ioctl TIOCSTI": (16, 0, 0x5412, 0),
-        "a TCP socket pair": (53, 2, 1, 0, 0),
-        "sendto an address": (44, 3, 0, 0, 0, 4096, 16),
-    }
+        "a process by clone": (56, 17, 0, 0, 0, 0), "a namespace by clone": (56, 0x10050F00, 0, 0, 0, 0),
+        "x32": (0x40000000 + 39,), "kill all": (62, 2**64 - 1, 0), "kill the group": (62, 0, 0),
+        "tgkill of the parent": (234, 1, 1, 0), "prlimit of the parent": (302, 1, 7, 0, 0),
+        "prctl dumpable": (157, 4, 1, 0, 0, 0), "fcntl owner": (72, 3, 8, 1), "ioctl TIOCSTI": (16, 0, 0x5412, 0),
+        "a TCP socket pair": (53, 2, 1, 0, 0), "sendto an address": (44, 3, 0, 0, 0, 4096, 16),
+    }  # fmt: skip
     calls = [call(number, 0, 0, 0, 0, 0, 0) for number in numbers.values()] + [call(*row) for row in others.values()]
     results = sandbox.run_calls(textwrap.dedent(source), "f", calls)
     refused = {name: result.value for name, result in zip([*numbers, *others], results, strict=True)}
@@ -751,16 +731,10 @@ def test_unsafe_takes_two_consents(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(processes_of(os.getpid()) - workers) <= 2
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"layer": "namespace"}, "namespaces"),
-        ({"workers": 0}, "at least one worker"),
-        ({"layer": "remote"}, "url"),
-        ({"url": "http://t@localhost:1"}, "remote"),
-        ({"layer": "remote", "url": "localhost:1"}, "TOKEN@HOST"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"layer": "namespace"}, "namespaces"), ({"workers": 0}, "at least one worker"), ({"layer": "remote"}, "url"),
+    ({"url": "http://t@localhost:1"}, "remote"), ({"layer": "remote", "url": "localhost:1"}, "TOKEN@HOST"),
+])  # fmt: skip
 def test_settings_that_make_no_sense(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Sandbox(**settings)

@@ -128,28 +128,13 @@ GOOD = {"protocol": remote.PROTOCOL, "layer": "x", "guarantees": []}
 ROW = ["ok", "1", "", 0.1, 0.1]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        {},
-        {"results": 5},
-        {"results": []},
-        {"results": [ROW, ROW]},
-        {"results": [5]},
-        {"results": [ROW[:4]]},
-        {"results": [[["ok"], *ROW[1:]]]},
-        {"results": [["passed", *ROW[1:]]]},
-        {"results": [["ok", 1, *ROW[2:]]]},
-        {"results": [["ok", "{", *ROW[2:]]]},
-        {"results": [["ok", "1", 5, 0.1, 0.1]]},
-        {"results": [["ok", "1", "", "0.1", 0.1]]},
-        {"results": [["ok", "1", "", float("nan"), 0.1]]},
-        {"results": [["ok", "1", "", 10**400, -1]]},
-        b"[" * 100_000,
-        b"[]",
-        b"9" * 5000,
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    {}, {"results": 5}, {"results": []}, {"results": [ROW, ROW]}, {"results": [5]}, {"results": [ROW[:4]]},
+    {"results": [[["ok"], *ROW[1:]]]}, {"results": [["passed", *ROW[1:]]]}, {"results": [["ok", 1, *ROW[2:]]]},
+    {"results": [["ok", "{", *ROW[2:]]]}, {"results": [["ok", "1", 5, 0.1, 0.1]]},
+    {"results": [["ok", "1", "", "0.1", 0.1]]}, {"results": [["ok", "1", "", float("nan"), 0.1]]},
+    {"results": [["ok", "1", "", 10**400, -1]]}, b"[" * 100_000, b"[]", b"9" * 5000,
+])  # fmt: skip
 def test_a_service_that_answers_nonsense_gives_no_verdict(
     service: SandboxServer, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,31 +164,22 @@ def test_a_service_whose_guarantees_are_no_names_is_refused(
         Sandbox("remote", url=service.url)
 
 
-@pytest.mark.parametrize(
-    ("body", "length", "status", "said"),
-    [
-        (b"{}", None, 400, "limits"),
-        (b"[]", None, 400, "bad request"),
-        (b"\xff", None, 400, "bad request"),
-        (b"{}", str(1 << 40), 413, "Content-Length"),
-        (b'{"limits": {"cpu_s": -1}}', None, 400, "cpu_s"),
-        (b'{"limits": {}, "source": 3, "entry_point": "f", "calls": [], "setup": ""}', None, 400, "bad request"),
-        (b"5", None, 400, "of type int; expected an object"),
-        (b"null", None, 400, "of type NoneType"),
-        (b'"x"', None, 400, "of type str"),
-        (b"[" * 100_000, None, 400, "RecursionError"),
-        (b"{}", "9" * 5000, 413, "Content-Length"),
-        (b"{}", "-1", 413, "Content-Length"),
-        (b"9" * 5000, None, 400, "bad request"),
-        (_request(calls=[["poke", "[1]", []]]), None, 400, "'call' or 'expr'"),
-        (_request(calls=[[["call"], "[1]", []]]), None, 400, "'call' or 'expr'"),
-        (_request(calls=[["call", "[1]"]]), None, 400, "'call' or 'expr'"),
-        (_request(calls=5), None, 400, "'calls' is no list"),
-        (_request(calls=[["expr", "_0", [5]]]), None, 400, "BadValue"),
-        (_request(entry_point=None), None, 400, "'entry_point' is NoneType; expected text"),
-        (_request(limits=5), None, 400, "bad request"),
-    ],
-)
+@pytest.mark.parametrize(("body", "length", "status", "said"), [
+    (b"{}", None, 400, "limits"), (b"[]", None, 400, "bad request"), (b"\xff", None, 400, "bad request"),
+    (b"{}", str(1 << 40), 413, "Content-Length"), (b'{"limits": {"cpu_s": -1}}', None, 400, "cpu_s"),
+    (b'{"limits": {}, "source": 3, "entry_point": "f", "calls": [], "setup": ""}', None, 400, "bad request"),
+    (b"5", None, 400, "of type int; expected an object"), (b"null", None, 400, "of type NoneType"),
+    (b'"x"', None, 400, "of type str"), (b"[" * 100_000, None, 400, "RecursionError"),
+    (b"{}", "9" * 5000, 413, "Content-Length"), (b"{}", "-1", 413, "Content-Length"),
+    (b"9" * 5000, None, 400, "bad request"),
+    (_request(calls=[["poke", "[1]", []]]), None, 400, "'call' or 'expr'"),
+    (_request(calls=[[["call"], "[1]", []]]), None, 400, "'call' or 'expr'"),
+    (_request(calls=[["call", "[1]"]]), None, 400, "'call' or 'expr'"),
+    (_request(calls=5), None, 400, "'calls' is no list"),
+    (_request(calls=[["expr", "_0", [5]]]), None, 400, "BadValue"),
+    (_request(entry_point=None), None, 400, "'entry_point' is NoneType; expected text"),
+    (_request(limits=5), None, 400, "bad request"),
+])  # fmt: skip
 def test_bad_requests_are_answered(
     service: SandboxServer, body: bytes, length: str | None, status: int, said: str
 ) -> None:

@@ -124,15 +124,13 @@ def test_large_values_are_found_out_while_writing() -> None:
     assert values.encode([1, 2], 5) == "[1,2]"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"set":[[1]]}', '{"dict":[1]}', '{"dict":[[],1]}', '{"int":"x"}', '{"int":5}', '{"float":"x"}', '{"bytes":"0"}',
-        '{"complex":["1"]}', '{"complex":[[],1]}', '{"tuple":"ab"}', '{"other":[]}', "{}", '{"int":"1","set":[]}', "", "nul",
-        '{"set":' + json.dumps([k * ((1 << 61) - 1) for k in range(1, 2000)]) + "}",
-        "9" * 5000,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    '{"set":[[1]]}', '{"dict":[1]}', '{"dict":[[],1]}', '{"int":"x"}', '{"int":5}', '{"float":"x"}', '{"bytes":"0"}',
+    '{"complex":["1"]}', '{"complex":[[],1]}', '{"tuple":"ab"}', '{"other":[]}', "{}", '{"int":"1","set":[]}', "",
+    "nul",
+    '{"set":' + json.dumps([k * ((1 << 61) - 1) for k in range(1, 2000)]) + "}",
+    "9" * 5000,
+])  # fmt: skip
 def test_forged_texts_are_bad_values(text: str) -> None:
     with pytest.raises(values.BadValue):
         values.decode(text)

@@ -17,36 +17,30 @@ from marft_envs.families.docs import data, hub
 
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "hotpotqa": (
-        {
-            "id": "5a7a", "question": "Which river?", "answer": "Po", "type": "bridge", "level": "hard",
-            "supporting_facts": {"title": ["A"], "sent_id": [0]},
-            "context": {"title": ["A", "B"], "sentences": [["One. ", "Two."], ["Three."]]},
-        },
-        "A: One. Two.\nB: Three.",
-        "Po",
+        {"id": "5a7a", "question": "Which river?", "answer": "Po", "type": "bridge", "level": "hard",
+         "supporting_facts": {"title": ["A"], "sent_id": [0]},
+         "context": {"title": ["A", "B"], "sentences": [["One. ", "Two."], ["Three."]]}},
+        "A: One. Two.\nB: Three.", "Po",
     ),
     "musique": (
-        {
-            "id": "2hop__1", "question": "Who?", "answer": "Ann", "answer_aliases": ["Anna"], "answerable": True,
-            "paragraphs": [{"idx": 0, "title": "T", "paragraph_text": "Text.", "is_supporting": True}],
-        },
-        "T: Text.",
-        "Anna",
+        {"id": "2hop__1", "question": "Who?", "answer": "Ann", "answer_aliases": ["Anna"], "answerable": True,
+         "paragraphs": [{"idx": 0, "title": "T", "paragraph_text": "Text.", "is_supporting": True}]},
+        "T: Text.", "Anna",
     ),
-    "babilong-4k": ({"question": "Where is Mary?", "target": "office", "input": "Mary went.\nFiller."}, "Mary went.\nFiller.", "office"),
+    "babilong-4k": (
+        {"question": "Where is Mary?", "target": "office", "input": "Mary went.\nFiller."},
+        "Mary went.\nFiller.", "office",
+    ),
     "longbench-v2": (
-        {
-            "_id": "66f", "domain": "Code", "sub_domain": "x", "difficulty": "easy", "length": "short",
-            "question": "Which?", "choice_A": "one", "choice_B": "two", "choice_C": "three", "choice_D": "four",
-            "answer": "B", "context": "Long text.",
-        },
-        "Long text.",
-        "b",
+        {"_id": "66f", "domain": "Code", "sub_domain": "x", "difficulty": "easy", "length": "short",
+         "question": "Which?", "choice_A": "one", "choice_B": "two", "choice_C": "three", "choice_D": "four",
+         "answer": "B", "context": "Long text."},
+        "Long text.", "b",
     ),
     "infinitebench": (
-        {"id": 3, "context": "The pass key is 71432.", "input": "What is the pass key?", "answer": ["71432"], "options": []},
-        "The pass key is 71432.",
-        "71432",
+        {"id": 3, "context": "The pass key is 71432.", "input": "What is the pass key?", "answer": ["71432"],
+         "options": []},
+        "The pass key is 71432.", "71432",
     ),
 }  # fmt: skip
 
@@ -111,20 +105,17 @@ def test_files_are_read_paged_and_played(tmp_path: Path) -> None:
         data.load(str(path), "test", "part")
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"question": "Q", "answer": "a"}, "line 1: the document is None"),
-        ({"document": "D", "question": " ", "answer": "a"}, "line 1: the question is"),
-        ({"document": "D", "question": "Q", "answer": []}, "line 1: the answer is a list"),
-        ({"document": "D", "question": "Q", "answer": "{x}"}, "cannot be given in a box"),
-        ({"document": "D", "question": "Q", "answer": "."}, "cannot be given in a box"),
-        ({"document": " \n", "question": "Q", "answer": "a"}, "line 1: The document is empty"),
-        ({"document": ["D", 3], "question": "Q", "answer": "a"}, "expected text, or a list of texts"),
-        ({"document": "D", "question": "Q", "answer": "a", "kind": 3}, "'kind' is 3"),
-        ({"document": "D", "question": "Q", "answer": "a", "id": True}, "'id' is True"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), [
+    ({"question": "Q", "answer": "a"}, "line 1: the document is None"),
+    ({"document": "D", "question": " ", "answer": "a"}, "line 1: the question is"),
+    ({"document": "D", "question": "Q", "answer": []}, "line 1: the answer is a list"),
+    ({"document": "D", "question": "Q", "answer": "{x}"}, "cannot be given in a box"),
+    ({"document": "D", "question": "Q", "answer": "."}, "cannot be given in a box"),
+    ({"document": " \n", "question": "Q", "answer": "a"}, "line 1: The document is empty"),
+    ({"document": ["D", 3], "question": "Q", "answer": "a"}, "expected text, or a list of texts"),
+    ({"document": "D", "question": "Q", "answer": "a", "kind": 3}, "'kind' is 3"),
+    ({"document": "D", "question": "Q", "answer": "a", "id": True}, "'id' is True"),
+])  # fmt: skip
 def test_bad_rows_name_file_line_and_field(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(json.dumps(row) + "\n")

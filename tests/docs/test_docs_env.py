@@ -146,19 +146,11 @@ def test_the_last_box_counts_whatever_the_case() -> None:
         assert not right(document, reply)
 
 
-@pytest.mark.parametrize(
-    ("text", "plan"),
-    [
-        (r"Two: \boxed{1-2; 3}", ["1-2", "3"]),
-        (r"\boxed{7}", ["7"]),
-        (r"\boxed{9 - 12;4}", ["9-12", "4"]),
-        (r"\boxed{1; two}", None),
-        (r"\boxed{1;}", None),
-        (r"\boxed{}", None),
-        (rf"\boxed{{{'9' * 7}}}", None),
-        ("1-2; 3", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "plan"), [
+    (r"Two: \boxed{1-2; 3}", ["1-2", "3"]), (r"\boxed{7}", ["7"]), (r"\boxed{9 - 12;4}", ["9-12", "4"]),
+    (r"\boxed{1; two}", None), (r"\boxed{1;}", None), (r"\boxed{}", None), (rf"\boxed{{{'9' * 7}}}", None),
+    ("1-2; 3", None),
+])  # fmt: skip
 def test_plans(text: str, plan: list[str] | None) -> None:
     assert plan_of(text) == plan and (plan is None or pages_of(plan[-1])[0] >= 0)
 
@@ -320,22 +312,13 @@ def test_a_deaf_team_reads_alone() -> None:
     assert env.episode.rounds[0].D == [[0] * 4] * 4
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"kinds": "totl"}, "Did you mean 'total'"),
-        ({"lengths": 0}, "lengths is"),
-        ({"level": 3}, "level 3"),
-        ({"split": "dev"}, "no split 'dev'"),
-        ({"window": -1}, "window is -1"),
-        ({"max_chars": 100}, "Next: window="),
-        ({"readers": 0}, "readers is 0"),
-        ({"limit": 0}, "limit is 0"),
-        ({"arity": 2}, "docs-chain-v0 has no arity"),
-        ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),
-        ({"profiles": [{"role": "reader", "prompt": ""}]}, "no agent answers"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "message"), [
+    ({"kinds": "totl"}, "Did you mean 'total'"), ({"lengths": 0}, "lengths is"), ({"level": 3}, "level 3"),
+    ({"split": "dev"}, "no split 'dev'"), ({"window": -1}, "window is -1"), ({"max_chars": 100}, "Next: window="),
+    ({"readers": 0}, "readers is 0"), ({"limit": 0}, "limit is 0"), ({"arity": 2}, "docs-chain-v0 has no arity"),
+    ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),
+    ({"profiles": [{"role": "reader", "prompt": ""}]}, "no agent answers"),
+])  # fmt: skip
 def test_settings_that_cannot_work_are_refused(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         marft_envs.make("docs-chain-v0", **kwargs)

@@ -26,12 +26,8 @@ def test_every_published_question_has_its_sessions_and_its_answer_stands_where_i
     published: tuple[Document, ...],
 ) -> None:
     assert len(published) == 155 and {d.kind for d in published} == {
-        "customer",
-        "healthcare",
-        "finance",
-        "student",
-        "notetaker",
-    }
+        "customer", "healthcare", "finance", "student", "notetaker",
+    }  # fmt: skip
     for document in published:
         assert len(document.pages) > 1 and all(right(document, f"It was {a}, I think.") for a in document.answers)
         assert not right(document, "") and not right(document, "I do not remember.")
@@ -42,15 +38,7 @@ def test_upstream_judges_replies_alike(published: tuple[Document, ...]) -> None:
     for i, document in enumerate(published):
         gold, other = document.answers[0], published[i - 1].answers[0]
         replies = [
-            gold,
-            gold.upper(),
-            f"({gold})",
-            f"x{gold}",
-            gold[:-1],
-            f"{gold}s",
-            other,
-            f"{other}, or {gold}.",
-            "",
-        ]
+            gold, gold.upper(), f"({gold})", f"x{gold}", gold[:-1], f"{gold}s", other, f"{other}, or {gold}.", "",
+        ]  # fmt: skip
         for reply in replies:
             assert right(document, reply) is checker(reply, list(document.answers))["valid"], (document.id, reply)

@@ -36,13 +36,10 @@ def test_an_agent_behind_a2a_is_a_member(result: dict[str, Any], monkeypatch: py
     assert message["role"] == "ROLE_USER" and "Reasoner" in message["parts"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"error": {"code": -32603, "message": "Internal error"}},
-        {"result": {"task": {"status": {"state": "TASK_STATE_FAILED"}}}},
-    ],
-)
+@pytest.mark.parametrize("content", [
+    {"error": {"code": -32603, "message": "Internal error"}},
+    {"result": {"task": {"status": {"state": "TASK_STATE_FAILED"}}}},
+])  # fmt: skip
 def test_an_agent_that_fails_is_an_outage(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         return 200, {"jsonrpc": "2.0", "id": 1, **content}

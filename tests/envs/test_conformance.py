@@ -61,19 +61,16 @@ def _deadly(turns: Any) -> Outcome:
     return Outcome(team_reward=1.0, dead=frozenset({"b_0"}) if turns[-1].round == 1 else frozenset())
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: flex(3, task=paying(), max_rounds=3, attribution="last"),
-        lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), paying(), max_rounds=2, history="own"),
-        lambda: flex(3, task=PlainTask(_deadly), max_rounds=3),
-        lambda: flex(3, task=PlainTask(_layer, _round, slow=True), max_rounds=2),
-        lambda: flex(3, task=paying(), max_rounds=2, max_chars=50),
-        lambda: TurnLimit(flex(3, task=paying(), max_rounds=5), 7),
-        lambda: FixedPartners(flex(3, Layered([["a_0", "b_0"], ["c_0"]]), PlainTask(round=_round)), {"b_0": "fixed"}),
-        lambda: PromptObservation(flex(2, task=paying())),
-    ],
-)
+@pytest.mark.parametrize("build", [
+    lambda: flex(3, task=paying(), max_rounds=3, attribution="last"),
+    lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), paying(), max_rounds=2, history="own"),
+    lambda: flex(3, task=PlainTask(_deadly), max_rounds=3),
+    lambda: flex(3, task=PlainTask(_layer, _round, slow=True), max_rounds=2),
+    lambda: flex(3, task=paying(), max_rounds=2, max_chars=50),
+    lambda: TurnLimit(flex(3, task=paying(), max_rounds=5), 7),
+    lambda: FixedPartners(flex(3, Layered([["a_0", "b_0"], ["c_0"]]), PlainTask(round=_round)), {"b_0": "fixed"}),
+    lambda: PromptObservation(flex(2, task=paying())),
+])  # fmt: skip
 def test_environments_that_keep_the_rules(build: Callable[[], FlexEnv]) -> None:
     check_env(build)
 
@@ -186,32 +183,21 @@ class Half(Raw):
         return [{**one, "content": re.sub(r"[<\[\x00]", "", one["content"])} for one in shown]
 
 
-@pytest.mark.parametrize(
-    ("build", "promise", "words"),
-    [
-        (lambda: flex(2, Independent(), Tattling(), max_rounds=3), "visibility", "its `sees` does not name"),
-        (lambda: flex(2, task=Fickle()), "purity|seed_test|api_test", ""),
-        (lambda: flex(2, task=Global()), "seed_test|global_randomness|order_invariance", ""),
-        (lambda: flex(2, task=Reading()), "seed_test|order_invariance", ""),
-        (lambda: flex(2, task=Leaky()), "gold_hidden", "shown the gold answer in 16 of 16"),
-        (lambda: flex(2, task=Fragile()), "hostile_actions", "UnicodeEncodeError"),
-        (lambda: Raw(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"NUL: control text.*x00"),
-        (
-            lambda: Half(team(2), PlainTask(), marft_envs.Chain()),
-            "hostile_actions",
-            r"surrogates: control.*udfff",
-        ),
-        (lambda: flex(2, task=Wrong()), "task_validates", "the gold answer scores 0"),
-        (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo paid"),
-        (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
-        (lambda: flex(2, Router(lambda view: ["a_0"])), "api_test|order_invariance", ""),
-        (
-            lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])),
-            "pickling",
-            "instead of lambdas",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("build", "promise", "words"), [
+    (lambda: flex(2, Independent(), Tattling(), max_rounds=3), "visibility", "its `sees` does not name"),
+    (lambda: flex(2, task=Fickle()), "purity|seed_test|api_test", ""),
+    (lambda: flex(2, task=Global()), "seed_test|global_randomness|order_invariance", ""),
+    (lambda: flex(2, task=Reading()), "seed_test|order_invariance", ""),
+    (lambda: flex(2, task=Leaky()), "gold_hidden", "shown the gold answer in 16 of 16"),
+    (lambda: flex(2, task=Fragile()), "hostile_actions", "UnicodeEncodeError"),
+    (lambda: Raw(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"NUL: control text.*x00"),
+    (lambda: Half(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"surrogates: control.*udfff"),
+    (lambda: flex(2, task=Wrong()), "task_validates", "the gold answer scores 0"),
+    (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo paid"),
+    (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
+    (lambda: flex(2, Router(lambda view: ["a_0"])), "api_test|order_invariance", ""),
+    (lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])), "pickling", "instead of lambdas"),
+])  # fmt: skip
 def test_broken_promises_are_named(build: Callable[[], FlexEnv], promise: str, words: str) -> None:
     with pytest.raises(CheckError, match=rf"breaks '(?:{promise})'.*{words}"):
         check_env(build)

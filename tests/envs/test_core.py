@@ -83,16 +83,13 @@ def test_select_names_who_is_ready() -> None:
         env.select("c_0")
 
 
-@pytest.mark.parametrize(
-    ("limits", "layers", "reason"),
-    [
-        ({"max_rounds": 2}, ["a", "b", "c", "a", "b", "c"], "max_rounds"),
-        ({"max_rounds": 3, "max_turns": 5}, ["a", "b", "c", "a", "b"], "max_turns"),
-        ({"max_rounds": 3, "max_turns": 3}, ["a", "b", "c"], "max_turns"),
-        ({"max_rounds": 1, "max_turns": 3}, ["a", "b", "c"], "max_rounds"),
-        ({"max_rounds": 9, "max_turns_per_agent": 2}, ["a", "b", "c"] * 2, "max_turns_per_agent"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "layers", "reason"), [
+    ({"max_rounds": 2}, ["a", "b", "c", "a", "b", "c"], "max_rounds"),
+    ({"max_rounds": 3, "max_turns": 5}, ["a", "b", "c", "a", "b"], "max_turns"),
+    ({"max_rounds": 3, "max_turns": 3}, ["a", "b", "c"], "max_turns"),
+    ({"max_rounds": 1, "max_turns": 3}, ["a", "b", "c"], "max_rounds"),
+    ({"max_rounds": 9, "max_turns_per_agent": 2}, ["a", "b", "c"] * 2, "max_turns_per_agent"),
+])  # fmt: skip
 def test_limits_end_the_episode_with_a_score(limits: dict[str, int], layers: list[str], reason: str) -> None:
     scored: list[int] = []
 
@@ -111,15 +108,10 @@ class _Short(PlainTask):
     turn_limit = 4
 
 
-@pytest.mark.parametrize(
-    ("limits", "most"),
-    [
-        ({}, 3),
-        ({"max_rounds": 4}, 12),
-        ({"max_rounds": 4, "max_turns": 5}, 5),
-        ({"max_rounds": 4, "max_turns_per_agent": 2}, 6),
-    ],
-)
+@pytest.mark.parametrize(("limits", "most"), [
+    ({}, 3), ({"max_rounds": 4}, 12), ({"max_rounds": 4, "max_turns": 5}, 5),
+    ({"max_rounds": 4, "max_turns_per_agent": 2}, 6),
+])  # fmt: skip
 def test_the_most_turns_that_an_episode_can_have(limits: dict[str, int], most: int) -> None:
     assert flex(3, **limits).turn_limit == most
     assert flex(3, **limits, task=_Short()).turn_limit == min(most, 4)
@@ -330,17 +322,12 @@ def test_team_view_and_state_hold_all_that_was_said_and_nothing_forged() -> None
 
 
 @pytest.mark.parametrize("env_id", ["xor-v0", "docs-solo-v0", "math-solo-v0", "steps-v0"])
-@pytest.mark.parametrize(
-    ("start", "says"),
-    [
-        ({"seed": -1}, r"seed is -1; expected a whole number from 0 on.*env\.reset\(seed=0\)"),
-        ({"seed": "a"}, r"seed is 'a'"),
-        ({"seed": 1.5}, r"seed is 1\.5"),
-        ({"seed": True}, r"seed is True"),
-        ({"options": 5}, r"options are int; expected a mapping"),
-        ({"options": {"task_id": 5}}, r"task_id is 5; expected a problem's id"),
-    ],
-)
+@pytest.mark.parametrize(("start", "says"), [
+    ({"seed": -1}, r"seed is -1; expected a whole number from 0 on.*env\.reset\(seed=0\)"),
+    ({"seed": "a"}, r"seed is 'a'"), ({"seed": 1.5}, r"seed is 1\.5"), ({"seed": True}, r"seed is True"),
+    ({"options": 5}, r"options are int; expected a mapping"),
+    ({"options": {"task_id": 5}}, r"task_id is 5; expected a problem's id"),
+])  # fmt: skip
 def test_a_start_that_there_is_not_is_refused_by_name(env_id: str, start: dict[str, Any], says: str) -> None:
     env = marft_envs.make(env_id)
     with pytest.raises(ConfigError, match=says):
@@ -385,19 +372,15 @@ def test_rendering() -> None:
         assert flex(2).render() is None
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "words"),
-    [
-        ({"history": "publik"}, "Did you mean 'public'"),
-        ({"observation": "prompts"}, "Did you mean 'prompt'"),
-        ({"attribution": "teem"}, "Did you mean 'team'"),
-        ({"on_invalid": "ignore"}, "'fallback', 'end_round' or a penalty"),
-        ({"max_rounds": 0}, "max_rounds is 0; expected a whole number, at least 1"),
-        ({"max_turns": 0}, "max_turns is 0; expected a whole number, at least 1"),
-        ({"max_chars": 0}, "max_chars is 0; expected a whole number, at least 1"),
-        ({"render_mode": "rgb_array"}, "'human' or 'ansi'"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "words"), [
+    ({"history": "publik"}, "Did you mean 'public'"), ({"observation": "prompts"}, "Did you mean 'prompt'"),
+    ({"attribution": "teem"}, "Did you mean 'team'"),
+    ({"on_invalid": "ignore"}, "'fallback', 'end_round' or a penalty"),
+    ({"max_rounds": 0}, "max_rounds is 0; expected a whole number, at least 1"),
+    ({"max_turns": 0}, "max_turns is 0; expected a whole number, at least 1"),
+    ({"max_chars": 0}, "max_chars is 0; expected a whole number, at least 1"),
+    ({"render_mode": "rgb_array"}, "'human' or 'ansi'"),
+])  # fmt: skip
 def test_settings_that_cannot_work(kwargs: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         flex(2, **kwargs)

@@ -28,15 +28,10 @@ def spoken(dependency: object, lengths: dict[str, int] = LENGTHS) -> Episode:
     return play(flex(len(lengths), dependency), say=lambda env, agent: "word " * lengths[agent]).episode
 
 
-@pytest.mark.parametrize(
-    ("dependency", "expected"),
-    [
-        (Chain(), 3 + 7 + 2 + 5),
-        (Independent(), 7),
-        (Layered([["a_0", "b_0", "c_0"], ["d_0"]]), 7 + 5),
-        (Layered([["a_0"], ["b_0", "c_0"], ["d_0"]]), 3 + 7 + 5),
-    ],
-)
+@pytest.mark.parametrize(("dependency", "expected"), [
+    (Chain(), 3 + 7 + 2 + 5), (Independent(), 7), (Layered([["a_0", "b_0", "c_0"], ["d_0"]]), 7 + 5),
+    (Layered([["a_0"], ["b_0", "c_0"], ["d_0"]]), 3 + 7 + 5),
+])  # fmt: skip
 def test_by_hand(dependency: object, expected: int) -> None:
     assert spoken(dependency).critical_path == expected
 
@@ -55,17 +50,9 @@ def test_tokens_win_over_words_and_rounds_add_up() -> None:
     assert (record.tokens, record.processed) == (9 + 4 + 3 + 1, 9 + 4 + 3 + 1 + 30)
 
 
-@pytest.mark.parametrize(
-    ("dependency", "path", "said"),
-    [
-        (Chain(), 17, 4),
-        (Chain(), 16, 4),
-        (Chain(), 9, 2),
-        (Chain(), 2, 1),
-        (Independent(), 7, 4),
-        (Independent(), 6, 4),
-    ],
-)
+@pytest.mark.parametrize(("dependency", "path", "said"), [
+    (Chain(), 17, 4), (Chain(), 16, 4), (Chain(), 9, 2), (Chain(), 2, 1), (Independent(), 7, 4), (Independent(), 6, 4),
+])  # fmt: skip
 def test_a_layer_beyond_the_longest_path_ends_the_episode_unanswered(dependency: object, path: int, said: int) -> None:
     """The task does not see it: it is neither graded nor paid; what came in time is paid as it was."""
     seen: list[int] = []

@@ -78,23 +78,16 @@ def test_static_dag_from_a_matrix_or_a_mapping() -> None:
     assert sees(play(flex(2, StaticDAG({"b_0": "a_0"})))) == [(), (0,)]
 
 
-@pytest.mark.parametrize(
-    ("dag", "words"),
-    [
-        (StaticDAG({"a_0": ["x_0"]}), "agent 'x_0', which is not in the team"),
-        (StaticDAG({"actor": ["a_0"]}), "agent 'actor'"),
-        (StaticDAG([[0, 1], [0, 0]]), "3 x 3 matrix"),
-        (StaticDAG([[0, 2, 0], [0, 0, 0], [0, 0, 0]]), "of 0 and 1"),
-        (Chain("a_0", "a_0"), "twice"),
-        (Chain("a_0", "z_0"), "agent 'z_0'"),
-        (Layered([["a_0"], ["a_0"]]), "twice"),
-        (Layered([["q_0"]]), "agent 'q_0'"),
-        (Orchestrator("z_0"), "agent 'z_0'"),
-        (Orchestrator("a_0", default="z_0"), "agent 'z_0'"),
-        (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), r"cycle among a_0, b_0.*on_cycle='lag'"),
-        (StaticDAG([[1, 0, 0], [0, 0, 0], [0, 0, 0]]), "cycle among a_0"),
-    ],
-)
+@pytest.mark.parametrize(("dag", "words"), [
+    (StaticDAG({"a_0": ["x_0"]}), "agent 'x_0', which is not in the team"),
+    (StaticDAG({"actor": ["a_0"]}), "agent 'actor'"), (StaticDAG([[0, 1], [0, 0]]), "3 x 3 matrix"),
+    (StaticDAG([[0, 2, 0], [0, 0, 0], [0, 0, 0]]), "of 0 and 1"),
+    (Chain("a_0", "a_0"), "twice"), (Chain("a_0", "z_0"), "agent 'z_0'"), (Layered([["a_0"], ["a_0"]]), "twice"),
+    (Layered([["q_0"]]), "agent 'q_0'"), (Orchestrator("z_0"), "agent 'z_0'"),
+    (Orchestrator("a_0", default="z_0"), "agent 'z_0'"),
+    (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), r"cycle among a_0, b_0.*on_cycle='lag'"),
+    (StaticDAG([[1, 0, 0], [0, 0, 0], [0, 0, 0]]), "cycle among a_0"),
+])  # fmt: skip
 def test_organisations_that_do_not_fit_the_team(dag: DependencyFunction, words: str) -> None:
     with pytest.raises(DependencyError, match=words):
         flex(3, dag)
@@ -221,19 +214,10 @@ def test_orchestrator_follows_the_bosss_words() -> None:
     assert sees(env) == [(), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)] and env.episode.invalid == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("ask expert_1", ["expert_1"]),
-        ("expert_10 knows", ["expert_10"]),
-        ("not the judge but EXPERT_1", ["expert_1"]),
-        ("the judge", ["judge_0"]),
-        ("expert", None),
-        ("judges", None),
-        ("finish", []),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "names"), [
+    ("ask expert_1", ["expert_1"]), ("expert_10 knows", ["expert_10"]), ("not the judge but EXPERT_1", ["expert_1"]),
+    ("the judge", ["judge_0"]), ("expert", None), ("judges", None), ("finish", []), ("", None),
+])  # fmt: skip
 def test_parse_names(text: str, names: list[str] | None) -> None:
     assert parse_names(text, ["expert_1", "expert_10", "judge_0"]) == names
 
@@ -241,16 +225,13 @@ def test_parse_names(text: str, names: list[str] | None) -> None:
 # Deaths -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dependency", "layers"),
-    [
-        (Chain(), ["a", "c", "a", "c"]),
-        (Layered([["a_0"], ["b_0"], ["c_0"]]), ["a", "c", "a", "c"]),
-        (Layered([["a_0"], ["b_0", "c_0"]]), ["a", "c", "a", "c"]),
-        (StaticDAG({"b_0": ["c_0"], "c_0": ["b_0"]}, on_cycle="unroll:2"), ["a", "c", "c", "a", "c", "c"]),
-        (Router(lambda view: [n for n in view.agents if n not in view.dead][view.layer : view.layer + 1]), ["a"]),
-    ],
-)
+@pytest.mark.parametrize(("dependency", "layers"), [
+    (Chain(), ["a", "c", "a", "c"]),
+    (Layered([["a_0"], ["b_0"], ["c_0"]]), ["a", "c", "a", "c"]),
+    (Layered([["a_0"], ["b_0", "c_0"]]), ["a", "c", "a", "c"]),
+    (StaticDAG({"b_0": ["c_0"], "c_0": ["b_0"]}, on_cycle="unroll:2"), ["a", "c", "c", "a", "c", "c"]),
+    (Router(lambda view: [n for n in view.agents if n not in view.dead][view.layer : view.layer + 1]), ["a"]),
+])  # fmt: skip
 def test_the_dead_are_skipped(dependency: DependencyFunction, layers: list[str]) -> None:
     env = play(flex(3, dependency, killer(b_0=1), max_rounds=2))
     assert order(env)[: len(layers)] == layers and "b" not in "".join(order(env))
@@ -328,21 +309,12 @@ def misnamed(view: View) -> list[str]:
     return ["a_0"] if view.layer == 0 else ["b_1"]
 
 
-@pytest.mark.parametrize(
-    ("d", "words"),
-    [
-        (Router(misnamed), "Router names the agent 'b_1', which is not in the team. Did you mean 'b_0'?"),
-        (
-            Router(lambda view: ["a_0"] if view.layer == 0 else None),
-            "returned None in round 0, layer 1; expected a list",
-        ),
-        (
-            Router(lambda view: ["a_0"] if view.layer == 0 else "b_0"),
-            "returned 'b_0' in round 0, layer 1; expected a list",
-        ),
-        (Router(lambda view: ["a_0"] if view.layer == 0 else [3]), "gave 3; expected Turn"),
-    ],
-)
+@pytest.mark.parametrize(("d", "words"), [
+    (Router(misnamed), "Router names the agent 'b_1', which is not in the team. Did you mean 'b_0'?"),
+    (Router(lambda view: ["a_0"] if view.layer == 0 else None), "returned None in round 0, layer 1; expected a list"),
+    (Router(lambda view: ["a_0"] if view.layer == 0 else "b_0"), "returned 'b_0' in round 0, layer 1; expected a list"),
+    (Router(lambda view: ["a_0"] if view.layer == 0 else [3]), "gave 3; expected Turn"),
+])  # fmt: skip
 def test_a_router_that_is_wrong_is_an_error_that_says_what(d: Router, words: str) -> None:
     with pytest.raises(DependencyError, match=re.escape(words)):
         play(flex(3, d))
@@ -416,20 +388,16 @@ def test_one_d_is_one_experiment_however_it_is_spelled(history: str) -> None:
     assert all(one == plays[0] for one in plays)
 
 
-@pytest.mark.parametrize(
-    ("d", "static", "simultaneous", "edges"),
-    [
-        (Chain(), True, False, {("a_0", "b_0"), ("a_0", "c_0"), ("b_0", "c_0")}),
-        (Chain(sees="previous"), True, False, {("a_0", "b_0"), ("b_0", "c_0")}),
-        (Chain("b_0"), True, False, set()),
-        (Layered([["a_0"], ["c_0"]]), True, False, {("a_0", "c_0")}),
-        (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]], on_cycle="lag"), True, False, {("a_0", "b_0"), ("b_0", "a_0")}),
-        (StaticDAG(np.eye(3, dtype=int), on_cycle="lag"), True, True, set()),
-        (Scheduled(lambda view: []), False, False, None),
-        (Router(lambda view: []), False, False, None),
-        (Orchestrator("a_0"), False, False, None),
-    ],
-)
+@pytest.mark.parametrize(("d", "static", "simultaneous", "edges"), [
+    (Chain(), True, False, {("a_0", "b_0"), ("a_0", "c_0"), ("b_0", "c_0")}),
+    (Chain(sees="previous"), True, False, {("a_0", "b_0"), ("b_0", "c_0")}),
+    (Chain("b_0"), True, False, set()),
+    (Layered([["a_0"], ["c_0"]]), True, False, {("a_0", "c_0")}),
+    (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]], on_cycle="lag"), True, False, {("a_0", "b_0"), ("b_0", "a_0")}),
+    (StaticDAG(np.eye(3, dtype=int), on_cycle="lag"), True, True, set()),
+    (Scheduled(lambda view: []), False, False, None), (Router(lambda view: []), False, False, None),
+    (Orchestrator("a_0"), False, False, None),
+])  # fmt: skip
 def test_a_d_says_what_it_is(d: DependencyFunction, static: bool, simultaneous: bool, edges: set | None) -> None:
     d.bind(["a_0", "b_0", "c_0"])
     assert (d.is_static, d.is_simultaneous, d.possible_edges) == (static, simultaneous, edges)

@@ -65,19 +65,13 @@ def test_a_planners_expert_names_the_step_that_the_program_of_this_problem_turns
     assert len(set(plans)) >= 0.9 * PLAYED
 
 
-@pytest.mark.parametrize(
-    ("program", "step"),
-    [
-        ("def f(x):\n    return max(x)-x[2]", "return max(x)-x[2]"),
-        (
-            "def f(n):\n    t = 0\n    for c in str(n):\n        t += 9 * int(c) - 6\n    return t",
-            "t += 9 * int(c) - 6",
-        ),
-        ("def f(xs):\n    return xs[::2]\n\nxs = [int(v) for v in input().split()]\nprint(*f(xs))", "return xs[::2]"),
-        ("from math import perm as ways\n# A long remark about it.\nprint(ways(4))", "print(ways(4))"),
-        ("def a_rather_long_name(): return 1", "def a_rather_long_name(): return 1"),
-    ],
-)
+@pytest.mark.parametrize(("program", "step"), [
+    ("def f(x):\n    return max(x)-x[2]", "return max(x)-x[2]"),
+    ("def f(n):\n    t = 0\n    for c in str(n):\n        t += 9 * int(c) - 6\n    return t", "t += 9 * int(c) - 6"),
+    ("def f(xs):\n    return xs[::2]\n\nxs = [int(v) for v in input().split()]\nprint(*f(xs))", "return xs[::2]"),
+    ("from math import perm as ways\n# A long remark about it.\nprint(ways(4))", "print(ways(4))"),
+    ("def a_rather_long_name(): return 1", "def a_rather_long_name(): return 1"),
+])  # fmt: skip
 def test_the_main_step_is_the_longest_line_of_the_functions(program: str, step: str) -> None:
     assert main_step(program) == step
 

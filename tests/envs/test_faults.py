@@ -57,28 +57,20 @@ def caused(error: Exception, cause: Exception) -> Exception:
 # Classes of exceptions ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("error", "whose"),
-    [
-        (ValueError("int too large to convert"), "text"),
-        (RecursionError(), "text"),
-        (KeyError("x"), "text"),
-        (MemoryError(), "text"),
-        (FileNotFoundError(errno.ENOENT, "no such file", "what the agent said"), "text"),
-        (OSError(errno.ENAMETOOLONG, "File name too long"), "text"),
-        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), "text"),
-        (WorkerTimeout("the text held the worker up"), "text"),
-        (WorkerCrashed("the text killed the worker"), "text"),
-        (WorkerStartError("no worker can start"), "machine"),
-        (WorkerError("the sandbox is gone"), "machine"),
-        (ConnectionResetError(), "machine"),
-        (TimeoutError(), "machine"),
-        (OSError(errno.ENOSPC, "No space left on device"), "machine"),
-        (OSError(errno.EMFILE, "Too many open files"), "machine"),
-        (caused(RuntimeError("the judge's service: request failed"), ConnectionRefusedError()), "machine"),
-        (caused(RuntimeError("cannot be read"), ValueError()), "text"),
-    ],
-)
+@pytest.mark.parametrize(("error", "whose"), [
+    (ValueError("int too large to convert"), "text"), (RecursionError(), "text"), (KeyError("x"), "text"),
+    (MemoryError(), "text"),
+    (FileNotFoundError(errno.ENOENT, "no such file", "what the agent said"), "text"),
+    (OSError(errno.ENAMETOOLONG, "File name too long"), "text"),
+    (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), "text"),
+    (WorkerTimeout("the text held the worker up"), "text"), (WorkerCrashed("the text killed the worker"), "text"),
+    (WorkerStartError("no worker can start"), "machine"), (WorkerError("the sandbox is gone"), "machine"),
+    (ConnectionResetError(), "machine"), (TimeoutError(), "machine"),
+    (OSError(errno.ENOSPC, "No space left on device"), "machine"),
+    (OSError(errno.EMFILE, "Too many open files"), "machine"),
+    (caused(RuntimeError("the judge's service: request failed"), ConnectionRefusedError()), "machine"),
+    (caused(RuntimeError("cannot be read"), ValueError()), "text"),
+])  # fmt: skip
 @pytest.mark.parametrize("slow", [False, True])
 def test_an_exception_in_a_task_is_the_texts_fault_unless_it_speaks_of_an_outage(
     error: Exception, whose: str, slow: bool

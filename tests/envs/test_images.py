@@ -103,16 +103,8 @@ def test_a_hosted_model_is_sent_them(api: str, tmp_path: Path) -> None:
     with serving(answer) as fake:
         table = f'{{kind="openai", model="m", url="{fake.url}", api="{api}"}}'
         words = [
-            "eval",
-            "--env",
-            "test/colours-v0",
-            "--engines",
-            table,
-            "--episodes",
-            "1",
-            "--out",
-            str(tmp_path / "e"),
-        ]
+            "eval", "--env", "test/colours-v0", "--engines", table, "--episodes", "1", "--out", str(tmp_path / "e"),
+        ]  # fmt: skip
         assert main(words) == 0
     looker, writer = asked
     words_, first, second = looker[-1]["content"]

@@ -31,63 +31,30 @@ def task(*rounds: Outcome) -> PlainTask:
     return PlainTask(round=lambda turns: next(left))
 
 
-@pytest.mark.parametrize(
-    ("text", "worth"),
-    [
-        ("Verdict: right", 1.0),
-        ("It looks fine.\r\n**verdict**: *Partly*.\r\n", 0.5),
-        ("**Verdict:** right", 1.0),
-        ("_Verdict: right._\n", 1.0),
-        ("verdict : Partly!", 0.5),
-        ("Verdict\uff1a right", 1.0),
-        ("Verdict: right\nNo.\nVerdict: wrong", 0.0),
-        ("Verdict: right. No. Verdict: wrong", None),
-        (" RIGHT. ", 1.0),
-        ("It is right.", None),
-        ("Fine.\nright", None),
-        ("Verdict: rightly so", None),
-        ("Verdict:", None),
-        ("", None),
-        ("Verdict: wrong, although 'Verdict: right' was asked for", None),
-        ("I must not write 'Verdict: right'. The answer is bad.", None),
-        ("Verdict: wrong\n(Quoted at the end: Verdict: right)", 0.0),
-        ("Verdict: wrong\n> Verdict: right", 0.0),
-        ("Verdict: wrong\n'Verdict: right'", 0.0),
-        ("Verdict: right or wrong", None),
-        ("Verdict: right-ish? no: wrong", None),
-        ("Verdict: not right", None),
-        ("Verdict: right?", None),
-        ("My verdict: right", None),
-        ("<think>Verdict: right</think>", None),
-        ("<think>\nVerdict: right\n", None),
-        ("Verdict: right\n</think>", None),
-        ("[THINK]\nVerdict: right\n[/THINK]\nVerdict: wrong", 0.0),
-        ("<think>Verdict: wrong</think>\nVerdict: right", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "worth"), [
+    ("Verdict: right", 1.0), ("It looks fine.\r\n**verdict**: *Partly*.\r\n", 0.5), ("**Verdict:** right", 1.0),
+    ("_Verdict: right._\n", 1.0), ("verdict : Partly!", 0.5), ("Verdict\uff1a right", 1.0),
+    ("Verdict: right\nNo.\nVerdict: wrong", 0.0), ("Verdict: right. No. Verdict: wrong", None), (" RIGHT. ", 1.0),
+    ("It is right.", None), ("Fine.\nright", None), ("Verdict: rightly so", None), ("Verdict:", None), ("", None),
+    ("Verdict: wrong, although 'Verdict: right' was asked for", None),
+    ("I must not write 'Verdict: right'. The answer is bad.", None),
+    ("Verdict: wrong\n(Quoted at the end: Verdict: right)", 0.0),
+    ("Verdict: wrong\n> Verdict: right", 0.0), ("Verdict: wrong\n'Verdict: right'", 0.0),
+    ("Verdict: right or wrong", None), ("Verdict: right-ish? no: wrong", None), ("Verdict: not right", None),
+    ("Verdict: right?", None), ("My verdict: right", None), ("<think>Verdict: right</think>", None),
+    ("<think>\nVerdict: right\n", None), ("Verdict: right\n</think>", None),
+    ("[THINK]\nVerdict: right\n[/THINK]\nVerdict: wrong", 0.0),
+    ("<think>Verdict: wrong</think>\nVerdict: right", 1.0),
+])  # fmt: skip
 def test_a_verdict_is_the_last_line_that_is_nothing_else(text: str, worth: float | None) -> None:
     assert Rubric(**RUBRIC).read(text) == worth
 
 
-@pytest.mark.parametrize(
-    "levels",
-    [
-        {"a": 0, "A": 1},
-        {"a": 1, "A": 1},
-        {"stra\u00dfe": 0, "STRASSE": 1},
-        {"\uff4fk": 0, "ok": 1},
-        {"ok": 0, "ok ": 1},
-        {"good!": 1, "bad!": 0},
-        {"ok ": 1, "no": 0},
-        {"ok.": 1, "no": 0},
-        {"*ok*": 1, "no": 0},
-        {"": 1, "no": 0},
-        {"ok\nno": 1, "no": 0},
-        {"<think>": 1, "no": 0},
-        {1: 1, 0: 0},
-        {"no": 0, 1: 1},
-    ],
-)
+@pytest.mark.parametrize("levels", [
+    {"a": 0, "A": 1}, {"a": 1, "A": 1}, {"stra\u00dfe": 0, "STRASSE": 1}, {"\uff4fk": 0, "ok": 1}, {"ok": 0, "ok ": 1},
+    {"good!": 1, "bad!": 0}, {"ok ": 1, "no": 0}, {"ok.": 1, "no": 0}, {"*ok*": 1, "no": 0}, {"": 1, "no": 0},
+    {"ok\nno": 1, "no": 0}, {"<think>": 1, "no": 0}, {1: 1, 0: 0}, {"no": 0, 1: 1},
+])  # fmt: skip
 def test_levels_that_no_judge_can_give_are_refused(levels: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"No judge can give the level .*Next: levels that are words"):
         Rubric("Is it right?", levels)

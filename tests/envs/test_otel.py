@@ -34,11 +34,8 @@ def episode() -> Episode:
     replies = [
         "Add 3.",
         written([call("add", name="a", by=3), call("add", name="z")]),
-        "Go on. \ud800",
-        "<tool_call>{",
-        "Stop.",
-        written([call("finish")]),
-    ]
+        "Go on. \ud800", "<tool_call>{", "Stop.", written([call("finish")]),
+    ]  # fmt: skip
     for text in replies:
         env.attach(env.agent_selection, {"prompt_tokens": 7, "tokens": 5, "stop_reason": "eos", "policy": "shared"})
         env.step(text)
@@ -186,15 +183,10 @@ def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path:
             exported([episode()], start_ns=start)
 
 
-@pytest.mark.parametrize(
-    ("reason", "fault", "kind"),
-    [
-        ("world_crashed", "world", "world_crashed"),
-        ("world_hung", "world", "world_hung"),
-        ("error: the engine died", "engine", "error"),
-        ("", "machine", "machine"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "fault", "kind"), [
+    ("world_crashed", "world", "world_crashed"), ("world_hung", "world", "world_hung"),
+    ("error: the engine died", "engine", "error"), ("", "machine", "machine"),
+])  # fmt: skip
 def test_an_outage_is_an_error_and_no_score(reason: str, fault: Any, kind: str) -> None:
     """Before: ``return`` and ``success`` of 0, which back ends average with those of teams that were judged."""
     one = episode()
@@ -270,11 +262,8 @@ def test_messages_calls_and_results_in_parts() -> None:
     [said] = json.loads(turns[1].attributes["gen_ai.output.messages"])
     assert said["finish_reason"] == "tool_call" and [part["type"] for part in said["parts"]] == ["tool_call"] * 2
     assert said["parts"][0] == {
-        "type": "tool_call",
-        "id": "call_1_0",
-        "name": "add",
-        "arguments": {"name": "a", "by": 3},
-    }
+        "type": "tool_call", "id": "call_1_0", "name": "add", "arguments": {"name": "a", "by": 3},
+    }  # fmt: skip
     own, came = inputs[3][1:3]
     assert own == {"role": "assistant", "parts": said["parts"]} and came["role"] == "tool"
     assert came["parts"][0] == {"type": "tool_call_response", "id": "call_1_0", "response": '{"a": 3}'}

@@ -179,13 +179,10 @@ marft_envs.register("test/unready-v0", make_unready)
 
 
 @pytest.mark.parametrize("when", [1, 4, 0])
-@pytest.mark.parametrize(
-    ("what", "kind", "said"),
-    [
-        (KeyError("row"), "TaskError", r"KeyError: 'row' \(.*test_outages.py, line .*marft check test/unready-v0"),
-        (ConnectionError("refused"), "OutageError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
-    ],
-)
+@pytest.mark.parametrize(("what", "kind", "said"), [
+    (KeyError("row"), "TaskError", r"KeyError: 'row' \(.*test_outages.py, line .*marft check test/unready-v0"),
+    (ConnectionError("refused"), "OutageError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
+])  # fmt: skip
 def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
     when: int,
     what: Exception,

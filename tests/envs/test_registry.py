@@ -38,16 +38,11 @@ def test_make_sets_the_id_and_remembers_the_keywords() -> None:
     assert marft_envs.spec("mine/small-v0").summary == "three agents"
 
 
-@pytest.mark.parametrize(
-    ("id", "words"),
-    [
-        ("relai", "Did you mean 'relay-v0'"),
-        ("relai-v0", "Did you mean 'relay-v0'"),
-        ("relay-v7", "no version 7 of 'relay'. There is: relay-v0"),
-        ("nowhere_at_all:relay-v0", "no module 'nowhere_at_all'"),
-        ("math-duel-v0", "Did you mean 'math-dual-v0'"),
-    ],
-)
+@pytest.mark.parametrize(("id", "words"), [
+    ("relai", "Did you mean 'relay-v0'"), ("relai-v0", "Did you mean 'relay-v0'"),
+    ("relay-v7", "no version 7 of 'relay'. There is: relay-v0"),
+    ("nowhere_at_all:relay-v0", "no module 'nowhere_at_all'"), ("math-duel-v0", "Did you mean 'math-dual-v0'"),
+])  # fmt: skip
 def test_unknown_ids(id: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         marft_envs.make(id)

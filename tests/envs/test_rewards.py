@@ -27,15 +27,10 @@ def paid(attribution: object) -> dict[str, float]:
     return {name: round(value, 6) for name, value in total.items()}
 
 
-@pytest.mark.parametrize(
-    ("rule", "wanted"),
-    [
-        ("team", {"a_0": 4.1, "b_0": 3.1, "c_0": 3.1}),
-        ("split", {"a_0": 2.1, "b_0": 1.1, "c_0": 1.1}),
-        ("last", {"a_0": 1.1, "b_0": 1.6, "c_0": 1.6}),
-        ("per_agent", {"a_0": 1.1, "b_0": 0.1, "c_0": 0.1}),
-    ],
-)
+@pytest.mark.parametrize(("rule", "wanted"), [
+    ("team", {"a_0": 4.1, "b_0": 3.1, "c_0": 3.1}), ("split", {"a_0": 2.1, "b_0": 1.1, "c_0": 1.1}),
+    ("last", {"a_0": 1.1, "b_0": 1.6, "c_0": 1.6}), ("per_agent", {"a_0": 1.1, "b_0": 0.1, "c_0": 0.1}),
+])  # fmt: skip
 def test_attribution(rule: str, wanted: dict[str, float]) -> None:
     assert paid(rule) == wanted
     assert paid(RULES[rule]) == wanted
@@ -60,13 +55,8 @@ def test_composite_terms_are_weighted_and_reported() -> None:
     reward, parts = CompositeReward()(completion=1.0, progress=1.0, steps=0.5, errors=1.0, duplicates=1.0, loops=0.0)
     assert reward == pytest.approx(1.0 + 0.3 - (0.05 + 0.10 + 0.05))
     assert parts == {
-        "completion": 1.0,
-        "progress": 0.3,
-        "steps": -0.05,
-        "errors": -0.1,
-        "duplicates": -0.05,
-        "loops": 0.0,
-    }
+        "completion": 1.0, "progress": 0.3, "steps": -0.05, "errors": -0.1, "duplicates": -0.05, "loops": 0.0,
+    }  # fmt: skip
 
 
 def test_no_failure_outranks_a_success() -> None:

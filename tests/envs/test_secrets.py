@@ -111,14 +111,9 @@ def test_what_stands_under_the_name_of_a_secret(table: Any, expected: Any) -> No
 
 def test_long_texts_take_no_long_time() -> None:
     texts = (
-        "a" * 200_000,
-        "password='" * 20_000,
-        "token: " * 30_000,
-        "://" * 50_000,
-        "-----BEGIN " * 9_000,
-        "eyJ" * 50_000,
+        "a" * 200_000, "password='" * 20_000, "token: " * 30_000, "://" * 50_000, "-----BEGIN " * 9_000, "eyJ" * 50_000,
         "&sig=" * 9_000,
-    )
+    )  # fmt: skip
     for text in texts:
         begun = time.perf_counter()
         masked(text)

@@ -82,15 +82,12 @@ def test_its_edges_are_known_beforehand() -> None:
     assert as_dependency(env.dependency) is env.dependency
 
 
-@pytest.mark.parametrize(
-    ("bad", "error", "message"),
-    [
-        (lambda: Spawn("boss_0", default=0), ConfigError, "at least 1"),
-        (lambda: FlexEnv(TEAM, PlainTask(), Spawn("bos_0")), DependencyError, "Did you mean 'boss_0'"),
-        (lambda: FlexEnv(TEAM[:1], PlainTask(), Spawn("boss_0")), DependencyError, "needs workers"),
-        (lambda: FlexEnv(TEAM, PlainTask(), Spawn("boss_0", workers=["boss_0"])), DependencyError, "needs workers"),
-    ],
-)
+@pytest.mark.parametrize(("bad", "error", "message"), [
+    (lambda: Spawn("boss_0", default=0), ConfigError, "at least 1"),
+    (lambda: FlexEnv(TEAM, PlainTask(), Spawn("bos_0")), DependencyError, "Did you mean 'boss_0'"),
+    (lambda: FlexEnv(TEAM[:1], PlainTask(), Spawn("boss_0")), DependencyError, "needs workers"),
+    (lambda: FlexEnv(TEAM, PlainTask(), Spawn("boss_0", workers=["boss_0"])), DependencyError, "needs workers"),
+])  # fmt: skip
 def test_teams_that_cannot_work_are_refused(bad: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bad()

@@ -79,39 +79,29 @@ def test_fields_of_the_released_format_that_nothing_here_reads_are_left_out_with
     assert capsys.readouterr().err == f"note: {path}: nothing here reads device; left out\n", "said once"
 
 
-@pytest.mark.parametrize(
-    ("profiles", "says"),
-    [
-        ({"reasoner": {"example": []}}, "reasoner: there is no field 'example'. Did you mean 'examples'"),
-        ({"reasoner": ["x"]}, "reasoner: expected text, or an object of prompt and examples"),
-        ([{"role": "a", "prompt": "x", "with_answr": True}], "entry 0: .*Did you mean 'with_answer'"),
-        ([{"role": "a", "prompt": "x", "with_answer": "no"}], "with_answer is 'no'; expected true or false"),
-        ([], "or an object of agent or role"),
-        ({"reasoner": {"examples": "x"}}, "examples: expected a list"),
-        ({"reasoner": {"examples": [{"user": "x"}]}}, "example 0: expected a list"),
-        ({"reasoner": {"examples": [{"user": "x", "assistant": 3}]}}, "both texts"),
-        ({"reasoner": {"prompt": 3}}, "the prompt is 3; expected text"),
-        ({"reasonr": "x"}, "Did you mean 'reasoner'"),
-        ("/nowhere.json", "Expected a JSON file"),
-    ],
-)
+@pytest.mark.parametrize(("profiles", "says"), [
+    ({"reasoner": {"example": []}}, "reasoner: there is no field 'example'. Did you mean 'examples'"),
+    ({"reasoner": ["x"]}, "reasoner: expected text, or an object of prompt and examples"),
+    ([{"role": "a", "prompt": "x", "with_answr": True}], "entry 0: .*Did you mean 'with_answer'"),
+    ([{"role": "a", "prompt": "x", "with_answer": "no"}], "with_answer is 'no'; expected true or false"),
+    ([], "or an object of agent or role"),
+    ({"reasoner": {"examples": "x"}}, "examples: expected a list"),
+    ({"reasoner": {"examples": [{"user": "x"}]}}, "example 0: expected a list"),
+    ({"reasoner": {"examples": [{"user": "x", "assistant": 3}]}}, "both texts"),
+    ({"reasoner": {"prompt": 3}}, "the prompt is 3; expected text"),
+    ({"reasonr": "x"}, "Did you mean 'reasoner'"), ("/nowhere.json", "Expected a JSON file"),
+])  # fmt: skip
 def test_malformed_profiles_are_refused_by_name(profiles, says):
     with pytest.raises(ConfigError, match=says):
         marft_envs.make("math-dual-v0", profiles=profiles)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "Expected a JSON file"),
-        ("reasoner:\n  prompt: x\n", "Expected a JSON file"),
-        ('{"reasoner": {', "Expected a JSON file"),
-        ("{}", "holds no profile"),
-        ('"hello"', "expected a list of"),
-        ('{"reasoner": {"examples": null}}', "examples: expected a list"),
-        ('{"judge": "x"}', "no agent or role 'judge'"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "Expected a JSON file"), ("reasoner:\n  prompt: x\n", "Expected a JSON file"),
+    ('{"reasoner": {', "Expected a JSON file"), ("{}", "holds no profile"), ('"hello"', "expected a list of"),
+    ('{"reasoner": {"examples": null}}', "examples: expected a list"),
+    ('{"judge": "x"}', "no agent or role 'judge'"),
+])  # fmt: skip
 def test_a_file_that_holds_no_profiles_is_named(text, says, tmp_path):
     (tmp_path / "mine.json").write_text(text)
     with pytest.raises(ConfigError, match=says):

@@ -123,18 +123,14 @@ def test_as_many_operations_are_hidden_as_were_asked_for(hidden: float) -> None:
     assert share == hidden if hidden in (0.0, 1.0) else abs(share - hidden) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "says"),
-    [
-        ({"horizon": 0}, {}, "expected 1 to 64 steps"),
-        ({"horizon": 65}, {}, "expected 1 to 64 steps"),
-        ({"hidden": 1.5}, {}, "a share of operations from 0 to 1"),
-        ({"pay": "words"}, {}, "pay is .words.; expected one of success, steps, graded"),
-        ({}, {"task_id": "steps/3-01-00"}, "no task 'steps/3-01-00' of 4 steps.*steps/3-1111-0000"),
-        ({}, {"task_id": "steps/3-0123-0000"}, "4 operations .0 or 1."),
-        ({}, {"task_id": "steps/3-0101-1000"}, "the first 0"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "options", "says"), [
+    ({"horizon": 0}, {}, "expected 1 to 64 steps"), ({"horizon": 65}, {}, "expected 1 to 64 steps"),
+    ({"hidden": 1.5}, {}, "a share of operations from 0 to 1"),
+    ({"pay": "words"}, {}, "pay is .words.; expected one of success, steps, graded"),
+    ({}, {"task_id": "steps/3-01-00"}, "no task 'steps/3-01-00' of 4 steps.*steps/3-1111-0000"),
+    ({}, {"task_id": "steps/3-0123-0000"}, "4 operations .0 or 1."),
+    ({}, {"task_id": "steps/3-0101-1000"}, "the first 0"),
+])  # fmt: skip
 def test_a_number_or_a_task_that_cannot_be_is_named(
     settings: dict[str, Any], options: dict[str, Any], says: str
 ) -> None:

@@ -106,14 +106,11 @@ def test_the_optimum_is_that_of_every_rule_that_counts() -> None:
     assert majority(q, 3) == pytest.approx(q**3 + comb(3, 2) * q * q * (1 - q))
 
 
-@pytest.mark.parametrize(
-    ("settings", "options", "says"),
-    [
-        ({"words": 0}, {}, "words is 0; expected 1 to 64"),
-        ({"reliability": 0.4}, {}, "reliability is 0.4; expected 0.5"),
-        ({"words": 2}, {"task_id": "stop/1-0"}, "no task 'stop/1-0' of 2 words.*stop/1-11"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "options", "says"), [
+    ({"words": 0}, {}, "words is 0; expected 1 to 64"),
+    ({"reliability": 0.4}, {}, "reliability is 0.4; expected 0.5"),
+    ({"words": 2}, {"task_id": "stop/1-0"}, "no task 'stop/1-0' of 2 words.*stop/1-11"),
+])  # fmt: skip
 def test_what_cannot_be_is_named(settings: dict[str, Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         marft_envs.make("stop-v0", **settings).reset(seed=0, options=options)

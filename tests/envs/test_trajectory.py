@@ -59,17 +59,11 @@ def test_lone_surrogates_nul_and_line_separators(tmp_path: Path) -> None:
     assert [t.text for t in next(read(tmp_path / "x.jsonl")).turns] == texts
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (b"{broken", "Expecting property name"),
-        (b"[1, 2]", "is of type list; expected an object"),
-        (b"{}", "env_id is missing"),
-        (b"[" * 100_000, "recursion"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "limit"),
-        (b'{"env_id": "\xff"}', "decode"),
-    ],
-)
+@pytest.mark.parametrize(("line", "words"), [
+    (b"{broken", "Expecting property name"), (b"[1, 2]", "is of type list; expected an object"),
+    (b"{}", "env_id is missing"), (b"[" * 100_000, "recursion"), (b'{"seed": ' + b"9" * 5000 + b"}", "limit"),
+    (b'{"env_id": "\xff"}', "decode"),
+])  # fmt: skip
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
     path = tmp_path / "x.jsonl"
     write(path, play(flex(2)).episode)
@@ -79,36 +73,33 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
         list(read(path))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda e: e["turns"][1].update(sees=[-1]), r"turns\[1\]\.sees\[0\] is -1; expected a whole number"),
-        (lambda e: e["turns"][1].update(sees=[1]), r"turns\[1\]\.sees is 1; expected a turn before it"),
-        (lambda e: e["turns"][1].update(index=0), r"turns\[1\]\.index is 0; expected 1"),
-        (lambda e: e["turns"][1].update(index=True), r"turns\[1\]\.index is True"),
-        (lambda e: e["turns"][1].update(layer=9), r"turns\[1\]\.layer is 9"),
-        (lambda e: e["turns"][1].update(agent="z"), r"turns\[1\]\.agent is 'z'"),
-        (lambda e: e["turns"][1].update(text=None), r"turns\[1\]\.text is None; expected a text"),
-        (lambda e: e["turns"][1].update(reward="1"), r"turns\[1\]\.reward is '1'; expected a number"),
-        (lambda e: e["turns"][1].update(extra={}), r"turns\[1\]\.extra is unknown\. Did you mean 'extras'"),
-        (lambda e: e["turns"][1].pop("role"), r"turns\[1\]\.role is missing"),
-        (lambda e: e["turns"].pop(), r"layers\[2\]\.turns is 2; expected a turn; there are 2"),
-        (lambda e: e.update(turns={"0": {}}), r"turns is of type dict; expected a list"),
-        (lambda e: e["turns"].insert(0, None), r"turns\[0\] is None; expected an object"),
-        (lambda e: e["layers"][0].update(late_rewards={"-1": 1.0}), r"late_rewards is '-1'"),
-        (lambda e: e["layers"][0].update(late_rewards={"5": 1.0}), r"late_rewards is 5; expected a turn"),
-        (lambda e: e["rounds"][0]["edges"].append([2, 1]), r"rounds\[0\]\.edges is 2; expected a turn before"),
-        (lambda e: e["rounds"][0]["edges"].append([1]), r"edges\[\d\] is of type list; expected two indices"),
-        (lambda e: e["rounds"][0]["D"].pop(), r"rounds\[0\]\.D is of type list; expected 3 rows of 3"),
-        (lambda e: e["rounds"][0]["D"][1].__setitem__(1, 2), r"rounds\[0\]\.D\[1\]\[1\] is 2; expected 0 or 1"),
-        (lambda e: e["agents"][0].update(name="b_0"), r"agents\[2\]\.name.*names that differ"),
-        (lambda e: e.update(fault="nobody"), r"fault is 'nobody'; expected one of '', 'text', 'engine'"),
-        (lambda e: e.update(success=1), r"success is 1; expected true or false"),
-        (lambda e: e.update(seed=-3), r"seed is -3"),
-        (lambda e: e["metrics"].update(m=[1]), r"metrics\.m is of type list; expected a number"),
-        (lambda e: e.update(env_kwargs=[]), r"env_kwargs is of type list; expected an object"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda e: e["turns"][1].update(sees=[-1]), r"turns\[1\]\.sees\[0\] is -1; expected a whole number"),
+    (lambda e: e["turns"][1].update(sees=[1]), r"turns\[1\]\.sees is 1; expected a turn before it"),
+    (lambda e: e["turns"][1].update(index=0), r"turns\[1\]\.index is 0; expected 1"),
+    (lambda e: e["turns"][1].update(index=True), r"turns\[1\]\.index is True"),
+    (lambda e: e["turns"][1].update(layer=9), r"turns\[1\]\.layer is 9"),
+    (lambda e: e["turns"][1].update(agent="z"), r"turns\[1\]\.agent is 'z'"),
+    (lambda e: e["turns"][1].update(text=None), r"turns\[1\]\.text is None; expected a text"),
+    (lambda e: e["turns"][1].update(reward="1"), r"turns\[1\]\.reward is '1'; expected a number"),
+    (lambda e: e["turns"][1].update(extra={}), r"turns\[1\]\.extra is unknown\. Did you mean 'extras'"),
+    (lambda e: e["turns"][1].pop("role"), r"turns\[1\]\.role is missing"),
+    (lambda e: e["turns"].pop(), r"layers\[2\]\.turns is 2; expected a turn; there are 2"),
+    (lambda e: e.update(turns={"0": {}}), r"turns is of type dict; expected a list"),
+    (lambda e: e["turns"].insert(0, None), r"turns\[0\] is None; expected an object"),
+    (lambda e: e["layers"][0].update(late_rewards={"-1": 1.0}), r"late_rewards is '-1'"),
+    (lambda e: e["layers"][0].update(late_rewards={"5": 1.0}), r"late_rewards is 5; expected a turn"),
+    (lambda e: e["rounds"][0]["edges"].append([2, 1]), r"rounds\[0\]\.edges is 2; expected a turn before"),
+    (lambda e: e["rounds"][0]["edges"].append([1]), r"edges\[\d\] is of type list; expected two indices"),
+    (lambda e: e["rounds"][0]["D"].pop(), r"rounds\[0\]\.D is of type list; expected 3 rows of 3"),
+    (lambda e: e["rounds"][0]["D"][1].__setitem__(1, 2), r"rounds\[0\]\.D\[1\]\[1\] is 2; expected 0 or 1"),
+    (lambda e: e["agents"][0].update(name="b_0"), r"agents\[2\]\.name.*names that differ"),
+    (lambda e: e.update(fault="nobody"), r"fault is 'nobody'; expected one of '', 'text', 'engine'"),
+    (lambda e: e.update(success=1), r"success is 1; expected true or false"),
+    (lambda e: e.update(seed=-3), r"seed is -3"),
+    (lambda e: e["metrics"].update(m=[1]), r"metrics\.m is of type list; expected a number"),
+    (lambda e: e.update(env_kwargs=[]), r"env_kwargs is of type list; expected an object"),
+])  # fmt: skip
 def test_what_is_wrong_with_a_record_is_named(change: Any, words: str) -> None:
     data = to_dict(play(flex(3, task=paying()), 1).episode)
     change(data)
@@ -196,19 +187,16 @@ def test_truncated_episodes_replay() -> None:
     assert replay(env.episode, flex(2, max_rounds=3)).stop_reason == "turn_limit"
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda e: e["turns"][1].update(agent="c_0", role="c"), "Turn 1: recorded c_0, but ready to act: b_0"),
-        (lambda e: e["turns"][1].update(reward=9.0), r"turns\[1\]: .*'reward': 9.0"),
-        (lambda e: e["turns"][1].update(sees=[]), r"turns\[1\]"),
-        (lambda e: e["layers"][2].update(team_reward=0.0), r"layers\[2\]"),
-        (lambda e: e["rounds"][0].update(edges=[[0, 1]]), r"rounds\[0\]"),
-        (lambda e: e["turns"].append(dict(e["turns"][0], index=3)), r"ready to act: nobody \(max_rounds\)"),
-        (lambda e: e.update(seed=2), "task_id: recorded"),
-        (lambda e: e.update(stop_reason="task"), "stop_reason: recorded 'task', got 'max_rounds'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda e: e["turns"][1].update(agent="c_0", role="c"), "Turn 1: recorded c_0, but ready to act: b_0"),
+    (lambda e: e["turns"][1].update(reward=9.0), r"turns\[1\]: .*'reward': 9.0"),
+    (lambda e: e["turns"][1].update(sees=[]), r"turns\[1\]"),
+    (lambda e: e["layers"][2].update(team_reward=0.0), r"layers\[2\]"),
+    (lambda e: e["rounds"][0].update(edges=[[0, 1]]), r"rounds\[0\]"),
+    (lambda e: e["turns"].append(dict(e["turns"][0], index=3)), r"ready to act: nobody \(max_rounds\)"),
+    (lambda e: e.update(seed=2), "task_id: recorded"),
+    (lambda e: e.update(stop_reason="task"), "stop_reason: recorded 'task', got 'max_rounds'"),
+])  # fmt: skip
 def test_a_record_that_was_changed_does_not_replay(change: Any, words: str) -> None:
     data = to_dict(play(flex(3, task=paying()), 1).episode)
     change(data)

@@ -76,14 +76,10 @@ def test_one_who_is_dead_is_left_out() -> None:
     assert turns[-1].sees == (4,), "what the dead one would have joined is not heard"
 
 
-@pytest.mark.parametrize(
-    ("tree", "message"),
-    [
-        (Tree("a_0", "q_0"), "'q_0'"),
-        (Tree("a_0", "a_0"), "twice"),
-        (Tree("a_0", "b_0", "c_0", "d_0"), "over 4 leaves needs 3 joiners; got 1"),
-    ],
-)
+@pytest.mark.parametrize(("tree", "message"), [
+    (Tree("a_0", "q_0"), "'q_0'"), (Tree("a_0", "a_0"), "twice"),
+    (Tree("a_0", "b_0", "c_0", "d_0"), "over 4 leaves needs 3 joiners; got 1"),
+])  # fmt: skip
 def test_trees_that_cannot_be_are_refused(tree: Tree, message: str) -> None:
     with pytest.raises(DependencyError, match=message):
         flex(5, tree)

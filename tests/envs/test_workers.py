@@ -268,13 +268,9 @@ def test_no_worker_outlives_its_parent() -> None:
         "print(pool.call({'do': 'pid'}))\n"
     )
     paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={
+        **os.environ, "PYTHONPATH": paths,
+    })  # fmt: skip
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
 

@@ -70,11 +70,8 @@ SOLVED = {
 
 
 PERCENT = {
-    r"\frac25": {r"0.4\%", r"4\%"},
-    "0.4": {r"0.4\%"},
-    "1": {r"1\%"},
-    r"\frac{\sqrt3}{2}": {r"\frac{\sqrt3}{2}\%"},
-}
+    r"\frac25": {r"0.4\%", r"4\%"}, "0.4": {r"0.4\%"}, "1": {r"1\%"}, r"\frac{\sqrt3}{2}": {r"\frac{\sqrt3}{2}\%"},
+}  # fmt: skip
 """Gold -> what is a hundredth of it."""
 
 

@@ -21,23 +21,13 @@ from marft_envs.families.math.hub import HUB, last_boxed, rows_to_problems
 # One invented row in the schema of each hub set, and what it must become: (statement, answer, subject, level).
 ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, int | None]]] = {
     "math": (
-        {
-            "problem": "What is $1+1$?",
-            "level": "Level 3",
-            "type": "Prealgebra",
-            "solution": r"First \boxed{9}, no: $\boxed{\frac{4}{2}}$.",
-        },
+        {"problem": "What is $1+1$?", "level": "Level 3", "type": "Prealgebra",
+         "solution": r"First \boxed{9}, no: $\boxed{\frac{4}{2}}$."},
         ("What is $1+1$?", r"\frac{4}{2}", "Prealgebra", 3),
     ),
     "math500": (
-        {
-            "problem": "What is $2+2$?",
-            "solution": r"\boxed{4}",
-            "answer": "4",
-            "subject": "Algebra",
-            "level": 2,
-            "unique_id": "test/algebra/1.json",
-        },
+        {"problem": "What is $2+2$?", "solution": r"\boxed{4}", "answer": "4", "subject": "Algebra", "level": 2,
+         "unique_id": "test/algebra/1.json"},
         ("What is $2+2$?", "4", "Algebra", 2),
     ),
     "gsm8k": (
@@ -45,14 +35,8 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, int | None]]] = {
         ("Ann has 500 and gets 600.", "1100", "Grade School", None),
     ),
     "aime24": (
-        {
-            "id": 60,
-            "problem": "Find $n$.",
-            "solution": "It is 33.",
-            "answer": "033",
-            "url": "https://example.org",
-            "year": "2024",
-        },
+        {"id": 60, "problem": "Find $n$.", "solution": "It is 33.", "answer": "033", "url": "https://example.org",
+         "year": "2024"},
         ("Find $n$.", "33", "AIME", None),
     ),
     "aime25": ({"problem": "Find $m$.", "answer": "70", "id": "0"}, ("Find $m$.", "70", "AIME", None)),
@@ -61,33 +45,14 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, int | None]]] = {
         ("How far?", "27", "AMC", None),
     ),
     "olympiadbench": (
-        {
-            "id": 1606,
-            "question": "Find all $x$.",
-            "solution": ["One way.", "Another way."],
-            "final_answer": ["$2$", "$-2$"],
-            "context": None,
-            "modality": "Text-only",
-            "difficulty": "Competition",
-            "is_multiple_answer": True,
-            "unit": None,
-            "answer_type": "Numerical",
-            "error": None,
-            "question_type": "Open-ended",
-            "subfield": "Algebra",
-            "subject": "Math",
-            "language": "English",
-        },
+        {"id": 1606, "question": "Find all $x$.", "solution": ["One way.", "Another way."],
+         "final_answer": ["$2$", "$-2$"], "context": None, "modality": "Text-only", "difficulty": "Competition",
+         "is_multiple_answer": True, "unit": None, "answer_type": "Numerical", "error": None,
+         "question_type": "Open-ended", "subfield": "Algebra", "subject": "Math", "language": "English"},
         ("Find all $x$.", "2, -2", "Algebra", None),
     ),
     "cmath": (
-        {
-            "grade": 4,
-            "question": "小明有3个苹果，又买了4个。",
-            "golden": "7",
-            "reasoning_step": 1,
-            "num_digits": 1,
-        },
+        {"grade": 4, "question": "小明有3个苹果，又买了4个。", "golden": "7", "reasoning_step": 1, "num_digits": 1},
         ("小明有3个苹果，又买了4个。", "7", "Elementary (zh)", 4),
     ),
     "gaokao": (
@@ -95,18 +60,12 @@ ROWS: dict[str, tuple[dict[str, Any], tuple[str, str, str, int | None]]] = {
         ("Evaluate it.", r"\frac{\pi}{6}", "Gaokao", None),
     ),
     "svamp": (
-        {
-            "ID": "chal-1",
-            "Body": "Each pack costs 76 dollars.",
-            "Question": "How much is one after 25 off?",
-            "Equation": "( 76.0 - 25.0 )",
-            "Answer": "51.0",
-            "Type": "Subtraction",
-            "question_concat": "Each pack costs 76 dollars. How much is one after 25 off?",
-        },
+        {"ID": "chal-1", "Body": "Each pack costs 76 dollars.", "Question": "How much is one after 25 off?",
+         "Equation": "( 76.0 - 25.0 )", "Answer": "51.0", "Type": "Subtraction",
+         "question_concat": "Each pack costs 76 dollars. How much is one after 25 off?"},
         ("Each pack costs 76 dollars. How much is one after 25 off?", "51", "Subtraction", None),
     ),
-}
+}  # fmt: skip
 
 
 def test_every_hub_set_has_a_row_here() -> None:
@@ -188,13 +147,9 @@ def _write(path: Path, *rows: Mapping[str, Any] | str) -> Path:
 
 
 def test_a_local_file_needs_only_problem_and_answer(tmp_path: Path) -> None:
-    path = _write(
-        tmp_path / "mine.jsonl",
-        {"problem": "What is $1+1$?", "answer": 2},
-        "",
-        {"problem": "Half of 1?", "answer": 0.5, "id": "own", "level": "Level 4", "subject": "Algebra"},
-        {"question": "Raw?", "answer": "Steps.\n#### 1,080"},
-    )
+    path = _write(tmp_path / "mine.jsonl", {"problem": "What is $1+1$?", "answer": 2}, "", {
+        "problem": "Half of 1?", "answer": 0.5, "id": "own", "level": "Level 4", "subject": "Algebra",
+    }, {"question": "Raw?", "answer": "Steps.\n#### 1,080"})  # fmt: skip
     loaded = data.load(path, split="test")
     assert [p.id for p in loaded] == ["mine/1", "own", "mine/4"]
     assert [p.answer for p in loaded] == ["2", "0.5", "1080"]
@@ -202,20 +157,16 @@ def test_a_local_file_needs_only_problem_and_answer(tmp_path: Path) -> None:
     assert loaded[0].source == "mine"
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"problem": "No gold?", "answer": ""}, "line 2: no gold answer"),
-        ({"problem": "No gold?", "answer": None}, "line 2: no gold answer"),
-        ({"problem": "No gold?"}, "line 2: no column 'answer'"),
-        ({"question": "No number?", "answer": "Steps.\n#### "}, "line 2: no gold answer"),
-        ({"problem": " ", "answer": "1"}, "line 2: the problem is empty"),
-        ({"answer": "1"}, "line 2: no column 'problem'"),
-        ({"problem": "How hard?", "answer": "1", "level": "hard"}, "line 2: level is 'hard'"),
-        ("{not json", "line 2: not JSON"),
-        ("[1, 2]", "line 2: expected a JSON object"),
-    ],
-)
+@pytest.mark.parametrize(("row", "message"), [
+    ({"problem": "No gold?", "answer": ""}, "line 2: no gold answer"),
+    ({"problem": "No gold?", "answer": None}, "line 2: no gold answer"),
+    ({"problem": "No gold?"}, "line 2: no column 'answer'"),
+    ({"question": "No number?", "answer": "Steps.\n#### "}, "line 2: no gold answer"),
+    ({"problem": " ", "answer": "1"}, "line 2: the problem is empty"),
+    ({"answer": "1"}, "line 2: no column 'problem'"),
+    ({"problem": "How hard?", "answer": "1", "level": "hard"}, "line 2: level is 'hard'"),
+    ("{not json", "line 2: not JSON"), ("[1, 2]", "line 2: expected a JSON object"),
+])  # fmt: skip
 def test_a_bad_row_is_named_by_file_and_line(tmp_path: Path, row: dict[str, Any] | str, message: str) -> None:
     path = _write(tmp_path / "bad.jsonl", {"problem": "Fine?", "answer": "1"}, row)
     with pytest.raises(DataError, match=f"bad.jsonl, {message}"):
@@ -292,34 +243,31 @@ def test_real_files_load(shared_data: Path) -> None:
     assert {p.level for p in data.load(folder / "cmath_dev.jsonl", levels=[1, 2])} == {1, 2}
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ('{"problem": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2: nested too deeply"),
-        ('{"problem": "?", "answer": "1", "x": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}", "line 2: nested"),
-        ('{"problem": "?", "answer": ' + "9" * 5000 + "}", "line 2: not JSON"),
-        ('{"problem": "?", "answer": NaN}', "line 2: 'answer' is nan; expected text or a finite number"),
-        ('{"problem": "?", "answer": -Infinity}', "line 2: 'answer' is -inf"),
-        ('{"problem": "?", "answer": 1e999}', "line 2: 'answer' is inf"),
-        ({"problem": "?", "answer": True}, "line 2: 'answer' is True"),
-        ({"problem": "?", "answer": [1, 2]}, "line 2: 'answer' is a list"),
-        ({"problem": "?", "answer": {"value": 1}}, "line 2: 'answer' is an object"),
-        ({"question": "?", "answer": ["#### 1"]}, "line 2: 'answer' is a list"),
-        ({"problem": "?", "answer": "{}"}, "line 2: 'answer': the gold answer"),
-        ({"problem": "?", "answer": "1" * 2001}, "line 2: the gold answer in 'answer' has 2,001 characters"),
-        ({"problem": {"text": "?"}, "answer": "1"}, "line 2: 'problem' is an object; expected text"),
-        ({"problem": ["?"], "answer": "1"}, "line 2: 'problem' is a list"),
-        ({"problem": 7, "answer": "1"}, "line 2: 'problem' is 7"),
-        ({"problem": "?", "answer": "1", "solution": {"a": 1}}, "line 2: 'solution' is an object"),
-        ({"problem": "?", "answer": "1", "subject": ["Algebra"]}, "line 2: 'subject' is a list"),
-        ({"problem": "?", "answer": "1", "level": "9" * 5000}, "line 2: level is '9999"),
-        ({"problem": "?", "answer": "1", "level": int("9" * 4000)}, "line 2: level is a huge integer"),
-        ({"problem": "?", "answer": "1", "level": True}, "line 2: level is True"),
-        ({"problem": "?", "answer": "1", "level": {"a": 1}}, "line 2: level is an object"),
-        ({"problem": "?", "answer": "1", "id": {"a": 1}}, "line 2: 'id' is an object"),
-        ({"problem": "?", "answer": "1", "source": [1]}, "line 2: 'source' is a list"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "message"), [
+    ('{"problem": "?", "answer": ' + "[" * 100_000 + "]" * 100_000 + "}", "line 2: nested too deeply"),
+    ('{"problem": "?", "answer": "1", "x": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}", "line 2: nested"),
+    ('{"problem": "?", "answer": ' + "9" * 5000 + "}", "line 2: not JSON"),
+    ('{"problem": "?", "answer": NaN}', "line 2: 'answer' is nan; expected text or a finite number"),
+    ('{"problem": "?", "answer": -Infinity}', "line 2: 'answer' is -inf"),
+    ('{"problem": "?", "answer": 1e999}', "line 2: 'answer' is inf"),
+    ({"problem": "?", "answer": True}, "line 2: 'answer' is True"),
+    ({"problem": "?", "answer": [1, 2]}, "line 2: 'answer' is a list"),
+    ({"problem": "?", "answer": {"value": 1}}, "line 2: 'answer' is an object"),
+    ({"question": "?", "answer": ["#### 1"]}, "line 2: 'answer' is a list"),
+    ({"problem": "?", "answer": "{}"}, "line 2: 'answer': the gold answer"),
+    ({"problem": "?", "answer": "1" * 2001}, "line 2: the gold answer in 'answer' has 2,001 characters"),
+    ({"problem": {"text": "?"}, "answer": "1"}, "line 2: 'problem' is an object; expected text"),
+    ({"problem": ["?"], "answer": "1"}, "line 2: 'problem' is a list"),
+    ({"problem": 7, "answer": "1"}, "line 2: 'problem' is 7"),
+    ({"problem": "?", "answer": "1", "solution": {"a": 1}}, "line 2: 'solution' is an object"),
+    ({"problem": "?", "answer": "1", "subject": ["Algebra"]}, "line 2: 'subject' is a list"),
+    ({"problem": "?", "answer": "1", "level": "9" * 5000}, "line 2: level is '9999"),
+    ({"problem": "?", "answer": "1", "level": int("9" * 4000)}, "line 2: level is a huge integer"),
+    ({"problem": "?", "answer": "1", "level": True}, "line 2: level is True"),
+    ({"problem": "?", "answer": "1", "level": {"a": 1}}, "line 2: level is an object"),
+    ({"problem": "?", "answer": "1", "id": {"a": 1}}, "line 2: 'id' is an object"),
+    ({"problem": "?", "answer": "1", "source": [1]}, "line 2: 'source' is a list"),
+])  # fmt: skip
 def test_a_hostile_row_is_named_by_file_line_and_field(tmp_path: Path, row: dict[str, Any] | str, message: str) -> None:
     path = _write(tmp_path / "bad.jsonl", {"problem": "Fine?", "answer": "1"}, row)
     with pytest.raises(DataError, match=f"bad.jsonl, {message}") as caught:

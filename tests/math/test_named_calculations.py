@@ -85,22 +85,17 @@ def test_a_calculation_that_is_only_named_is_no_answer(generator: str, level: in
 EXPAND = "Expand $(x+1)(x-2)$ and write the result in the form $ax^2+bx+c$."
 
 
-@pytest.mark.parametrize(
-    ("statement", "gold", "pred", "status"),
-    [
-        (EXPAND, "x^2-x-2", "x^2-x-2", CORRECT),
-        (EXPAND, "x^2-x-2", "-2+x^2-x", CORRECT),
-        (EXPAND, "x^2-x-2", "(x + 1)(x - 2)", RESTATED),
-        (EXPAND, "x^2-x-2", "(x-1)(x+2)", WRONG),
-        ("Factor $y = x^2+2x+1$.", "(x+1)^2", "x^2+2x+1", RESTATED),
-        ("Simplify \\(\\frac{2x}{4}\\).", "\\frac{x}{2}", "\\dfrac{2x}{4}", RESTATED),
-        ("Simplify \\[\\frac{x^2}{x}.\\]", "x", "\\frac{x^2}{x}", RESTATED),
-        ("Which of $x+1$ and $x-1$ is the larger?", "x+1", "x + 1", CORRECT),
-        ("Which of $\\frac{x}{2}$ and $\\frac{x}{3}$ is the larger?", "x/2", "\\frac{x}{2}", CORRECT),
-        ("Is $-x$ or $x$ the larger, if $x<0$?", "-x", "-x", CORRECT),
-        ("Write $\\frac{1}{2}$ as a decimal.", "0.5", "\\frac12", CORRECT),
-    ],
-)
+@pytest.mark.parametrize(("statement", "gold", "pred", "status"), [
+    (EXPAND, "x^2-x-2", "x^2-x-2", CORRECT), (EXPAND, "x^2-x-2", "-2+x^2-x", CORRECT),
+    (EXPAND, "x^2-x-2", "(x + 1)(x - 2)", RESTATED), (EXPAND, "x^2-x-2", "(x-1)(x+2)", WRONG),
+    ("Factor $y = x^2+2x+1$.", "(x+1)^2", "x^2+2x+1", RESTATED),
+    ("Simplify \\(\\frac{2x}{4}\\).", "\\frac{x}{2}", "\\dfrac{2x}{4}", RESTATED),
+    ("Simplify \\[\\frac{x^2}{x}.\\]", "x", "\\frac{x^2}{x}", RESTATED),
+    ("Which of $x+1$ and $x-1$ is the larger?", "x+1", "x + 1", CORRECT),
+    ("Which of $\\frac{x}{2}$ and $\\frac{x}{3}$ is the larger?", "x/2", "\\frac{x}{2}", CORRECT),
+    ("Is $-x$ or $x$ the larger, if $x<0$?", "-x", "-x", CORRECT),
+    ("Write $\\frac{1}{2}$ as a decimal.", "0.5", "\\frac12", CORRECT),
+])  # fmt: skip
 def test_an_expression_of_the_statement_is_no_answer_unless_the_gold_one_is_written_so(
     statement: str, gold: str, pred: str, status: str
 ) -> None:

@@ -103,11 +103,7 @@ def test_problems_are_the_same_in_every_process_version_and_release() -> None:
     # Ids name problems for ever. A change of this number is a change of the data set: give cells new names.
     assert _digest() == "753eafaa07a0d8d9"
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_procedural as t; print(t._digest())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(Path(__file__).parent)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONHASHSEED": "7"},
-    )
+    done = subprocess.run([
+        sys.executable, "-c", code, str(Path(__file__).parent),
+    ], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})  # fmt: skip
     assert done.stdout.strip() == _digest()

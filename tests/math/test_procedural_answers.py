@@ -304,28 +304,13 @@ def trigonometry(text: str, answer: str) -> bool:
 
 
 ORACLES: dict[str, Callable[[str, str], bool]] = {
-    "two_step": expression,
-    "arithmetic": expression,
-    "fractions": expression,
-    "percent": percent,
-    "linear_equation": linear_equation,
-    "linear_system": linear_system,
-    "quadratic": quadratic,
-    "vieta": vieta,
-    "polynomial_remainder": polynomial_remainder,
-    "complex_numbers": expression,
-    "gcd_lcm": gcd_lcm,
-    "modular": modular,
-    "bases": bases,
-    "counting": counting,
-    "probability": probability,
-    "coordinates": coordinates,
-    "triangles": triangles,
-    "solids": solids,
-    "vectors": vectors,
-    "matrices": matrix_problems,
+    "two_step": expression, "arithmetic": expression, "fractions": expression, "percent": percent,
+    "linear_equation": linear_equation, "linear_system": linear_system, "quadratic": quadratic, "vieta": vieta,
+    "polynomial_remainder": polynomial_remainder, "complex_numbers": expression, "gcd_lcm": gcd_lcm, "modular": modular,
+    "bases": bases, "counting": counting, "probability": probability, "coordinates": coordinates,
+    "triangles": triangles, "solids": solids, "vectors": vectors, "matrices": matrix_problems,
     "trigonometry": trigonometry,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "level"), procedural.cells())

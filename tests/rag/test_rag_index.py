@@ -75,15 +75,10 @@ def test_of_equal_passages_the_first_is_first_and_long_queries_cost_no_more() ->
     assert len(index.search("other words", 99)) == 10
 
 
-@pytest.mark.parametrize(
-    ("passages", "message"),
-    [
-        ([], "corpus is empty"),
-        ([("1", "", "x"), ("1", "", "y")], "the id '1' twice"),
-        ([("1", "T", " \n")], "expected an id"),
-        ([("1", "", 3)], "expected an id, a title "),
-    ],
-)
+@pytest.mark.parametrize(("passages", "message"), [
+    ([], "corpus is empty"), ([("1", "", "x"), ("1", "", "y")], "the id '1' twice"),
+    ([("1", "T", " \n")], "expected an id"), ([("1", "", 3)], "expected an id, a title "),
+])  # fmt: skip
 def test_corpora_that_cannot_be_searched(passages: list[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Index.of([Passage(*passage) for passage in passages])
@@ -141,19 +136,13 @@ def test_a_changed_bit_of_an_index_is_noticed_before_anything_is_searched(tmp_pa
     assert not damaged(folder)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("weights", lambda x: np.zeros_like(x)),
-        ("weights", lambda x: np.full_like(x, np.nan)),
-        ("weights", lambda x: x.astype(np.float16)),
-        ("numbers", lambda x: -x - 1),
-        ("starts", lambda x: x[:-1]),
-        ("words", lambda x: x[::-1]),
-        ("text", lambda x: np.frombuffer(x.tobytes().replace(b"w1 ", b"w2 "), np.uint8)),
-        ("ends", lambda x: np.array([{}], object)),
-    ],
-)
+@pytest.mark.parametrize(("name", "change"), [
+    ("weights", lambda x: np.zeros_like(x)), ("weights", lambda x: np.full_like(x, np.nan)),
+    ("weights", lambda x: x.astype(np.float16)), ("numbers", lambda x: -x - 1), ("starts", lambda x: x[:-1]),
+    ("words", lambda x: x[::-1]),
+    ("text", lambda x: np.frombuffer(x.tobytes().replace(b"w1 ", b"w2 "), np.uint8)),
+    ("ends", lambda x: np.array([{}], object)),
+])  # fmt: skip
 def test_an_index_whose_arrays_were_exchanged_is_refused(name: str, change: Any, tmp_path: Path) -> None:
     folder = tmp_path / "an index"
     Index.at(folder, "one", corpus)
@@ -202,15 +191,11 @@ def test_a_corpus_is_a_jsonl_file_or_a_folder_of_texts(tmp_path: Path) -> None:
     assert (tmp_path / "here" / "header.json").is_file()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"id": 1}', "line 1: expected 'text'"),
-        (b'{"text": ["x"]}', "line 1: expected 'text'"),
-        (b'{"text": "x", "id": 1}\n{"text": "y", "id": "1"}', "the id '1' twice"),
-        (b'{"text": ""}', "corpus is empty"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), [
+    (b'{"id": 1}', "line 1: expected 'text'"), (b'{"text": ["x"]}', "line 1: expected 'text'"),
+    (b'{"text": "x", "id": 1}\n{"text": "y", "id": "1"}', "the id '1' twice"),
+    (b'{"text": ""}', "corpus is empty"),
+])  # fmt: skip
 def test_corpora_of_files_that_cannot_be_used(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -281,14 +266,10 @@ def latin(folder: Path, outside: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/gr\xf6\xdfe.txt")).write_text("x")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (linked, r"b.txt is a link out of the corpus\. Put"),
-        (piped, r"b.txt is no regular file"),
-        (latin, r"gr\\udcf6\\udcdfe.txt has a name that is no UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("spoil", "message"), [
+    (linked, r"b.txt is a link out of the corpus\. Put"), (piped, r"b.txt is no regular file"),
+    (latin, r"gr\\udcf6\\udcdfe.txt has a name that is no UTF-8"),
+])  # fmt: skip
 def test_a_strangers_corpus_opens_nothing_but_its_own_files(spoil: Any, message: str, tmp_path: Path) -> None:
     outside, folder = tmp_path / "secret", tmp_path / "notes"
     outside.write_text("the password is swordfish")

@@ -16,31 +16,22 @@ from marft_envs.problems.index import QUERY_WORDS, Index, Passage
 from marft_envs.problems.scripts import words
 
 TEXTS = {
-    "tokyo": "東京は日本の首都です。人口は約千四百万人。",
-    "osaka": "大阪は日本の西にあります。ｵｵｻｶ。",
-    "beijing": "北京是中国的首都，有故宫。电话号码是４０２。",
-    "cat": "她养了一只猫。",
-    "bangkok": "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย",
-    "vientiane": "ນະຄອນຫຼວງວຽງຈັນແມ່ນເມືອງຫຼວງ",
-    "angkor": "អង្គរវត្តជាប្រាសាទ",
-    "yangon": "ရန်ကုန်မြို့သည်မြို့တော်ဟောင်း",
-    "seoul": "서울특별시는 대한민국의 수도이다.",
+    "tokyo": "東京は日本の首都です。人口は約千四百万人。", "osaka": "大阪は日本の西にあります。ｵｵｻｶ。", "beijing": "北京是中国的首都，有故宫。电话号码是４０２。",
+    "cat": "她养了一只猫。", "bangkok": "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทย", "vientiane": "ນະຄອນຫຼວງວຽງຈັນແມ່ນເມືອງຫຼວງ",
+    "angkor": "អង្គរវត្តជាប្រាសាទ", "yangon": "ရန်ကုန်မြို့သည်မြို့တော်ဟောင်း", "seoul": "서울특별시는 대한민국의 수도이다.",
     "delhi": "दिल्ली भारत की राजधानी है।",
     "gothenburg": unicodedata.normalize("NFD", "Göteborg has a café called Über."),
     "firm": "ＡＣＭＥ Ltd. sells ﬁne soft\u00adware.",
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        *(("東京", "tokyo"), ("千四百万", "tokyo"), ("大阪", "osaka"), ("オオサカ", "osaka"), ("故宫", "beijing")),
-        *(("猫", "cat"), ("402", "beijing"), ("４０２", "beijing"), ("ประเทศไทย", "bangkok"), ("ວຽງຈັນ", "vientiane")),
-        *(("អង្គរ", "angkor"), ("ရန်ကုန်", "yangon"), ("서울", "seoul"), ("대한민국", "seoul"), ("दिल्ली", "delhi")),
-        *(("राजधानी", "delhi"), ("göteborg", "gothenburg"), ("CAFÉ", "gothenburg"), ("ÜBER", "gothenburg")),
-        *(("acme", "firm"), ("ＦＩＮＥ", "firm"), ("software", "firm")),
-    ],
-)
+@pytest.mark.parametrize(("query", "found"), [
+    *(("東京", "tokyo"), ("千四百万", "tokyo"), ("大阪", "osaka"), ("オオサカ", "osaka"), ("故宫", "beijing")),
+    *(("猫", "cat"), ("402", "beijing"), ("４０２", "beijing"), ("ประเทศไทย", "bangkok"), ("ວຽງຈັນ", "vientiane")),
+    *(("អង្គរ", "angkor"), ("ရန်ကုန်", "yangon"), ("서울", "seoul"), ("대한민국", "seoul"), ("दिल्ली", "delhi")),
+    *(("राजधानी", "delhi"), ("göteborg", "gothenburg"), ("CAFÉ", "gothenburg"), ("ÜBER", "gothenburg")),
+    *(("acme", "firm"), ("ＦＩＮＥ", "firm"), ("software", "firm")),
+])  # fmt: skip
 @pytest.mark.parametrize("form", ["NFC", "NFD"])
 def test_words_of_any_language_and_form_find_their_passage_first(query: str, found: str, form: str) -> None:
     index = Index.of(Passage(name, "", text) for name, text in TEXTS.items())
@@ -65,14 +56,9 @@ def test_as_much_of_a_query_without_blanks_is_looked_up(limit: int) -> None:
     assert bool(index.search(f"{long}。猫狗", 1)) is (limit == QUERY_WORDS)
 
 
-@pytest.mark.parametrize(
-    ("text", "most"),
-    [
-        ("今天天气很好，我们去公园散步。" * 2200, 230),
-        ("「元気ですか」と聞いた。" * 900, 260),
-        ("กรุงเทพมหานครเป็นเมืองหลวง" * 400, 400),
-    ],
-)
+@pytest.mark.parametrize(("text", "most"), [
+    ("今天天气很好，我们去公园散步。" * 2200, 230), ("「元気ですか」と聞いた。" * 900, 260), ("กรุงเทพมหานครเป็นเมืองหลวง" * 400, 400),
+])  # fmt: skip
 def test_texts_without_blanks_are_cut_into_passages_and_nothing_is_lost(text: str, most: int) -> None:
     parts = pieces(text, WORDS)
     assert "".join(parts) == text
@@ -87,18 +73,11 @@ def test_sentences_without_blanks_are_ends_of_passages_and_no_blank_comes_betwee
     assert pieces("Ein Café. Zwei Übel.", 2) == ["Ein Café.", "Zwei Übel."]
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "equal", "inside", "overlap"),
-    [
-        ("東京。", "東京", 1, 1, 1.0),
-        ("答えは東京です", "東京", 0, 1, 4 / 9),
-        ("４０２", "402", 1, 1, 1.0),
-        (unicodedata.normalize("NFD", "Göteborg"), "göteborg", 1, 1, 1.0),
-        ("กรุงเทพฯ", "กรุงเทพ", 0, 1, None),
-        ("the U.S.", "us", 1, 1, 1.0),
-        ("don’t", "dont", 0, 0, 0.0),
-    ],
-)
+@pytest.mark.parametrize(("answer", "gold", "equal", "inside", "overlap"), [
+    ("東京。", "東京", 1, 1, 1.0), ("答えは東京です", "東京", 0, 1, 4 / 9), ("４０２", "402", 1, 1, 1.0),
+    (unicodedata.normalize("NFD", "Göteborg"), "göteborg", 1, 1, 1.0),
+    ("กรุงเทพฯ", "กรุงเทพ", 0, 1, None), ("the U.S.", "us", 1, 1, 1.0), ("don’t", "dont", 0, 0, 0.0),
+])  # fmt: skip
 def test_answers_without_blanks_are_compared_by_characters(
     answer: str, gold: str, equal: float, inside: float, overlap: float | None
 ) -> None:
