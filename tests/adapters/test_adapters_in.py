@@ -230,11 +230,8 @@ def test_everybody_at_once_is_the_independent_d_until_somebody_leaves() -> None:
     assert isinstance(env.dependency, Independent)
     episode = play(env, lambda env, agent: "1")
     assert [[episode.turns[i].agent for i in layer.turns] for layer in episode.layers] == [
-        ["low", "high"],
-        ["low", "high"],
-        ["high"],
-        ["high"],
-    ]
+        ["low", "high"], ["low", "high"], ["high"], ["high"],
+    ]  # fmt: skip
     assert all(not turn.sees for turn in episode.turns)
     # The team is paid the mean over everybody, those who have left included.
     assert [layer.team_reward for layer in episode.layers] == [1.0, 1.0, 0.5, 0.5]
@@ -293,16 +290,13 @@ def test_an_environment_of_others_goes_by_its_name() -> None:
     assert lake.possible_agents == ["scout_0", "actor_0"]
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "says"),
-    [
-        ("pettingzoo:tictactoe_v2", {}, "Did you mean 'tictactoe_v3'"),
-        ("pettingzoo:nobody.knows_v0", {}, "no module 'nobody.knows_v0'"),
-        ("gymnasium:FrozenLake-v77", {}, "FrozenLake-v77"),
-        ("gymnasium:FrozenLake-v1", {"codec": "helpers.strangers:nothing"}, "no codec"),
-        ("helpers.strangers:make_counting", {"se": 1}, "sees"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "says"), [
+    ("pettingzoo:tictactoe_v2", {}, "Did you mean 'tictactoe_v3'"),
+    ("pettingzoo:nobody.knows_v0", {}, "no module 'nobody.knows_v0'"),
+    ("gymnasium:FrozenLake-v77", {}, "FrozenLake-v77"),
+    ("gymnasium:FrozenLake-v1", {"codec": "helpers.strangers:nothing"}, "no codec"),
+    ("helpers.strangers:make_counting", {"se": 1}, "sees"),
+])  # fmt: skip
 def test_a_wrong_name_is_answered(name: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         marft_envs.make(name, **settings)
@@ -329,18 +323,14 @@ def test_a_missing_package_is_answered_with_the_pip_command_and_one_that_does_no
 # The compliance page ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("env", "clause", "needed"),
-    [
-        (strangers.Picture, "actions", "Discrete or Text actions"),
-        (strangers.Picture, "observations", "show\\(\\) says what is seen"),
-        (strangers.AllAtOnce, "interface", "pettingzoo.ParallelEnv"),
-        (strangers.Growing, "episode", "'late' appeared in mid-episode"),
-        (strangers.Nameless, "cast", "lists everybody from the start"),
-        (strangers.Unseeded, "episode", "seed"),
-        (object, "interface", "no environment of a known kind"),
-    ],
-)
+@pytest.mark.parametrize(("env", "clause", "needed"), [
+    (strangers.Picture, "actions", "Discrete or Text actions"),
+    (strangers.Picture, "observations", "show\\(\\) says what is seen"),
+    (strangers.AllAtOnce, "interface", "pettingzoo.ParallelEnv"),
+    (strangers.Growing, "episode", "'late' appeared in mid-episode"),
+    (strangers.Nameless, "cast", "lists everybody from the start"), (strangers.Unseeded, "episode", "seed"),
+    (object, "interface", "no environment of a known kind"),
+])  # fmt: skip
 def test_what_is_missing_is_said_clause_by_clause(env: Any, clause: str, needed: str) -> None:
     found = {c.name: c for c in compliance.check(env())}
     assert not found[clause].met

@@ -30,14 +30,10 @@ def steps(env: FlexEnv, seed: int) -> Any:
     yield [layer.agent_rewards for layer in env.episode.layers], env.episode.team_return
 
 
-@pytest.mark.parametrize(
-    ("package", "extra", "name"),
-    [
-        ("textarena", "textarena", "textarena:TicTacToe-v0"),
-        ("textarena", "textarena", "textarena:KuhnPoker-v0"),
-        ("gem", "gem", "gem:game:GuessTheNumber-v0-easy"),
-    ],
-)
+@pytest.mark.parametrize(("package", "extra", "name"), [
+    ("textarena", "textarena", "textarena:TicTacToe-v0"), ("textarena", "textarena", "textarena:KuhnPoker-v0"),
+    ("gem", "gem", "gem:game:GuessTheNumber-v0-easy"),
+])  # fmt: skip
 def test_two_games_side_by_side_reproduce_their_runs(package: str, extra: str, name: str) -> None:
     """Both packages seed the global generators when they reset."""
     need(package, extra)

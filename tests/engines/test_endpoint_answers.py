@@ -75,22 +75,16 @@ def only(*texts: str, answer: Answer) -> Callable[[str, dict[str, Any]], Answer]
 # ---------------------------------------------------------------------- an answer of nothing
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (message("length", content=None, reasoning_content="hmm"), StopReason.LENGTH),
-        (message("length", content=""), StopReason.LENGTH),
-        (message(content=""), StopReason.EOS),
-        (message(content=None), StopReason.EOS),
-        (message(), StopReason.EOS),
-        (message(content=[]), StopReason.EOS),
-        (message(content=None, refusal="I cannot help with that."), StopReason.REFUSED),
-        (message("content_filter", content=None), StopReason.REFUSED),
-        (message("content_filter", content="par"), StopReason.REFUSED),
-        (message("tool_calls", content=None, tool_calls=[CALL]), StopReason.EOS),
-        (message("function_call", content=None, function_call=CALL["function"]), StopReason.EOS),
-    ],
-)
+@pytest.mark.parametrize(("body", "reason"), [
+    (message("length", content=None, reasoning_content="hmm"), StopReason.LENGTH),
+    (message("length", content=""), StopReason.LENGTH), (message(content=""), StopReason.EOS),
+    (message(content=None), StopReason.EOS), (message(), StopReason.EOS), (message(content=[]), StopReason.EOS),
+    (message(content=None, refusal="I cannot help with that."), StopReason.REFUSED),
+    (message("content_filter", content=None), StopReason.REFUSED),
+    (message("content_filter", content="par"), StopReason.REFUSED),
+    (message("tool_calls", content=None, tool_calls=[CALL]), StopReason.EOS),
+    (message("function_call", content=None, function_call=CALL["function"]), StopReason.EOS),
+])  # fmt: skip
 def test_an_answer_without_text_is_an_empty_reply(fake: Served, body: dict[str, Any], reason: StopReason) -> None:
     with closing(engine_of(fake.answering(lambda path, asked: (200, body)))) as engine:
         (reply,) = engine.generate([request()], PARAMS)
@@ -100,31 +94,23 @@ def test_an_answer_without_text_is_an_empty_reply(fake: Served, body: dict[str, 
         assert counted["refused"] == (reason is StopReason.REFUSED)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [{"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}],
-        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "fine"}],
-        [{"type": "output_text", "text": "fine"}],
-        ["fi", "ne"],
-    ],
-)
+@pytest.mark.parametrize("content", [
+    [{"type": "text", "text": "fi"}, {"type": "text", "text": "ne"}],
+    [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "fine"}],
+    [{"type": "output_text", "text": "fine"}], ["fi", "ne"],
+])  # fmt: skip
 def test_the_text_of_content_in_parts_is_read(fake: Served, content: list[Any]) -> None:
     with closing(engine_of(fake.answering(lambda path, body: (200, message(content=content))))) as engine:
         (reply,) = engine.generate([request()], PARAMS)
         assert (reply.text, reply.stop_reason) == ("fine", StopReason.EOS)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        refused(400, "This model's maximum context length is 10 tokens.", code="context_length_exceeded"),
-        refused(400, "prompt is too long: 200251 tokens > 200000 maximum"),
-        refused(400, "The response was filtered", code="content_filter"),
-        refused(413, "Payload"),
-        refused(422, "too many tokens: 9000"),
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    refused(400, "This model's maximum context length is 10 tokens.", code="context_length_exceeded"),
+    refused(400, "prompt is too long: 200251 tokens > 200000 maximum"),
+    refused(400, "The response was filtered", code="content_filter"), refused(413, "Payload"),
+    refused(422, "too many tokens: 9000"),
+])  # fmt: skip
 def test_a_prompt_that_is_too_long_or_filtered_is_refused_from_the_first_on(fake: Served, answer: Answer) -> None:
     with closing(engine_of(fake.answering(lambda path, body: answer))) as engine:
         (reply,) = engine.generate([request()], PARAMS)
@@ -230,20 +216,11 @@ def test_a_replica_that_does_not_serve_the_model_yet_is_asked_again(fake: Served
         assert (engine.usage.retries, engine.usage.refused) == (1, 0)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        refused(500),
-        refused(503),
-        refused(429),
-        refused(302),
-        (200, {**chat("x"), "choices": []}),
-        (200, {"error": {"message": "no"}}),
-        (200, message("error", content="")),
-        (200, message("abort", content=None)),
-        (200, message(content={"text": "x"})),
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    refused(500), refused(503), refused(429), refused(302), (200, {**chat("x"), "choices": []}),
+    (200, {"error": {"message": "no"}}), (200, message("error", content="")), (200, message("abort", content=None)),
+    (200, message(content={"text": "x"})),
+])  # fmt: skip
 def test_faults_of_the_line_are_failures(fake: Served, answer: Answer) -> None:
     with closing(engine_of(fake.answering(lambda path, body: answer))) as engine:
         (reply,) = engine.generate([request()], PARAMS)
@@ -304,21 +281,12 @@ def trained(fake: Served, answer: Answer) -> Generation:
 
 
 WRONG = {
-    "nan": ([5, 6], [-1.0, math.nan]),
-    "-inf": ([5, 6], [-1.0, -math.inf]),
-    "none": ([5, 6], [None, -1.0]),
-    "positive": ([5, 6], [-1.0, 0.5]),
-    "huge": ([5, 10**30], [-1.0, -1.0]),
-    "unknown": ([5, 64], [-1.0, -1.0]),
-    "negative": ([5, -1], [-1.0, -1.0]),
-    "part": ([5, 1.5], [-1.0, -1.0]),
-    "text": ([5, "a"], [-1.0, -1.0]),
-    "flag": ([5, True], [-1.0, -1.0]),
-    "nested": ([5, [6]], [-1.0, -1.0]),
-    "long": ([5] * 5, [-1.0] * 5),
-    "pairs": ([5, 6], [-1.0]),
-    "table": ({"0": 5}, [-1.0]),
-}
+    "nan": ([5, 6], [-1.0, math.nan]), "-inf": ([5, 6], [-1.0, -math.inf]), "none": ([5, 6], [None, -1.0]),
+    "positive": ([5, 6], [-1.0, 0.5]), "huge": ([5, 10**30], [-1.0, -1.0]), "unknown": ([5, 64], [-1.0, -1.0]),
+    "negative": ([5, -1], [-1.0, -1.0]), "part": ([5, 1.5], [-1.0, -1.0]), "text": ([5, "a"], [-1.0, -1.0]),
+    "flag": ([5, True], [-1.0, -1.0]), "nested": ([5, [6]], [-1.0, -1.0]), "long": ([5] * 5, [-1.0] * 5),
+    "pairs": ([5, 6], [-1.0]), "table": ({"0": 5}, [-1.0]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

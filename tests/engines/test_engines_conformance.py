@@ -114,23 +114,14 @@ class Bent(NativeEngine):
         return self.fault == "alone"
 
 
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [
-        ("raw", "temperature 0.7 the learner differ"),
-        ("batch", "not the same for a batch and its reverse|not the same for policy"),
-        ("seed", "Eight seeds gave one sample|standard errors"),
-        ("mixed", "the learner differ"),
-        ("greedy", "Greedy replies"),
-        ("top", "standard errors"),
-        ("version", "the same version"),
-        ("stop", "has the stop reason"),
-        ("text", "not that of the tokens"),
-        ("overflow", "as long as the context"),
-        ("empty", "An empty prompt was answered"),
-        ("alone", "one call and one by one"),
-    ],
-)
+@pytest.mark.parametrize(("fault", "says"), [
+    ("raw", "temperature 0.7 the learner differ"),
+    ("batch", "not the same for a batch and its reverse|not the same for policy"),
+    ("seed", "Eight seeds gave one sample|standard errors"), ("mixed", "the learner differ"),
+    ("greedy", "Greedy replies"), ("top", "standard errors"), ("version", "the same version"),
+    ("stop", "has the stop reason"), ("text", "not that of the tokens"), ("overflow", "as long as the context"),
+    ("empty", "An empty prompt was answered"), ("alone", "one call and one by one"),
+])  # fmt: skip
 def test_a_broken_promise_is_named(policies: PolicySet, fault: str, says: str) -> None:
     with pytest.raises(EngineCheckError, match=says):
         check_engine(Bent(policies, fault), policies, **SMALL)

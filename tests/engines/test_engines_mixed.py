@@ -120,12 +120,9 @@ def test_what_the_hosted_agent_says_is_read_by_the_others_and_never_trained_on(
         trajectories = runs.collector(trainer.parts, vec).collect([1, 2, 3])
     for trajectory in trajectories:
         planner, writer, solver = trajectory.transitions
-        assert (planner.turn.text, planner.reply.action_ids, planner.request.prompt_ids, planner.trainable) == (
-            HOSTED,
-            [],
-            [],
-            False,
-        )
+        assert (
+            planner.turn.text, planner.reply.action_ids, planner.request.prompt_ids, planner.trainable,
+        ) == (HOSTED, [], [], False)  # fmt: skip
         assert writer.trainable and solver.trainable
         assert HOSTED in trainer.policies.renderer.tokenizer("writer_0").decode(writer.request.prompt_ids)
     told = hosted.paths("/v1/chat/completions")[0]["messages"]
@@ -197,31 +194,25 @@ def test_only_adapters_that_a_server_needs_are_written(models: dict[str, str], t
         server.fake.close()
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"engines": {"planer_0": "native"}}, "unknown policy 'planer_0'. Did you mean 'planner_0'"),
-        (
-            {"engines": dict.fromkeys(("writer_0", "solver_0"), as_table("openai:m@http://127.0.0.1:9"))},
-            "nothing is left to train",
-        ),
-        ({"models": {"planner_0": "embedded", "writer_0": "x", "solver_0": "x"}}, "hosted and has no weights"),
-        ({"adapters": {"planner_0": "x"}}, "Take it out of 'adapters'"),
-        ({"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}}, "No vLLM server answers"),
-        (
-            {"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}, "full_finetune": True},
-            "servers swap adapters only",
-        ),
-        (
-            {"engines": {"solver_0": as_table("openai:m@http://127.0.0.1:9?train=true")}},
-            "--old-logprobs learner",
-        ),
-        (
-            {"engines": {"solver_0": as_table("openai:m?key_env=NO_SUCH_KEY")}, "models": "embedded"},
-            "NO_SUCH_KEY, which is not set",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"engines": {"planer_0": "native"}}, "unknown policy 'planer_0'. Did you mean 'planner_0'"),
+    (
+        {"engines": dict.fromkeys(("writer_0", "solver_0"), as_table("openai:m@http://127.0.0.1:9"))},
+        "nothing is left to train",
+    ),
+    ({"models": {"planner_0": "embedded", "writer_0": "x", "solver_0": "x"}}, "hosted and has no weights"),
+    ({"adapters": {"planner_0": "x"}}, "Take it out of 'adapters'"),
+    ({"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}}, "No vLLM server answers"),
+    (
+        {"engines": {"solver_0": as_table("vllm:http://127.0.0.1:9")}, "full_finetune": True},
+        "servers swap adapters only",
+    ),
+    ({"engines": {"solver_0": as_table("openai:m@http://127.0.0.1:9?train=true")}}, "--old-logprobs learner"),
+    (
+        {"engines": {"solver_0": as_table("openai:m?key_env=NO_SUCH_KEY")}, "models": "embedded"},
+        "NO_SUCH_KEY, which is not set",
+    ),
+])  # fmt: skip
 def test_what_cannot_work_is_said_before_a_model_is_loaded(
     models: dict[str, str], hosted: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any, says: str
 ) -> None:

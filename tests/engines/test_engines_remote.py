@@ -132,15 +132,11 @@ def test_versions_come_and_go(policies: PolicySet, servers: list[FakeVLLM], tmp_
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("server", "settings", "says"),
-    [
-        ({"context": 100}, {}, r"--context 100"),
-        ({"slots": 3}, {}, r"holds 3 adapters at once; this team needs 4.*--max-loras 4"),
-        ({"slots": 4}, {"staleness": 1}, r"--max-loras 6"),
-        ({"rank": 0}, {}, r"VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
-    ],
-)
+@pytest.mark.parametrize(("server", "settings", "says"), [
+    ({"context": 100}, {}, r"--context 100"),
+    ({"slots": 3}, {}, r"holds 3 adapters at once; this team needs 4.*--max-loras 4"),
+    ({"slots": 4}, {"staleness": 1}, r"--max-loras 6"), ({"rank": 0}, {}, r"VLLM_ALLOW_RUNTIME_LORA_UPDATING"),
+])  # fmt: skip
 def test_a_server_that_cannot_serve_the_team_is_refused(
     policies: PolicySet, model: str, tmp_path: Path, server: dict[str, Any], settings: dict[str, Any], says: str
 ) -> None:
@@ -173,16 +169,12 @@ def test_two_base_models_need_two_servers(model: str, servers: list[FakeVLLM], t
         VLLMEngine(mixed, [servers[0].url])
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"token_ids": [5, 10**6]}, "vocabulary"),
-        ({"token_ids": [5, None]}, "vocabulary"),
-        ({"logprobs": {"token_logprobs": [-1.0, float("nan")]}}, "log-prob 'nan'"),
-        ({"logprobs": {"token_logprobs": [-1.0, 3.0]}}, "log-prob '3.0'"),
-        ({"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-1.0] * 9}}, "9 tokens where 4 were asked for"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    ({"token_ids": [5, 10**6]}, "vocabulary"), ({"token_ids": [5, None]}, "vocabulary"),
+    ({"logprobs": {"token_logprobs": [-1.0, float("nan")]}}, "log-prob 'nan'"),
+    ({"logprobs": {"token_logprobs": [-1.0, 3.0]}}, "log-prob '3.0'"),
+    ({"token_ids": [5] * 9, "logprobs": {"token_logprobs": [-1.0] * 9}}, "9 tokens where 4 were asked for"),
+])  # fmt: skip
 def test_tokens_that_cannot_be_are_a_failure(
     policies: PolicySet,
     servers: list[FakeVLLM],
@@ -340,26 +332,18 @@ def test_a_text_is_the_name_of_a_kind() -> None:
             parse(text)
 
 
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        (as_table("vlm:http://a"), "Did you mean 'vllm'"),
-        (as_table("vllm:"), "no usable address"),
-        (as_table("vllm:localhost:8000"), "http://host:8000"),
-        (as_table("openai:"), "names no model"),
-        (as_table("openai:m@http://me:secret@h"), "holds a password"),
-        (as_table("openai:m@http://h?api_key=secret"), 'key_env = "NAME"'),
-        ({"kind": "openai", "model": "m", "api_key": "secret"}, 'key_env = "NAME"'),
-        ({"kind": "vllm", "url": ["http://h", "http://me:secret@h"]}, "holds a password"),
-        ({"url": "http://h"}, "Unknown engine"),
-        ({"kind": "vllm", "url": 3}, "'url' cannot be 3"),
-        (3, "is a table"),
-        (as_table("openai:m@http://h?retrys=1"), "Did you mean 'retries'"),
-        (as_table("openai:m?timeout=soon"), "'timeout'.*'soon'"),
-        (as_table("openai:m?max_cost=0"), "more than 0"),
-        (as_table("vllm:http://a?train=true"), "no setting 'train'"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "says"), [
+    (as_table("vlm:http://a"), "Did you mean 'vllm'"), (as_table("vllm:"), "no usable address"),
+    (as_table("vllm:localhost:8000"), "http://host:8000"), (as_table("openai:"), "names no model"),
+    (as_table("openai:m@http://me:secret@h"), "holds a password"),
+    (as_table("openai:m@http://h?api_key=secret"), 'key_env = "NAME"'),
+    ({"kind": "openai", "model": "m", "api_key": "secret"}, 'key_env = "NAME"'),
+    ({"kind": "vllm", "url": ["http://h", "http://me:secret@h"]}, "holds a password"),
+    ({"url": "http://h"}, "Unknown engine"), ({"kind": "vllm", "url": 3}, "'url' cannot be 3"), (3, "is a table"),
+    (as_table("openai:m@http://h?retrys=1"), "Did you mean 'retries'"),
+    (as_table("openai:m?timeout=soon"), "'timeout'.*'soon'"), (as_table("openai:m?max_cost=0"), "more than 0"),
+    (as_table("vllm:http://a?train=true"), "no setting 'train'"),
+])  # fmt: skip
 def test_settings_that_cannot_work_say_so_and_tell_no_secret(spec: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         parse(spec)

@@ -39,21 +39,14 @@ def test_they_are_part_of_what_an_engine_is_and_are_written_as_toml() -> None:
     assert parse(tomllib.loads(f"engine = {bent}")["engine"]) == bent
 
 
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        ({"max_tokens": 9}, r"cannot set 'max_tokens'.*--max-new-tokens"),
-        (
-            {"max_completion_tokens": 9},
-            r"--max-new-tokens; where an endpoint refuses max_tokens, it is sent as max_compl",
-        ),
-        ({"messages": []}, r"cannot set 'messages'"),
-        ({"day": tomllib.loads("d = 2020-01-01")["d"]}, r"cannot be sent as JSON"),
-        ({"top_p": float("nan")}, r"cannot be sent as JSON"),
-        ({"chat_template_kwargs": {"tools": None}}, r"holds null.*Leave that field out"),
-        (3, r"'extra_body' cannot be 3"),
-    ],
-)
+@pytest.mark.parametrize(("extra", "says"), [
+    ({"max_tokens": 9}, r"cannot set 'max_tokens'.*--max-new-tokens"),
+    ({"max_completion_tokens": 9}, r"--max-new-tokens; where an endpoint refuses max_tokens, it is sent as max_compl"),
+    ({"messages": []}, r"cannot set 'messages'"),
+    ({"day": tomllib.loads("d = 2020-01-01")["d"]}, r"cannot be sent as JSON"),
+    ({"top_p": float("nan")}, r"cannot be sent as JSON"),
+    ({"chat_template_kwargs": {"tools": None}}, r"holds null.*Leave that field out"), (3, r"'extra_body' cannot be 3"),
+])  # fmt: skip
 def test_what_cannot_be_sent_says_so(extra: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse({"kind": "openai", "model": "m", "extra_body": extra})

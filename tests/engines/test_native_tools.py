@@ -208,15 +208,11 @@ def test_a_call_in_content_and_beside_it_runs_once() -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        ('{"order_id": "1", "order_id": "2"}', {"INVALID_JSON": '{"order_id": "1", "order_id": "2"}'}),
-        ("{", {"INVALID_JSON": "{"}),
-        ("[1]", {"INVALID_JSON": "[1]"}),
-        ('{}}</tool_call><tool_call>{"name": "x"', {"INVALID_JSON": '{}}</tool_call><tool_call>{"name": "x"'}),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "shown"), [
+    ('{"order_id": "1", "order_id": "2"}', {"INVALID_JSON": '{"order_id": "1", "order_id": "2"}'}),
+    ("{", {"INVALID_JSON": "{"}), ("[1]", {"INVALID_JSON": "[1]"}),
+    ('{}}</tool_call><tool_call>{"name": "x"', {"INVALID_JSON": '{}}</tool_call><tool_call>{"name": "x"'}),
+])  # fmt: skip
 def test_a_malformed_call_is_told_of_where_it_was_made(api: str, arguments: str, shown: dict[str, Any]) -> None:
     """None of the reply is carried out, and each of its calls gets the error."""
     calls = [("list_orders", "{}"), ("get_order", arguments)]

@@ -17,28 +17,17 @@ Refused = Callable[[str, tuple[str, ...]], None]
 
 GRID = 'algorithms = ["marft"]\nenvs = ["relay-v0"]\ntoken_budget = 1000\nseeds = [0, 1]\n'
 GRIDS = {
-    "grid": GRID,
-    "g_text": GRID.replace('["marft"]', '"marft"'),
-    "g_unknown": GRID.replace("marft", "mraft"),
-    "g_env": GRID.replace("relay-v0", "relai-v0"),
-    "g_twice": GRID.replace("[0, 1]", "[0, 0]"),
-    "g_negative": GRID.replace("[0, 1]", "[-1]"),
-    "g_budget": GRID.replace("1000", "0"),
-    "g_missing": 'algorithms = ["marft"]\n',
-    "g_key": GRID + "tokens = 3\n",
-    "g_baseline": GRID + 'baseline = "ppo2"\n',
-    "g_control": GRID + 'controls = ["untraind"]\n',
-    "g_sweep0": GRID + "[sweep]\nlr = [0]\nseeds = [7]\n",
-    "g_shared": GRID + "[sweep]\nlr = [0.1]\nseeds = [0]\n",
-    "g_members": GRID + '[env."relay-v0"]\nmembers = 1\n',
-    "g_trained_on": GRID + '[env."relay-v0"]\ntrained_on = "nope"\n',
-    "g_reference": GRID + 'reference = "nope"\n',
-    "g_settings": GRID + "[settings]\niteratoins = 3\n",
-    "g_value": GRID + "[settings]\nlora_r = 0\n",
-    "g_credit": GRID + 'credit = ["nope"]\n',
-    "g_label": GRID + '[algorithm.other]\nalgo = "grpo"\n',
+    "grid": GRID, "g_text": GRID.replace('["marft"]', '"marft"'), "g_unknown": GRID.replace("marft", "mraft"),
+    "g_env": GRID.replace("relay-v0", "relai-v0"), "g_twice": GRID.replace("[0, 1]", "[0, 0]"),
+    "g_negative": GRID.replace("[0, 1]", "[-1]"), "g_budget": GRID.replace("1000", "0"),
+    "g_missing": 'algorithms = ["marft"]\n', "g_key": GRID + "tokens = 3\n", "g_baseline": GRID + 'baseline = "ppo2"\n',
+    "g_control": GRID + 'controls = ["untraind"]\n', "g_sweep0": GRID + "[sweep]\nlr = [0]\nseeds = [7]\n",
+    "g_shared": GRID + "[sweep]\nlr = [0.1]\nseeds = [0]\n", "g_members": GRID + '[env."relay-v0"]\nmembers = 1\n',
+    "g_trained_on": GRID + '[env."relay-v0"]\ntrained_on = "nope"\n', "g_reference": GRID + 'reference = "nope"\n',
+    "g_settings": GRID + "[settings]\niteratoins = 3\n", "g_value": GRID + "[settings]\nlora_r = 0\n",
+    "g_credit": GRID + 'credit = ["nope"]\n', "g_label": GRID + '[algorithm.other]\nalgo = "grpo"\n',
     "g_code": GRID.replace('"marft"', '"evilmodule:Algo"'),
-}
+}  # fmt: skip
 OWN = """
 import marft_envs
 from marft_envs import AgentSpec, Chain, FlexEnv, Layered, Outcome, Router, StaticDAG
@@ -100,34 +89,19 @@ def typo(levels=3): return FlexEnv([A], Task(), Chain())
 def needs(levels): return FlexEnv([A], Task(), Chain())
 """
 FILES = {f"{name}.toml": text for name, text in GRIDS.items()} | {
-    "own.py": OWN,
-    "broken_module.py": "def make(:\n",
+    "own.py": OWN, "broken_module.py": "def make(:\n",
     "raising.py": "def make(): raise RuntimeError('no luck')\ndef make_late():\n    raise KeyError('x')\n",
-    "empty.jsonl": "",
-    "broken.jsonl": '{"problem": "1+1"',
-    "noanswer.jsonl": '{"problem": "1 + 1 = ?"}\n',
-    "list.jsonl": "[1, 2]\n",
-    "rows.jsonl": '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}\n',
-    "profiles_broken.json": "{",
-    "profiles_list.json": "[1]",
-    "profiles_stranger.json": '{"nobody_0": "x"}',
-    "profiles_number.json": '{"actor_0": 3}',
-    "profiles_empty.json": "",
-    "broken.toml": "lr = = 3\n",
-    "unknown.toml": "iteratoins = 3\n",
-    "unknown_algorithm.toml": "[algorithm]\nlrr = 3\n",
-    "wrong_type.toml": 'iterations = "many"\n',
-    "badrange.toml": "[algorithm]\nclip = -1\n",
-    "section.toml": "algorithm = 3\n",
-    "control.toml": 'name = "a\\u001b[2J"\n',
-    "code.toml": 'env = "evilmodule:thing-v0"\n',
-    "emptyname.toml": '"" = 3\n',
-    "evil/config.toml": 'env = "relay-v0"\n',
-    "evil/metrics.jsonl": "nonsense\n",
-    "full/thing.txt": "x",
-    "emptydir/.keep": "",
-    "dir/.keep": "",
-}
+    "empty.jsonl": "", "broken.jsonl": '{"problem": "1+1"', "noanswer.jsonl": '{"problem": "1 + 1 = ?"}\n',
+    "list.jsonl": "[1, 2]\n", "rows.jsonl": '{"id": "a", "problem": "1 + 1 = ?", "answer": "2"}\n',
+    "profiles_broken.json": "{", "profiles_list.json": "[1]", "profiles_stranger.json": '{"nobody_0": "x"}',
+    "profiles_number.json": '{"actor_0": 3}', "profiles_empty.json": "", "broken.toml": "lr = = 3\n",
+    "unknown.toml": "iteratoins = 3\n", "unknown_algorithm.toml": "[algorithm]\nlrr = 3\n",
+    "wrong_type.toml": 'iterations = "many"\n', "badrange.toml": "[algorithm]\nclip = -1\n",
+    "section.toml": "algorithm = 3\n", "control.toml": 'name = "a\\u001b[2J"\n',
+    "code.toml": 'env = "evilmodule:thing-v0"\n', "emptyname.toml": '"" = 3\n',
+    "evil/config.toml": 'env = "relay-v0"\n', "evil/metrics.jsonl": "nonsense\n", "full/thing.txt": "x",
+    "emptydir/.keep": "", "dir/.keep": "",
+}  # fmt: skip
 
 
 def write(folder: Path) -> Path:

@@ -176,11 +176,8 @@ class FakeHub:
                 self.repositories[name][value["path"]] = self._objects[value["oid"]]
         oid = f"{len(self.commits):040x}"
         return {
-            "success": True,
-            "commitUrl": f"{self.url}/{name}/commit/{oid}",
-            "commitOid": oid,
-            "pullRequestUrl": "",
-        }, 200
+            "success": True, "commitUrl": f"{self.url}/{name}/commit/{oid}", "commitOid": oid, "pullRequestUrl": "",
+        }, 200  # fmt: skip
 
 
 @contextmanager

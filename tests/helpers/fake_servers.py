@@ -148,13 +148,10 @@ class FakeVLLM:
 def chat(text: str, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> dict[str, Any]:
     """A chat completion as OpenAI sends it."""
     return {
-        "id": "c",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "m",
+        "id": "c", "object": "chat.completion", "created": 0, "model": "m",
         "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}],
         "usage": {"prompt_tokens": tokens[0], "completion_tokens": tokens[1], "total_tokens": sum(tokens)},
-    }
+    }  # fmt: skip
 
 
 @contextmanager

@@ -11,16 +11,13 @@ import time
 TEXT = {"type": "string"}
 TOOLS = {
     "add": ("Adds to the total.", {"n": {"type": "integer", "minimum": 1}}, {}),
-    "total": ("Says the total.", {}, {"readOnlyHint": True}),
-    "fail": ("Fails.", {}, {}),
+    "total": ("Says the total.", {}, {"readOnlyHint": True}), "fail": ("Fails.", {}, {}),
     "refuse": ("Is refused by the protocol.", {}, {}),
     "big": ("Says much.", {"n": {"type": "integer"}}, {"readOnlyHint": True}),
-    "picture": ("Shows a picture.", {}, {"readOnlyHint": True}),
-    "die": ("Ends the server.", {}, {}),
-    "hang": ("Never answers.", {}, {}),
-    "mumble": ("Answers in a way that is no MCP.", {"how": {"type": "string"}}, {}),
+    "picture": ("Shows a picture.", {}, {"readOnlyHint": True}), "die": ("Ends the server.", {}, {}),
+    "hang": ("Never answers.", {}, {}), "mumble": ("Answers in a way that is no MCP.", {"how": {"type": "string"}}, {}),
     "chat": ("Prints where it should not, and answers.", {}, {}),
-}
+}  # fmt: skip
 SPOILT = {
     "cut": '{"jsonrpc": "2.0", "id": %d, "result": {"content": [',
     "shape": '{"jsonrpc": "2.0", "id": %d, "result": 5}',

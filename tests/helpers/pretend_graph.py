@@ -100,11 +100,7 @@ def graph(recorder: Graph, **_: Any) -> Iterator[None]:
 
 
 STANDS_IN: dict[str, Callable[..., Any]] = {
-    "CUDAGraph": Graph,
-    "graph": graph,
-    "Stream": Stream,
-    "stream": nullcontext,
-    "current_stream": Stream,
+    "CUDAGraph": Graph, "graph": graph, "Stream": Stream, "stream": nullcontext, "current_stream": Stream,
     "is_current_stream_capturing": lambda: capturing is not None,
-}
+}  # fmt: skip
 """What replaces functions and classes of ``torch.cuda``."""

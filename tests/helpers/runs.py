@@ -66,21 +66,11 @@ marft_envs.register("test/letters-v0", make_letters)
 def settings(model: Path, runs_dir: Path, **changes: Any) -> TrainConfig:
     """A run of four iterations; keys of the algorithm go into ``algorithm={…}``."""
     table: dict[str, Any] = {
-        "env": "test/letters-v0",
-        "models": str(model),
-        "max_new_tokens": 3,
-        "iterations": 4,
-        "episodes_per_iteration": 12,
-        "eval_every": 2,
-        "eval_episodes": 10,
-        "save_every": 2,
-        "record_every": 2,
-        "record_episodes": 3,
-        "lora_r": 2,
-        "device": "cpu",
-        "runs_dir": str(runs_dir),
+        "env": "test/letters-v0", "models": str(model), "max_new_tokens": 3, "iterations": 4,
+        "episodes_per_iteration": 12, "eval_every": 2, "eval_episodes": 10, "save_every": 2, "record_every": 2,
+        "record_episodes": 3, "lora_r": 2, "device": "cpu", "runs_dir": str(runs_dir),
         "algorithm": {"lr": 1e-2, "epochs": 2, "minibatches": 2},
-    }
+    }  # fmt: skip
     table["algorithm"] = {**table["algorithm"], **changes.pop("algorithm", {})}
     return config.build({**table, **changes})
 

@@ -70,9 +70,6 @@ def request(data: bytes) -> dict[str, Any]:
                 inputs[entry[1].decode()] = np.frombuffer(tensor[1], "<i8" if tensor[3] == 2 else "<f4").copy()
         rows.append({"ids": np.frombuffer(text, "<i4").tolist(), "inputs": inputs})
     return {
-        "model_id": single[1].decode(),
-        "seq_id": single[2],
-        "data": rows,
-        "loss_fn": single[4].decode(),
+        "model_id": single[1].decode(), "seq_id": single[2], "data": rows, "loss_fn": single[4].decode(),
         "forward_only": bool(single.get(6)),
-    }
+    }  # fmt: skip

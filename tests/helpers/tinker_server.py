@@ -180,15 +180,10 @@ class TinkerServer:
 
     def _answer(self, path: str, body: dict[str, Any]) -> Any:
         works = {
-            "create_model": self._create,
-            "forward_backward": self._gradient,
-            "optim_step": self._step,
-            "save_weights": self._save,
-            "load_weights": self._load,
-            "save_weights_for_sampler": self._snapshot,
-            "asample": self._sample,
-            "unload_model": self._unload,
-        }
+            "create_model": self._create, "forward_backward": self._gradient, "optim_step": self._step,
+            "save_weights": self._save, "load_weights": self._load, "save_weights_for_sampler": self._snapshot,
+            "asample": self._sample, "unload_model": self._unload,
+        }  # fmt: skip
         if path in works:
             return self._promise(path, works[path], body)
         if path == "retrieve_future":

@@ -46,11 +46,7 @@ def save_tiny(
 ) -> Path:
     """Saves a random model (``qwen2``, ``llama`` or ``gpt2``) with its tokenizer; returns ``folder``."""
     tokenizer = tiny_tokenizer(chat_template, pad_token)
-    ends = {
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": None,
-    }
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     config: Qwen2Config | LlamaConfig | GPT2Config
     if arch == "gpt2":
         config = GPT2Config(

@@ -101,26 +101,18 @@ def said(*calls: ToolCall) -> str:
 PROBLEMS = [
     problem("one", "Add 3 to counter a.", [call("add", name="a", by=3)], level=0),
     problem(
-        "two",
-        "Add 2 to counter b and leave a note that says it was done.",
-        [call("add", name="b", by=2), call("write_note", text="b is two")],
-        level=1,
+        "two", "Add 2 to counter b and leave a note that says it was done.",
+        [call("add", name="b", by=2), call("write_note", text="b is two")], level=1,
     ),
     problem(
-        "three",
-        "Add 1 to counter a, note it, then add 4 to counter b.",
-        [call("add", name="a", by=1), call("write_note", text="a is one"), call("add", name="b", by=4)],
-        level=1,
+        "three", "Add 1 to counter a, note it, then add 4 to counter b.",
+        [call("add", name="a", by=1), call("write_note", text="a is one"), call("add", name="b", by=4)], level=1,
     ),
     problem(
-        "turns",
-        ("Add 5 to counter a.", "Now note that it is five."),
-        [call("add", name="a", by=5)],
-        [call("write_note", text="five")],
-        level=2,
-        withheld=(frozenset({"write_note"}), frozenset()),
+        "turns", ("Add 5 to counter a.", "Now note that it is five."), [call("add", name="a", by=5)],
+        [call("write_note", text="five")], level=2, withheld=(frozenset({"write_note"}), frozenset()),
     ),
-]
+]  # fmt: skip
 
 SPECIALISTS = {"counting": ("read_counter", "add", "reset_counter"), "writing": ("write_note", "read_notes")}
 
@@ -131,11 +123,8 @@ def start(problem: ToolProblem) -> Desk:
 
 def tiny(**changes: Any) -> FunctionDomain:
     settings = {
-        "state": start,
-        "policy": "Never reset a counter.",
-        "specialists": SPECIALISTS,
-        "user_tools": ("write_note", "read_notes"),
-        "name": "tiny",
-    }
+        "state": start, "policy": "Never reset a counter.", "specialists": SPECIALISTS,
+        "user_tools": ("write_note", "read_notes"), "name": "tiny",
+    }  # fmt: skip
     tools, problems = changes.pop("tools", TOOLS), changes.pop("problems", PROBLEMS)
     return FunctionDomain(tools, problems, changes.pop("grade", grade), **{**settings, **changes})

@@ -119,21 +119,16 @@ def test_a_model_that_cannot_be_is_refused_with_its_reason(
         assert len(told) < 1000, "not a screen of names"
 
 
-@pytest.mark.parametrize(
-    ("name", "messages"),
-    [
-        ("models/qwen", ["no such folder here", "unset HF_HUB_OFFLINE", "hf download models/qwen"]),
-        ("smolm2", ["Did you mean 'smollm2-135m'?"]),
-        ("Qwen/Qwen2.5-Coder-3B-Instruct", ["hf download Qwen/Qwen2.5-Coder-3B-Instruct", "--models FOLDER"]),
-        ("", ["empty name", "'embedded'"]),
-        ("page.txt", ["is a file, and no model in GGUF format"]),
-        ("cut.gguf", ["could not be read", "Download it again"]),
-        ("page.gguf", ["does not begin with GGUF"]),
-        ("ct.gguf", ["There is no file 'ct.gguf'", "Did you mean 'cut.gguf'?"]),
-        ("run", ["is a run, and no model. To score its team: marft eval", "run --merged"]),
-        ("adapter", ["is an adapter, and no model", "marft export RUN --merged"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "messages"), [
+    ("models/qwen", ["no such folder here", "unset HF_HUB_OFFLINE", "hf download models/qwen"]),
+    ("smolm2", ["Did you mean 'smollm2-135m'?"]),
+    ("Qwen/Qwen2.5-Coder-3B-Instruct", ["hf download Qwen/Qwen2.5-Coder-3B-Instruct", "--models FOLDER"]),
+    ("", ["empty name", "'embedded'"]), ("page.txt", ["is a file, and no model in GGUF format"]),
+    ("cut.gguf", ["could not be read", "Download it again"]), ("page.gguf", ["does not begin with GGUF"]),
+    ("ct.gguf", ["There is no file 'ct.gguf'", "Did you mean 'cut.gguf'?"]),
+    ("run", ["is a run, and no model. To score its team: marft eval", "run --merged"]),
+    ("adapter", ["is an adapter, and no model", "marft export RUN --merged"]),
+])  # fmt: skip
 def test_a_name_that_leads_to_no_model_says_what_to_type(
     name: str, messages: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

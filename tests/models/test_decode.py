@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from helpers.sampling import AGENTS, CONFIGS, PARAMS, build, disturb, requests, rescore, save
 from helpers.tiny import save_tiny
@@ -93,13 +91,10 @@ def test_the_modules_keep_their_weights_as_views_and_stay_trainable(tmp_path: Pa
     assert all(p.grad is not None for p in policies.parameters("actor"))
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "reason"),
-    [
-        ("mistral", {"sliding_window": 16}, "sliding window"),
-        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
-    ],
-)
+@pytest.mark.parametrize(("family", "changes", "reason"), [
+    ("mistral", {"sliding_window": 16}, "sliding window"),
+    ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
+])  # fmt: skip
 def test_variants_that_it_does_not_compute_are_refused(
     family: str, changes: dict[str, object], reason: str, tmp_path: Path
 ) -> None:

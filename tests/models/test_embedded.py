@@ -71,17 +71,9 @@ def test_the_tokenizer_knows_where_a_reply_ends_and_what_is_padding(tokenizer: A
     assert len(tokenizer) == model.config.vocab_size < 1000
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        " ",
-        "\n\n",
-        "Natalia sold 48/2 = <<48/2=24>>24 clips.",
-        "求 $x^2$ 的值：答案是 \\boxed{7}。",
-        "🙂é\u0301ß\t\x00\r\n",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", " ", "\n\n", "Natalia sold 48/2 = <<48/2=24>>24 clips.", "求 $x^2$ 的值：答案是 \\boxed{7}。", "🙂é\u0301ß\t\x00\r\n",
+])  # fmt: skip
 def test_any_text_survives_the_tokenizer(tokenizer: Any, text: str) -> None:
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     # Qwen2's tokenizer normalises to NFC, and nothing else may change.

@@ -89,14 +89,10 @@ def test_on_a_cpu_attention_is_float32_where_it_is_trained(tmp_path: Path, monke
     assert {dtype for dtype, _ in seen} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "reason"),
-    [
-        ("mistral", {"sliding_window": 4}, "attends to a sliding window"),
-        ("llama", {"hidden_act": "gelu"}, ""),
-        ("llama", {}, ""),
-    ],
-)
+@pytest.mark.parametrize(("family", "changes", "reason"), [
+    ("mistral", {"sliding_window": 4}, "attends to a sliding window"), ("llama", {"hidden_act": "gelu"}, ""),
+    ("llama", {}, ""),
+])  # fmt: skip
 def test_one_line_says_why_a_model_is_scored_by_transformers_pass(
     family: str, changes: dict[str, object], reason: str, tmp_path: Path
 ) -> None:

@@ -16,10 +16,7 @@ from marft_algos.models.forward.decode import FusedDecoder
 from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.forward.text import TextPass
 
-PASSES: dict[str, Callable[[PreTrainedModel, torch.dtype], object]] = {
-    "decode": FusedDecoder,
-    "text": TextPass,
-}
+PASSES: dict[str, Callable[[PreTrainedModel, torch.dtype], object]] = {"decode": FusedDecoder, "text": TextPass}
 
 
 def amplifying(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:

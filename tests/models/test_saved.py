@@ -123,24 +123,16 @@ def test_layers_of_another_kind_store_weights_the_other_way_round(tmp_path: Path
     torch.testing.assert_close(loaded(model, tmp_path / "adapter"), expected, rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize(
-    "written",
-    rest_in_ci(
-        [
-            {"alpha_pattern": {"q_proj": 128}},
-            {"alpha_pattern": {r".*layers\.0\..*": 1}},
-            {"rank_pattern": {"q_proj": 4}},
-            {"use_rslora": True},
-            {"use_dora": True},
-            {"bias": "all"},
-            {"modules_to_save": ["lm_head"]},
-            {"trainable_token_indices": [1, 2]},
-            *({"init_lora_weights": kind} for kind in ("pissa", "pissa_niter_4", "olora")),
-            {"alora_invocation_tokens": [5, 6]},
-        ],
-        5,
-    ),
-)
+@pytest.mark.parametrize("written", rest_in_ci(
+    [
+        {"alpha_pattern": {"q_proj": 128}}, {"alpha_pattern": {r".*layers\.0\..*": 1}}, {"rank_pattern": {"q_proj": 4}},
+        {"use_rslora": True}, {"use_dora": True}, {"bias": "all"}, {"modules_to_save": ["lm_head"]},
+        {"trainable_token_indices": [1, 2]},
+        *({"init_lora_weights": kind} for kind in ("pissa", "pissa_niter_4", "olora")),
+        {"alora_invocation_tokens": [5, 6]},
+    ],
+    5,
+))  # fmt: skip
 def test_what_changes_the_meaning_of_weights_is_refused_by_name(
     written: dict[str, Any], qwen: Path, tmp_path: Path
 ) -> None:
@@ -161,22 +153,14 @@ def test_settings_that_are_there_with_nothing_are_nothing(key: str, adapter: Pat
         saved.check_adapter(adapter, LoraSettings())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"init_lora_weights": "corda"}, "init_lora_weights.*path_initial_model_for_weight_conversion"),
-        ({"init_lora_weights": "loftq"}, "init_lora_weights"),
-        ({"init_lora_weights": "lora_ga"}, "init_lora_weights"),
-        ({"init_lora_weights": "of next year"}, "init_lora_weights"),
-        ({"peft_type": "ADALORA"}, 'peft_type = "ADALORA"'),
-        ({"bias": "lora_only"}, "bias"),
-        ({"brand_new": 7}, "brand_new = 7, which is not known here.*delete that line"),
-        ({"r": "x"}, "cannot be read"),
-        ({"lora_alpha": None}, "cannot be read"),
-        ({"r": 4}, "--lora-r 4 --lora-alpha 16"),
-        ({"lora_alpha": 16.5}, "alpha 16.5"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"init_lora_weights": "corda"}, "init_lora_weights.*path_initial_model_for_weight_conversion"),
+    ({"init_lora_weights": "loftq"}, "init_lora_weights"), ({"init_lora_weights": "lora_ga"}, "init_lora_weights"),
+    ({"init_lora_weights": "of next year"}, "init_lora_weights"), ({"peft_type": "ADALORA"}, 'peft_type = "ADALORA"'),
+    ({"bias": "lora_only"}, "bias"), ({"brand_new": 7}, "brand_new = 7, which is not known here.*delete that line"),
+    ({"r": "x"}, "cannot be read"), ({"lora_alpha": None}, "cannot be read"), ({"r": 4}, "--lora-r 4 --lora-alpha 16"),
+    ({"lora_alpha": 16.5}, "alpha 16.5"),
+])  # fmt: skip
 def test_settings_that_no_adapter_here_has_are_refused(changes: dict[str, Any], message: str, adapter: Path) -> None:
     described(adapter, **changes)
     with pytest.raises(ConfigError, match=message):
@@ -222,17 +206,14 @@ def test_weights_of_any_type_of_numbers_are_read(dtype: torch.dtype, qwen: Path,
     assert loaded(qwen, adapter).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x: x.index_fill(0, torch.tensor([1]), float("nan")), "holds infinity or NaN"),
-        (lambda x: x.index_fill(1, torch.tensor([0]), float("-inf")), "holds infinity or NaN"),
-        (lambda x: x.double() * 1e300, "holds infinity or NaN"),
-        (lambda x: x.to(torch.int8), "is of type torch.int8. Expected float16"),
-        (lambda x: x.to(torch.float8_e4m3fn), "is of type torch.float8"),
-        (lambda x: x[:, 1:].clone(), r"do not fit: .*lora_A.weight' is \[8, .*\] in them, and \[8, .*\] in the model"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    (lambda x: x.index_fill(0, torch.tensor([1]), float("nan")), "holds infinity or NaN"),
+    (lambda x: x.index_fill(1, torch.tensor([0]), float("-inf")), "holds infinity or NaN"),
+    (lambda x: x.double() * 1e300, "holds infinity or NaN"),
+    (lambda x: x.to(torch.int8), "is of type torch.int8. Expected float16"),
+    (lambda x: x.to(torch.float8_e4m3fn), "is of type torch.float8"),
+    (lambda x: x[:, 1:].clone(), r"do not fit: .*lora_A.weight' is \[8, .*\] in them, and \[8, .*\] in the model"),
+])  # fmt: skip
 def test_weights_that_are_none_are_named(
     change: Callable[[Tensor], Tensor], message: str, qwen: Path, adapter: Path
 ) -> None:

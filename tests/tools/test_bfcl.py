@@ -106,13 +106,10 @@ BASE: dict[str, Any] = {
     ],
 }
 HELD: dict[str, Any] = {
-    "id": "multi_turn_miss_func_1",
-    "turns": [user("Log in as ada."), user("Open 'a'."), user("")],
-    "involved_classes": ["TicketAPI"],
-    "initial_config": {},
-    "missed_functions": {"2": ["create_ticket"]},
+    "id": "multi_turn_miss_func_1", "turns": [user("Log in as ada."), user("Open 'a'."), user("")],
+    "involved_classes": ["TicketAPI"], "initial_config": {}, "missed_functions": {"2": ["create_ticket"]},
     "ground_truth": [["ticket_login('ada', 'x')"], [], ["create_ticket(title='a')"]],
-}
+}  # fmt: skip
 DEFECTIVE = {**BASE, "id": "multi_turn_base_173"}
 LONG = {**BASE, "id": "multi_turn_long_context_0"}
 
@@ -280,35 +277,22 @@ def test_long_context_is_told_to_the_loader(bfcl: BfclDomain) -> None:
     assert not bfcl.open(first(bfcl)).instances["TicketAPI"].extra
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "plain"),
-    [
-        ("x", "x", "x"),
-        (None, "None", None),
-        ([1, "a"], "[1, 'a']", [1, "a"]),
-        ({"a": 1}, '{"a": 1}', {"a": 1}),
-        ({1: {"b": (1, 2)}}, '{"1": {"b": [1, 2]}}', {"1": {"b": [1, 2]}}),
-        ({"a": {1}}, "{'a': {1}}", {"a": "{1}"}),
-        ({"a": float("inf")}, '{"a": Infinity}', {"a": "inf"}),
-        (2.5, "2.5", 2.5),
-    ],
-)
+@pytest.mark.parametrize(("value", "text", "plain"), [
+    ("x", "x", "x"), (None, "None", None), ([1, "a"], "[1, 'a']", [1, "a"]), ({"a": 1}, '{"a": 1}', {"a": 1}),
+    ({1: {"b": (1, 2)}}, '{"1": {"b": [1, 2]}}', {"1": {"b": [1, 2]}}), ({"a": {1}}, "{'a': {1}}", {"a": "{1}"}),
+    ({"a": float("inf")}, '{"a": Infinity}', {"a": "inf"}), (2.5, "2.5", 2.5),
+])  # fmt: skip
 def test_answers_are_written_as_upstream_writes_them_and_shown_as_json(value: Any, text: str, plain: Any) -> None:
     assert as_text(value) == text and as_json(value) == plain
     json.dumps(as_json(value), allow_nan=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "passes"),
-    [
-        ("power", {"base": 10, "exponent": 100}, True),
-        ("power", {"base": 10, "exponent": 10**9}, False),
-        ("power", {"base": 1.5, "exponent": 10**9}, True),
-        ("square_root", {"number": 2, "precision": 10**8}, False),
-        ("round_number", {"number": 2, "decimal_places": -(10**8)}, False),
-        ("logarithm", {"value": 2, "base": 3, "precision": 50}, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "arguments", "passes"), [
+    ("power", {"base": 10, "exponent": 100}, True), ("power", {"base": 10, "exponent": 10**9}, False),
+    ("power", {"base": 1.5, "exponent": 10**9}, True), ("square_root", {"number": 2, "precision": 10**8}, False),
+    ("round_number", {"number": 2, "decimal_places": -(10**8)}, False),
+    ("logarithm", {"value": 2, "base": 3, "precision": 50}, True),
+])  # fmt: skip
 def test_limits(name: str, arguments: dict[str, Any], passes: bool) -> None:
     if passes:
         check_limits(None, name, arguments)
@@ -332,20 +316,12 @@ def test_gold_completes_null_and_reads_get_nothing_parts_are_between(bfcl: BfclD
     assert [grade.completion for grade in grades] == [False] * 5 + [True] and progress[5] == 1 > progress[4]
 
 
-@pytest.mark.parametrize(
-    ("turns", "reason", "turn"),
-    [
-        ([[0], [1, 2, 3], []], "no_call", 2),
-        ([[0], [1, 2], [4]], "answer", 1),
-        ([[0], [1, 3, 2, 1], [4]], "state", 1),
-        ([[0], [2, 1, 3], [4]], "state", 1),
-        ([[1], [0, 2, 3], [4]], "state", 0),
-        ([[0, 3], [1, 2], [4]], "", None),
-        ([[0, 0, 4], [4, 1, 2, 3], [4]], "", None),
-        ([[0], [1, 2, 3, 4], [3]], "", None),
-        ([[0], [1, 2, 3], [3]], "answer", 2),
-    ],
-)
+@pytest.mark.parametrize(("turns", "reason", "turn"), [
+    ([[0], [1, 2, 3], []], "no_call", 2), ([[0], [1, 2], [4]], "answer", 1), ([[0], [1, 3, 2, 1], [4]], "state", 1),
+    ([[0], [2, 1, 3], [4]], "state", 1), ([[1], [0, 2, 3], [4]], "state", 0), ([[0, 3], [1, 2], [4]], "", None),
+    ([[0, 0, 4], [4, 1, 2, 3], [4]], "", None), ([[0], [1, 2, 3, 4], [3]], "", None),
+    ([[0], [1, 2, 3], [3]], "answer", 2),
+])  # fmt: skip
 def test_verdicts_follow_upstreams_rules(
     bfcl: BfclDomain, turns: list[list[int]], reason: str, turn: int | None
 ) -> None:
@@ -394,28 +370,24 @@ def test_turns_go_forward_only(bfcl: BfclDomain) -> None:
 # -- bad input -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"id": 5}, "'id' is 5"),
-        ({"id": "base"}, "'id' is 'base'"),
-        ({"involved_classes": ["TicketApi"]}, "no class 'TicketApi'. Did you mean 'TicketAPI'"),
-        ({"involved_classes": []}, "expected a list 'involved_classes'"),
-        ({"initial_config": None}, "an object 'initial_config'"),
-        ({"turns": BASE["turns"][:2]}, "lists of the same length"),
-        ({"turns": ["hello"] * 3}, "a turn is 'hello'; expected a list of messages"),
-        ({"ground_truth": [["ticket_logn('a', 'b')"], [], []]}, "is not a Python call"),
-        ({"ground_truth": [["ticket_logn(a='b')"], [], []]}, "no call of a known tool. Did you mean 'ticket_login'"),
-        ({"ground_truth": [["ticket_login(open('x'), 'b')"], [], []]}, "is not a Python call with literal arguments"),
-        ({"ground_truth": [["__import__('os').system('x')"], [], []]}, "is not a Python call with literal arguments"),
-        ({"ground_truth": [["close_ticket(1, ticket_id=2)"], [], []]}, "given twice"),
-        ({"ground_truth": [["ticket_login(**{'username': 'a'})"], [], []]}, "by \\*\\*"),
-        ({"ground_truth": [["close_ticket(" + "-" * 200_000 + "1)"], [], []]}, "is not a Python call"),
-        ({"involved_classes": ["MathAPI"]}, "the gold calls 'ticket_login' of TicketAPI, which is not involved"),
-        ({"missed_functions": {"one": ["power"]}}, "expected user turn -> list of tools"),
-        ({"missed_functions": {"1": ["sort"]}}, "withheld that do not exist: sort"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), [
+    ({"id": 5}, "'id' is 5"), ({"id": "base"}, "'id' is 'base'"),
+    ({"involved_classes": ["TicketApi"]}, "no class 'TicketApi'. Did you mean 'TicketAPI'"),
+    ({"involved_classes": []}, "expected a list 'involved_classes'"),
+    ({"initial_config": None}, "an object 'initial_config'"),
+    ({"turns": BASE["turns"][:2]}, "lists of the same length"),
+    ({"turns": ["hello"] * 3}, "a turn is 'hello'; expected a list of messages"),
+    ({"ground_truth": [["ticket_logn('a', 'b')"], [], []]}, "is not a Python call"),
+    ({"ground_truth": [["ticket_logn(a='b')"], [], []]}, "no call of a known tool. Did you mean 'ticket_login'"),
+    ({"ground_truth": [["ticket_login(open('x'), 'b')"], [], []]}, "is not a Python call with literal arguments"),
+    ({"ground_truth": [["__import__('os').system('x')"], [], []]}, "is not a Python call with literal arguments"),
+    ({"ground_truth": [["close_ticket(1, ticket_id=2)"], [], []]}, "given twice"),
+    ({"ground_truth": [["ticket_login(**{'username': 'a'})"], [], []]}, "by \\*\\*"),
+    ({"ground_truth": [["close_ticket(" + "-" * 200_000 + "1)"], [], []]}, "is not a Python call"),
+    ({"involved_classes": ["MathAPI"]}, "the gold calls 'ticket_login' of TicketAPI, which is not involved"),
+    ({"missed_functions": {"one": ["power"]}}, "expected user turn -> list of tools"),
+    ({"missed_functions": {"1": ["sort"]}}, "withheld that do not exist: sort"),
+])  # fmt: skip
 def test_bad_rows_are_named(bfcl: BfclDomain, folder: Path, change: dict[str, Any], says: str) -> None:
     text = json.dumps({**BASE, **change})
     other = folder / "other"
@@ -437,16 +409,11 @@ def test_rows_that_are_no_objects_are_named(bfcl: BfclDomain, tmp_path: Path, te
         BfclDomain(other)
 
 
-@pytest.mark.parametrize(
-    ("tools", "says"),
-    [
-        ("{", "tools.json is not JSON"),
-        ("[]", "no schemas of tools"),
-        ('{"WebAPI": []}', "unknown class 'WebAPI'"),
-        ('{"MathAPI": [{"name": "power"}]}', "no name or no parameters"),
-        ('{"MathAPI": [{"name": "_x", "parameters": {"properties": {}}}]}', "private"),
-    ],
-)
+@pytest.mark.parametrize(("tools", "says"), [
+    ("{", "tools.json is not JSON"), ("[]", "no schemas of tools"), ('{"WebAPI": []}', "unknown class 'WebAPI'"),
+    ('{"MathAPI": [{"name": "power"}]}', "no name or no parameters"),
+    ('{"MathAPI": [{"name": "_x", "parameters": {"properties": {}}}]}', "private"),
+])  # fmt: skip
 def test_bad_schemas_are_named(bfcl: BfclDomain, tmp_path: Path, tools: str, says: str) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -220,18 +220,11 @@ TYPED = {
 
 
 @pytest.mark.parametrize("name", ["qwen-xml", "glm", "seed", "minimax", "muse"])
-@given(
-    arguments=st.fixed_dictionaries(
-        {},
-        optional={
-            "text": st.one_of(st.text(HOSTILE, max_size=8), st.sampled_from(["3", "true", '"x"', '"\\u00e9"', ""])),
-            "count": st.integers(),
-            "both": st.one_of(st.none(), st.sampled_from(["null", "3", "x", '"null"', "True", "None"])),
-            "choice": st.sampled_from(["a", "b"]),
-            "flag": st.sampled_from([True, False, None]),
-        },
-    )
-)
+@given(arguments=st.fixed_dictionaries({}, optional={
+    "text": st.one_of(st.text(HOSTILE, max_size=8), st.sampled_from(["3", "true", '"x"', '"\\u00e9"', ""])),
+    "count": st.integers(), "both": st.one_of(st.none(), st.sampled_from(["null", "3", "x", '"null"', "True", "None"])),
+    "choice": st.sampled_from(["a", "b"]), "flag": st.sampled_from([True, False, None]),
+}))  # fmt: skip
 @settings(max_examples=60)
 def test_a_schema_tells_text_from_numbers(name: str, arguments: dict[str, Any]) -> None:
     calls = [ToolCall("f", arguments)]
@@ -292,16 +285,10 @@ def test_agents_of_one_team_may_differ() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("call_format", "said"),
-    [
-        ("hermess", "hermes"),
-        ({"nobody": "glm"}, "no agent or role 'nobody'"),
-        ({"agent": "gml"}, "glm"),
-        (["hermes"], "expected a name, or a table"),
-        ({"agent": 3}, "expected a name, or a table"),
-    ],
-)
+@pytest.mark.parametrize(("call_format", "said"), [
+    ("hermess", "hermes"), ({"nobody": "glm"}, "no agent or role 'nobody'"), ({"agent": "gml"}, "glm"),
+    (["hermes"], "expected a name, or a table"), ({"agent": 3}, "expected a name, or a table"),
+])  # fmt: skip
 def test_unknown_names_are_refused_with_the_nearest(call_format: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         make("solo", call_format=call_format)

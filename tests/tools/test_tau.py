@@ -22,33 +22,23 @@ from marft_envs.records import experts
 TEXT, TEXTS = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
 ADDRESS = {name: TEXT for name in ("address1", "address2", "city", "state", "country", "zip")}
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "calculate": {"expression": TEXT},
-    "cancel_pending_order": {"order_id": TEXT, "reason": TEXT},
+    "calculate": {"expression": TEXT}, "cancel_pending_order": {"order_id": TEXT, "reason": TEXT},
     "exchange_delivered_order_items": {
-        "order_id": TEXT,
-        "item_ids": TEXTS,
-        "new_item_ids": TEXTS,
-        "payment_method_id": TEXT,
+        "order_id": TEXT, "item_ids": TEXTS, "new_item_ids": TEXTS, "payment_method_id": TEXT,
     },
     "find_user_id_by_email": {"email": TEXT},
     "find_user_id_by_name_zip": {"first_name": TEXT, "last_name": TEXT, "zip": TEXT},
-    "get_order_details": {"order_id": TEXT},
-    "get_product_details": {"product_id": TEXT},
-    "get_user_details": {"user_id": TEXT},
-    "list_all_product_types": {},
+    "get_order_details": {"order_id": TEXT}, "get_product_details": {"product_id": TEXT},
+    "get_user_details": {"user_id": TEXT}, "list_all_product_types": {},
     "modify_pending_order_address": {"order_id": TEXT, **ADDRESS},
     "modify_pending_order_items": {
-        "order_id": TEXT,
-        "item_ids": TEXTS,
-        "new_item_ids": TEXTS,
-        "payment_method_id": TEXT,
+        "order_id": TEXT, "item_ids": TEXTS, "new_item_ids": TEXTS, "payment_method_id": TEXT,
     },
     "modify_pending_order_payment": {"order_id": TEXT, "payment_method_id": TEXT},
     "modify_user_address": {"user_id": TEXT, **ADDRESS},
     "return_delivered_order_items": {"order_id": TEXT, "item_ids": TEXTS, "payment_method_id": TEXT},
-    "think": {"thought": TEXT},
-    "transfer_to_human_agents": {"summary": TEXT},
-}
+    "think": {"thought": TEXT}, "transfer_to_human_agents": {"summary": TEXT},
+}  # fmt: skip
 HOME = {"address1": "1 Elm", "address2": "", "city": "Ulm", "state": "BW", "country": "DE", "zip": "89073"}
 AWAY = {"address1": "2 Oak", "address2": "B", "city": "Bonn", "state": "NW", "country": "DE", "zip": "53111"}
 
@@ -201,40 +191,18 @@ def test_unknown_ids_are_refused(world: TauWorld, name: str, key: str) -> None:
     refused(world, name, "There is no", **{key: "W1"})
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("2 + 2", 4),
-        ("(1.005 + .5) * -2", -3.01),
-        ("10 / 4 - 1", 1.5),
-        ("2*3+4*5", 26),
-        ("8/2/2", 2),
-        ("--3", 3),
-        ("1-2-3", -4),
-    ],
-)
+@pytest.mark.parametrize(("text", "value"), [
+    ("2 + 2", 4), ("(1.005 + .5) * -2", -3.01), ("10 / 4 - 1", 1.5), ("2*3+4*5", 26), ("8/2/2", 2), ("--3", 3),
+    ("1-2-3", -4),
+])  # fmt: skip
 def test_calculate(world: TauWorld, text: str, value: float) -> None:
     assert world.call("calculate", {"expression": text}) == pytest.approx(value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "2 +",
-        "(1",
-        "1)",
-        "1 2",
-        "2 ** 3",
-        "a",
-        "__import__('os')",
-        "1/0",
-        "(" * 150 + "1",
-        "1+" * 200 + "1",
-        "1.2.3",
-        "9" * 99 + "*" + "9" * 99,
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "", "2 +", "(1", "1)", "1 2", "2 ** 3", "a", "__import__('os')", "1/0", "(" * 150 + "1", "1+" * 200 + "1", "1.2.3",
+    "9" * 99 + "*" + "9" * 99,
+])  # fmt: skip
 def test_calculate_refuses_what_is_no_arithmetic(world: TauWorld, text: str) -> None:
     refused(world, "calculate", ".", expression=text)
 
@@ -446,21 +414,9 @@ def test_a_domain_is_pickled_as_its_path(domain: TauDomain) -> None:
 def test_whatever_is_called_only_tool_errors_come_and_json_goes(domain: TauDomain) -> None:
     rng = random.Random(0)
     words = [
-        "",
-        "#W1",
-        "#W2",
-        "#W3",
-        "ada_1",
-        "P1",
-        "c1",
-        "c2",
-        "p1",
-        "gift_card_1",
-        "paypal_1",
-        "\ud800",
-        "ordered by mistake",
-        "1/0",
-    ]
+        "", "#W1", "#W2", "#W3", "ada_1", "P1", "c1", "c2", "p1", "gift_card_1", "paypal_1", "\ud800",
+        "ordered by mistake", "1/0",
+    ]  # fmt: skip
     worked = set()
     for _ in range(300):
         world = domain.open(domain.problems("train")[0])
@@ -595,24 +551,16 @@ def spoil(row: dict[str, Any], **changed: Any) -> str:
     return json.dumps({**row, **changed})
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "line 1: not JSON"),
-        ("[]", "expected a JSON object, got list"),
-        (spoil(TASKS[0], id=3), "'id' is 3; expected a text"),
-        (spoil(TASKS[0], actions="x"), "'actions' is 'x'; expected a list"),
-        (spoil(TASKS[0], user_id="eve"), "user 'eve' is not in the database"),
-        (spoil(TASKS[0], outputs=5), "'outputs' is 5"),
-        (spoil(TASKS[0], actions=["x"]), "an action is 'x'"),
-        (spoil(TASKS[0], actions=[{"name": "cancel_order", "kwargs": {}}]), "Did you mean 'cancel_pending_order'"),
-        (
-            spoil(TASKS[0], actions=[{"name": "think", "kwargs": {"idea": ""}}]),
-            "unknown or lacks arguments: idea, thought",
-        ),
-        (spoil(TASKS[0], derived={"gold_diff": [["/a", "set"]]}), "'derived.gold_diff' is malformed"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("{", "line 1: not JSON"), ("[]", "expected a JSON object, got list"),
+    (spoil(TASKS[0], id=3), "'id' is 3; expected a text"),
+    (spoil(TASKS[0], actions="x"), "'actions' is 'x'; expected a list"),
+    (spoil(TASKS[0], user_id="eve"), "user 'eve' is not in the database"),
+    (spoil(TASKS[0], outputs=5), "'outputs' is 5"), (spoil(TASKS[0], actions=["x"]), "an action is 'x'"),
+    (spoil(TASKS[0], actions=[{"name": "cancel_order", "kwargs": {}}]), "Did you mean 'cancel_pending_order'"),
+    (spoil(TASKS[0], actions=[{"name": "think", "kwargs": {"idea": ""}}]), "unknown or lacks arguments: idea, thought"),
+    (spoil(TASKS[0], derived={"gold_diff": [["/a", "set"]]}), "'derived.gold_diff' is malformed"),
+])  # fmt: skip
 def test_bad_rows_are_named(folder: Path, text: str, says: str) -> None:
     (folder / "retail_train.jsonl").write_text(text)
     with pytest.raises(DataError, match=says) as caught:
@@ -626,13 +574,10 @@ def test_two_tasks_with_one_id_are_refused(folder: Path) -> None:
         TauDomain(folder).problems("train")
 
 
-@pytest.mark.parametrize(
-    ("path", "key", "says"),
-    [
-        ("retail_db.json", "orders", "no table 'orders'"),
-        ("retail_tools.json", None, "schemas of calculate.* are missing"),
-    ],
-)
+@pytest.mark.parametrize(("path", "key", "says"), [
+    ("retail_db.json", "orders", "no table 'orders'"),
+    ("retail_tools.json", None, "schemas of calculate.* are missing"),
+])  # fmt: skip
 def test_incomplete_files_are_named(folder: Path, path: str, key: str | None, says: str) -> None:
     value = json.loads((folder / path).read_text())
     (folder / path).write_text(json.dumps([] if key is None else {k: v for k, v in value.items() if k != key}))
@@ -730,21 +675,18 @@ def test_levels_that_cannot_be_are_refused_with_the_way_out(folder: Path) -> Non
             make("solo", f"tau:{folder}", levels=levels)
 
 
-@pytest.mark.parametrize(
-    ("inside", "says"),
-    [
-        (
-            "tau_bench/envs/airline/data/flights.json",
-            "airline domain of tau-bench, which is not supported; .* domain='tau2/airline'",
-        ),
-        ("data/flights.json", "airline domain of tau-bench, which is not supported"),
-        ("data/tau2/domains/retail/tasks.json", "tau2-bench, whose domains are domain='tau2/retail'"),
-        (
-            "retail_db.json",
-            r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("inside", "says"), [
+    (
+        "tau_bench/envs/airline/data/flights.json",
+        "airline domain of tau-bench, which is not supported; .* domain='tau2/airline'",
+    ),
+    ("data/flights.json", "airline domain of tau-bench, which is not supported"),
+    ("data/tau2/domains/retail/tasks.json", "tau2-bench, whose domains are domain='tau2/retail'"),
+    (
+        "retail_db.json",
+        r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail",
+    ),
+])  # fmt: skip
 def test_a_wrong_folder_is_told_what_was_looked_for(tmp_path: Path, inside: str, says: str) -> None:
     file = tmp_path / inside
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -796,14 +738,10 @@ def test_a_checkout_is_read_without_running_it(checkout: Path) -> None:
         ], "look-ups of the gold stand there once, refused ones not at all"  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("T = [Task(user_id='ada_1', instruction=open('x'), actions=[])]", "expected plain literals"),
-        ("T = [Task(user_id='a')]", "lacks actions, instruction"),
-        ("T = [", "is not Python"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), [
+    ("T = [Task(user_id='ada_1', instruction=open('x'), actions=[])]", "expected plain literals"),
+    ("T = [Task(user_id='a')]", "lacks actions, instruction"), ("T = [", "is not Python"),
+])  # fmt: skip
 def test_a_damaged_checkout_is_refused(checkout: Path, text: str, says: str) -> None:
     (checkout / "tasks_test.py").write_text(text)
     with pytest.raises(DataError, match=says):

@@ -47,15 +47,10 @@ def test_gold_actions_reproduce_the_published_differences(
         assert domain.grade(problem, world).completion
 
 
-@pytest.mark.parametrize(
-    ("team", "settings"),
-    [
-        ("solo", {"dependency": "independent", "max_rounds": 5}),
-        ("trio", {"dependency": "chain"}),
-        ("router", {}),
-        ("supervisor", {}),
-    ],
-)
+@pytest.mark.parametrize(("team", "settings"), [
+    ("solo", {"dependency": "independent", "max_rounds": 5}), ("trio", {"dependency": "chain"}), ("router", {}),
+    ("supervisor", {}),
+])  # fmt: skip
 def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
     domain: TauDomain, team: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,10 +120,7 @@ def test_own_turns_stay_as_they_were() -> None:
     assert (
         env.messages("counting_0")[-1]
         == raw.messages("counting_0")[-1]
-        == {
-            "role": "user",
-            "content": "[feedback]\nread_counter: 0",
-        }
+        == {"role": "user", "content": "[feedback]\nread_counter: 0"}
     )
 
 

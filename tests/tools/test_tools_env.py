@@ -63,14 +63,10 @@ def test_conformance_on_a_domain_of_functions(team: str) -> None:
 
 
 def test_dual_goes_back_to_the_planner_when_a_call_fails() -> None:
-    episode = run(
-        make("dual", tiny()),
-        "one",
-        {
-            "planner_0": ["Add it.", "Counter a!"],
-            "executor_0": [said(call("add", name="z")), said(call("add", name="a", by=3)), FINISH],
-        },
-    )
+    episode = run(make("dual", tiny()), "one", {
+        "planner_0": ["Add it.", "Counter a!"],
+        "executor_0": [said(call("add", name="z")), said(call("add", name="a", by=3)), FINISH],
+    })  # fmt: skip
     assert order(episode) == ["planner", "executor", "planner", "executor", "executor"]
     assert episode.success and episode.rounds[0].D == [[0, 1], [1, 0]]
     smooth = run(make("dual", tiny()), "one", {"executor_0": [said(call("add", name="a", by=3)), FINISH]})
@@ -78,18 +74,10 @@ def test_dual_goes_back_to_the_planner_when_a_call_fails() -> None:
 
 
 def test_trio_the_verifier_hands_back() -> None:
-    episode = run(
-        make("trio", tiny()),
-        "one",
-        {
-            "executor_0": [said(call("add", name="a", by=1)), "Done.", said(call("add", name="a", by=2)), "Done."],
-            "verifier_0": [
-                said(call("read_counter", name="a")),
-                "It is 1. " + said(call("transfer_to_executor")),
-                FINISH,
-            ],
-        },
-    )
+    episode = run(make("trio", tiny()), "one", {
+        "executor_0": [said(call("add", name="a", by=1)), "Done.", said(call("add", name="a", by=2)), "Done."],
+        "verifier_0": [said(call("read_counter", name="a")), "It is 1. " + said(call("transfer_to_executor")), FINISH],
+    })  # fmt: skip
     assert order(episode) == [
         "planner", "executor", "executor", "verifier", "verifier", "executor", "executor", "verifier",
     ]  # fmt: skip
@@ -97,38 +85,27 @@ def test_trio_the_verifier_hands_back() -> None:
     env = make("trio", tiny())
     env.reset(seed=0)
     assert {t["function"]["name"] for t in env.tools["verifier_0"]} == {
-        "read_counter",
-        "read_notes",
-        "finish",
-        "transfer_to_executor",
-    }
+        "read_counter", "read_notes", "finish", "transfer_to_executor",
+    }  # fmt: skip
 
 
 def test_the_routers_words_decide_who_acts() -> None:
-    episode = run(
-        make("router", tiny()),
-        "two",
-        {
-            "router_0": ["The counting specialist.", "Now writing", "All is settled."],
-            "counting_0": [said(call("write_note", text="b is two"), call("add", name="b", by=2))],
-            "writing_0": [said(call("write_note", text="b is two"))],
-        },
-    )
+    episode = run(make("router", tiny()), "two", {
+        "router_0": ["The counting specialist.", "Now writing", "All is settled."],
+        "counting_0": [said(call("write_note", text="b is two"), call("add", name="b", by=2))],
+        "writing_0": [said(call("write_note", text="b is two"))],
+    })  # fmt: skip
     assert order(episode) == ["router", "counting", "router", "writing", "router"]
     assert episode.success and episode.metrics["refusals/counting_0"] == 1 == episode.metrics["refusals"]
     assert episode.rounds[0].D == [[0, 1, 1], [1, 0, 1], [1, 0, 0]]
 
 
 def test_the_supervisors_team_hands_over_by_tools() -> None:
-    episode = run(
-        make("supervisor", tiny()),
-        "two",
-        {
-            "supervisor_0": [said(call("transfer_to_counting")), FINISH],
-            "counting_0": [said(call("add", name="b", by=2)), said(call("transfer_to_writing"))],
-            "writing_0": [said(call("write_note", text="b is two")), "I am done."],
-        },
-    )
+    episode = run(make("supervisor", tiny()), "two", {
+        "supervisor_0": [said(call("transfer_to_counting")), FINISH],
+        "counting_0": [said(call("add", name="b", by=2)), said(call("transfer_to_writing"))],
+        "writing_0": [said(call("write_note", text="b is two")), "I am done."],
+    })  # fmt: skip
     assert order(episode) == ["supervisor", "counting", "counting", "writing", "writing", "supervisor"]
     assert episode.success
     twice = run(
@@ -168,15 +145,10 @@ def test_debate_has_two_proposers_side_by_side() -> None:
 
 def test_another_d_replaces_the_teams_own() -> None:
     env = make("router", tiny(), dependency=[["counting_0"], ["writing_0"], ["router_0"]])
-    episode = run(
-        env,
-        "two",
-        {
-            "counting_0": [said(call("add", name="b", by=2))],
-            "writing_0": [said(call("write_note", text="b is two"))],
-            "router_0": [FINISH],
-        },
-    )
+    episode = run(env, "two", {
+        "counting_0": [said(call("add", name="b", by=2))], "writing_0": [said(call("write_note", text="b is two"))],
+        "router_0": [FINISH],
+    })  # fmt: skip
     assert order(episode) == ["counting", "writing", "router"] and episode.success
     again = run(env, "two", {"router_0": ["counting"], "writing_0": ["", said(call("write_note", text="x"))]})
     assert order(again)[:4] == ["counting", "writing", "router", "counting"]  # a second round of the chain
@@ -293,15 +265,12 @@ def test_user_turns_come_one_by_one_and_withheld_tools_are_missing() -> None:
 # How episodes end -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("limits", "reply", "reason"),
-    [
-        ({"max_turns": 3}, lambda agent, i: said(call("add", name="a", by=i + 1)), "max_turns"),
-        ({"max_calls": 2}, lambda agent, i: said(call("add", name="a", by=1)), "max_calls"),
-        ({"max_idle": 4}, lambda agent, i: said(call("read_notes")), "stalled"),
-        ({"max_idle": 4}, lambda agent, i: "<tool_call>{", "stalled"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "reply", "reason"), [
+    ({"max_turns": 3}, lambda agent, i: said(call("add", name="a", by=i + 1)), "max_turns"),
+    ({"max_calls": 2}, lambda agent, i: said(call("add", name="a", by=1)), "max_calls"),
+    ({"max_idle": 4}, lambda agent, i: said(call("read_notes")), "stalled"),
+    ({"max_idle": 4}, lambda agent, i: "<tool_call>{", "stalled"),
+])  # fmt: skip
 def test_limits_end_the_episode_with_their_name_and_it_is_graded(
     limits: dict[str, int], reply: Any, reason: str
 ) -> None:
@@ -313,15 +282,10 @@ def test_limits_end_the_episode_with_their_name_and_it_is_graded(
 def test_a_budget_refuses_and_the_episode_goes_on() -> None:
     env = make("router", tiny(), budgets={"counting": 1})
     add = said(call("add", name="b", by=1))
-    episode = run(
-        env,
-        "two",
-        {
-            "router_0": ["counting", "counting", "writing", "finish"],
-            "counting_0": [add, add],
-            "writing_0": [said(call("write_note", text="b is two"))],
-        },
-    )
+    episode = run(env, "two", {
+        "router_0": ["counting", "counting", "writing", "finish"], "counting_0": [add, add],
+        "writing_0": [said(call("write_note", text="b is two"))],
+    })  # fmt: skip
     assert episode.stop_reason == "task" and episode.metrics["refusals/counting_0"] == 1
     assert episode.metrics["budget_use/counting_0"] > 1  # one was asked for beyond it
     with pytest.raises(ConfigError, match="countin"):
@@ -374,13 +338,9 @@ def test_a_record_replays_and_a_fork_goes_its_own_way() -> None:
 def farmers(agent: str, i: int) -> list[str]:
     harmless = [call("read_counter", name="a"), call("read_notes"), call("read_counter", name="b")]
     return [
-        said(harmless[i % 3]),
-        said(*harmless),
-        said(harmless[0]),
-        "<tool_call>{",
-        said(call("add", name="nothing")),
+        said(harmless[i % 3]), said(*harmless), said(harmless[0]), "<tool_call>{", said(call("add", name="nothing")),
         said(call("fly")),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", range(6))
@@ -501,25 +461,16 @@ def test_metrics_per_agent_and_for_the_team() -> None:
 # Configuration ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "word"),
-    [
-        ({"team_name": "duo"}, "dual"),
-        ({"domain": "depo"}, "depot"),
-        ({"domain": "no_such_module_:X"}, "no module"),
-        ({"domain": "json:Nope"}, "Nope"),
-        ({"reward": "complete"}, "completion"),
-        ({"reward": 3}, "CompositeReward"),
-        ({"show_tools": "jsn"}, "openai"),
-        ({"max_calls": 0}, "max_calls"),
-        ({"profiles": [{"role": "agnt", "prompt": "x", "with_answer": True}]}, "not in the team"),
-        ({"profiles": {"agnt": "x"}}, "agent"),
-        ({"domain_args": {"x": 1}}, "by name"),
-        ({"team_name": "router", "domain": tiny(specialists={})}, "no specialists"),
-        ({"team_name": "router", "domain": tiny(specialists={"x": ("fly",)})}, "does not exist"),
-        ({"team_name": "router", "domain": tiny(specialists={"x": ("add",), "y": ("add",)})}, "another specialist"),
-    ],
-)
+@pytest.mark.parametrize(("kwargs", "word"), [
+    ({"team_name": "duo"}, "dual"), ({"domain": "depo"}, "depot"), ({"domain": "no_such_module_:X"}, "no module"),
+    ({"domain": "json:Nope"}, "Nope"), ({"reward": "complete"}, "completion"), ({"reward": 3}, "CompositeReward"),
+    ({"show_tools": "jsn"}, "openai"), ({"max_calls": 0}, "max_calls"),
+    ({"profiles": [{"role": "agnt", "prompt": "x", "with_answer": True}]}, "not in the team"),
+    ({"profiles": {"agnt": "x"}}, "agent"), ({"domain_args": {"x": 1}}, "by name"),
+    ({"team_name": "router", "domain": tiny(specialists={})}, "no specialists"),
+    ({"team_name": "router", "domain": tiny(specialists={"x": ("fly",)})}, "does not exist"),
+    ({"team_name": "router", "domain": tiny(specialists={"x": ("add",), "y": ("add",)})}, "another specialist"),
+])  # fmt: skip
 def test_bad_settings_are_refused_with_the_way_out(kwargs: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         make(**{"domain": tiny(), **kwargs})

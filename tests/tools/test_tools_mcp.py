@@ -164,13 +164,10 @@ def test_a_strangers_server_is_a_domain_with_a_fresh_process_for_each_episode():
     for text in (call("add", n=0), call("fail"), call("refuse"), call("total"), call("picture"), call("total")):
         env.step(text)
     assert lines(env) == [
-        "add: error (invalid_arguments): n must be at least 1",
-        "fail: error (tool_error): It cannot be done.",
-        "refuse: error (tool_error): no tools/call here",
-        'total: "The total is 0."',
-        'picture: [{"type": "image", "mimeType": "image/png"}, "a cat"]',
-        'total: "The total is 0."',
-    ]
+        "add: error (invalid_arguments): n must be at least 1", "fail: error (tool_error): It cannot be done.",
+        "refuse: error (tool_error): no tools/call here", 'total: "The total is 0."',
+        'picture: [{"type": "image", "mimeType": "image/png"}, "a cat"]', 'total: "The total is 0."',
+    ]  # fmt: skip
     assert [entry.duplicate for entry in env.task.live.log] == [False] * 5 + [True]
     for text in [call("add", n=2), call("total")] * 3:
         env.step(text)
@@ -381,12 +378,9 @@ def test_the_example_is_short_and_runs(tmp_path):
     source = ROOT / "examples" / "mcp_team.py"
     assert len(source.read_text(encoding="utf-8").splitlines()) <= 60
     done = subprocess.run(
-        [sys.executable, str(source)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
+        [sys.executable, str(source)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "completion 1" in done.stdout

@@ -31,8 +31,7 @@ def bad(*how: str, **settings: Any) -> MCPToolDomain:
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("how", "says"),
-    [("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")],
+    ("how", "says"), [("deep", "recursion limit"), ("nonsense", "no MCP: .*not JSON|does not start: .*JSON")]
 )
 def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
     started = time.monotonic()
@@ -41,16 +40,12 @@ def test_what_cannot_be_read_is_a_quick_error(how: str, says: str) -> None:
     assert time.monotonic() - started < 60, "not until start_s is over"
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("description", r"tool 'tool0' has a description and schema of 50000\d\d characters.*tools=\["),
-        ("many", "more than 1000 tools"),
-        ("all", "50 tools have descriptions and schemas of"),
-        ("text", r"offers what the protocol does not allow.*tools\.0\.inputSchema\.type: .*\"object\""),
-        ("instructions", "instructions have 5000000 characters.*policy="),
-    ],
-)
+@pytest.mark.parametrize(("how", "says"), [
+    ("description", r"tool 'tool0' has a description and schema of 50000\d\d characters.*tools=\["),
+    ("many", "more than 1000 tools"), ("all", "50 tools have descriptions and schemas of"),
+    ("text", r"offers what the protocol does not allow.*tools\.0\.inputSchema\.type: .*\"object\""),
+    ("instructions", "instructions have 5000000 characters.*policy="),
+])  # fmt: skip
 def test_what_a_server_says_about_itself_fits_a_prompt(how: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         bad(how)
@@ -122,12 +117,9 @@ def test_the_guard_passes_everything_on(tmp_path: Path) -> None:
 
     command = [sys.executable, "-I", "-S", guard.__file__, str(os.getpid())]
     done = subprocess.run(
-        [*command, "sh", "-c", "cat; echo words >&2; exit 7"],
-        input=b"in",
-        capture_output=True,
-        start_new_session=True,
+        [*command, "sh", "-c", "cat; echo words >&2; exit 7"], input=b"in", capture_output=True, start_new_session=True,
         check=False,
-    )
+    )  # fmt: skip
     assert (done.stdout, done.stderr, done.returncode) == (b"in", b"words\n", 7)
     done = subprocess.run(
         [*command, "sh", "-c", "kill -9 $$"], capture_output=True, start_new_session=True, check=False

@@ -57,43 +57,24 @@ def _with(arguments: str) -> str:
     return f'<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call>'
 
 
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (f"<tool_call>{ONE}", "unclosed"),
-        ("<tool_call>", "unclosed"),
-        (f"<think>{TAGGED}", "unclosed"),
-        (f"<tool_call>{ONE}{TAGGED}", "nested"),
-        (f"<tool_call>{TAGGED}</tool_call>", "nested"),
-        (f"{TAGGED}</tool_call>", "stray_close"),
-        (_with('{"a": 1,}'), "bad_json"),
-        (_with("{'a': 1}"), "bad_json"),
-        (_with('{"a": 1} 2'), "bad_json"),
-        ("<tool_call></tool_call>", "bad_json"),
-        (f"{ONE} and more", "bad_json"),
-        ('{"name": "f", "arguments": {"a": 1}', "bad_json"),
-        (_with('{"a": 1, "a": 2}'), "duplicate_key"),
-        ('<tool_call>{"name": "f", "name": "g"}</tool_call>', "duplicate_key"),
-        (_with('{"a": NaN}'), "bad_number"),
-        (_with('{"a": -Infinity}'), "bad_number"),
-        (_with('{"a": 1e999}'), "bad_number"),
-        (_with('{"a": ' + "9" * 10_000 + "}"), "bad_json"),
-        (_with('{"a": "\\ud800"}'), "bad_text"),
-        (_with('{"a": "x\ud800"}'), "bad_text"),
-        (_with('{"a": ' + "[" * DEEPEST + "]" * DEEPEST + "}"), "too_deep"),
-        (_with('{"a": ' + "[" * 300_000 + "]" * 300_000 + "}"), "too_deep"),
-        (TAGGED * (MOST_CALLS + 1), "too_many"),
-        (f"[{','.join([ONE] * (MOST_CALLS + 1))}]", "too_many"),
-        ("<tool_call>[]</tool_call>", "not_a_call"),
-        ("<tool_call>3</tool_call>", "not_a_call"),
-        ('<tool_call>{"name": 3}</tool_call>', "not_a_call"),
-        ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "not_a_call"),
-        ('<tool_call>{"name": "f", "arguments": {}, "parameters": {}}</tool_call>', "not_a_call"),
-        ('<tool_call>{"name": "f", "arguments": {}, "then": {}}</tool_call>', "not_a_call"),
-        (f'[{ONE}, {{"name": 1}}]', "not_a_call"),
-        (TAGGED + "x" * LONGEST, "too_large"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "error"), [
+    (f"<tool_call>{ONE}", "unclosed"), ("<tool_call>", "unclosed"), (f"<think>{TAGGED}", "unclosed"),
+    (f"<tool_call>{ONE}{TAGGED}", "nested"), (f"<tool_call>{TAGGED}</tool_call>", "nested"),
+    (f"{TAGGED}</tool_call>", "stray_close"), (_with('{"a": 1,}'), "bad_json"), (_with("{'a': 1}"), "bad_json"),
+    (_with('{"a": 1} 2'), "bad_json"), ("<tool_call></tool_call>", "bad_json"), (f"{ONE} and more", "bad_json"),
+    ('{"name": "f", "arguments": {"a": 1}', "bad_json"), (_with('{"a": 1, "a": 2}'), "duplicate_key"),
+    ('<tool_call>{"name": "f", "name": "g"}</tool_call>', "duplicate_key"), (_with('{"a": NaN}'), "bad_number"),
+    (_with('{"a": -Infinity}'), "bad_number"), (_with('{"a": 1e999}'), "bad_number"),
+    (_with('{"a": ' + "9" * 10_000 + "}"), "bad_json"), (_with('{"a": "\\ud800"}'), "bad_text"),
+    (_with('{"a": "x\ud800"}'), "bad_text"), (_with('{"a": ' + "[" * DEEPEST + "]" * DEEPEST + "}"), "too_deep"),
+    (_with('{"a": ' + "[" * 300_000 + "]" * 300_000 + "}"), "too_deep"), (TAGGED * (MOST_CALLS + 1), "too_many"),
+    (f"[{','.join([ONE] * (MOST_CALLS + 1))}]", "too_many"), ("<tool_call>[]</tool_call>", "not_a_call"),
+    ("<tool_call>3</tool_call>", "not_a_call"), ('<tool_call>{"name": 3}</tool_call>', "not_a_call"),
+    ('<tool_call>{"name": "f", "arguments": [1]}</tool_call>', "not_a_call"),
+    ('<tool_call>{"name": "f", "arguments": {}, "parameters": {}}</tool_call>', "not_a_call"),
+    ('<tool_call>{"name": "f", "arguments": {}, "then": {}}</tool_call>', "not_a_call"),
+    (f'[{ONE}, {{"name": 1}}]', "not_a_call"), (TAGGED + "x" * LONGEST, "too_large"),
+])  # fmt: skip
 def test_what_cannot_be_read_is_a_typed_error_and_nothing_of_it_is_carried_out(reply: str, error: str) -> None:
     found = parse(reply)
     assert (found.calls, found.error) == ((), error)
@@ -103,22 +84,13 @@ def test_what_cannot_be_read_is_a_typed_error_and_nothing_of_it_is_carried_out(r
 @pytest.mark.parametrize(
     "reply",
     [
-        "<tool_call>" * 90_000,
-        "</tool_call>" * 80_000,
-        "<tool_call>{" * 80_000,
-        "{" * 1_000_000,
-        "[" * 1_000_000,
-        "<tool_call>" + " " * 900_000,
-        "< " * 400_000 + "{tool_call>",
-        "<think>" * 140_000,
-        "{" + ("```" + " " * 1000 + "x\n") * 900,
-        "```json\n{\n```\n" * 60_000,
-        "{" + '"arguments"   ' * 60_000,
-        "{" * 10_000_000,
-        "<tool_call>" + '{"name": "f", "arguments": {"a": "' + "x" * 10_000_000,
+        "<tool_call>" * 90_000, "</tool_call>" * 80_000, "<tool_call>{" * 80_000, "{" * 1_000_000, "[" * 1_000_000,
+        "<tool_call>" + " " * 900_000, "< " * 400_000 + "{tool_call>", "<think>" * 140_000,
+        "{" + ("```" + " " * 1000 + "x\n") * 900, "```json\n{\n```\n" * 60_000, "{" + '"arguments"   ' * 60_000,
+        "{" * 10_000_000, "<tool_call>" + '{"name": "f", "arguments": {"a": "' + "x" * 10_000_000,
     ],
     ids=lambda reply: f"{reply[:12]!r}x{len(reply)}",
-)
+)  # fmt: skip
 def test_long_replies_are_read_in_linear_time(reply: str) -> None:
     start = time.process_time()
     parse(reply)

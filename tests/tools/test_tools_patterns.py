@@ -69,15 +69,10 @@ def test_a_pattern_that_cannot_be_decided_is_the_tools_doing(where: str, caplog:
     assert s.log[-1].fault, "what can be decided is the agent's"
 
 
-@pytest.mark.parametrize(
-    ("error", "whose"),
-    [
-        (WorkerLate("by the clock"), "machine"),
-        (WorkerCrashed("died (signal SIGKILL)"), "machine"),
-        (WorkerTimeout("CPU time"), ""),
-        (WorkerOutOfMemory("MemoryError"), ""),
-    ],
-)
+@pytest.mark.parametrize(("error", "whose"), [
+    (WorkerLate("by the clock"), "machine"), (WorkerCrashed("died (signal SIGKILL)"), "machine"),
+    (WorkerTimeout("CPU time"), ""), (WorkerOutOfMemory("MemoryError"), ""),
+])  # fmt: skip
 def test_a_worker_that_the_machine_takes_away_is_an_outage(
     error: Exception, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

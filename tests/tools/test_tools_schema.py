@@ -164,22 +164,13 @@ def test_a_function_that_is_no_tool_is_named_with_its_parameter(fn: Callable[...
         assert "'x'" in str(error.value) or "'xs'" in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("schema", "word"),
-    [
-        ({"if": {}}, "'if'"),
-        ({"propertys": {}}, "propertys"),
-        ({"type": "dict"}, "dict"),
-        ({"pattern": "("}, "pattern"),
-        ({"enum": []}, "enum"),
-        ({"minimum": "3"}, "minimum"),
-        ({"$ref": "#/$defs/nothing"}, "nowhere"),
-        ({"$ref": "http://example.org/x"}, "$ref"),
-        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "itself"),
-        ({"anyOf": []}, "anyOf"),
-        ({"items": 3}, "items"),
-    ],
-)
+@pytest.mark.parametrize(("schema", "word"), [
+    ({"if": {}}, "'if'"), ({"propertys": {}}, "propertys"), ({"type": "dict"}, "dict"), ({"pattern": "("}, "pattern"),
+    ({"enum": []}, "enum"), ({"minimum": "3"}, "minimum"), ({"$ref": "#/$defs/nothing"}, "nowhere"),
+    ({"$ref": "http://example.org/x"}, "$ref"),
+    ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "itself"), ({"anyOf": []}, "anyOf"),
+    ({"items": 3}, "items"),
+])  # fmt: skip
 def test_a_schema_that_cannot_be_honoured_is_refused_not_ignored(schema: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match="T, schema at") as error:
         compiled(schema, "T")
@@ -221,12 +212,9 @@ def test_nullable_is_openapis() -> None:
 
 
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-5, 5),
-    st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e300, 2**70]),
+    st.none(), st.booleans(), st.integers(-5, 5), st.sampled_from([0.0, 1.0, 0.5, -2.0, 1e300, 2**70]),
     st.sampled_from(["", "a", "ab", "abc", "1", "ä"]),
-)
+)  # fmt: skip
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.sampled_from("abcx"), inner, max_size=4)),
@@ -249,42 +237,25 @@ def _object(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def _list(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.fixed_dictionaries(
-        {"items": inner},
-        optional={
-            "type": st.just("array"),
-            "prefixItems": st.lists(inner, min_size=1, max_size=2),
-            "minItems": st.integers(0, 2),
-            "maxItems": st.integers(0, 3),
-            "uniqueItems": st.booleans(),
-        },
-    )
+    return st.fixed_dictionaries({"items": inner}, optional={
+        "type": st.just("array"), "prefixItems": st.lists(inner, min_size=1, max_size=2), "minItems": st.integers(0, 2),
+        "maxItems": st.integers(0, 3), "uniqueItems": st.booleans(),
+    })  # fmt: skip
 
 
 PLAIN = st.one_of(
     st.fixed_dictionaries({"type": st.one_of(TYPES, st.lists(TYPES, min_size=1, max_size=3, unique=True))}),
-    st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=3)}),
-    st.fixed_dictionaries({"const": VALUES}),
-    st.fixed_dictionaries(
-        {"type": st.sampled_from(["integer", "number"])},
-        optional={
-            "minimum": st.integers(-3, 3),
-            "maximum": st.sampled_from([-1, 0.5, 3]),
-            "exclusiveMinimum": st.integers(-3, 3),
-            "exclusiveMaximum": st.integers(-3, 3),
-            "multipleOf": st.sampled_from([1, 2, 0.5, 0.1, 3]),
-        },
-    ),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "minLength": st.integers(0, 2),
-            "maxLength": st.integers(0, 3),
-            "pattern": st.sampled_from(["^a", "b", r"^\d+$", "."]),
-        },
-    ),
+    st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=3)}), st.fixed_dictionaries({"const": VALUES}),
+    st.fixed_dictionaries({"type": st.sampled_from(["integer", "number"])}, optional={
+        "minimum": st.integers(-3, 3), "maximum": st.sampled_from([-1, 0.5, 3]), "exclusiveMinimum": st.integers(-3, 3),
+        "exclusiveMaximum": st.integers(-3, 3), "multipleOf": st.sampled_from([1, 2, 0.5, 0.1, 3]),
+    }),
+    st.fixed_dictionaries({}, optional={
+        "minLength": st.integers(0, 2), "maxLength": st.integers(0, 3),
+        "pattern": st.sampled_from(["^a", "b", r"^\d+$", "."]),
+    }),
     st.booleans(),
-)
+)  # fmt: skip
 SCHEMAS = st.recursive(
     PLAIN,
     lambda inner: st.one_of(

@@ -64,13 +64,9 @@ def odd() -> Any:
         return "kept"
 
     return tiny(
-        tools=[big, crash, refuse, keep],
-        state=lambda problem: {},
-        specialists={},
-        user_tools=(),
-        grade=lambda state, problem: 0.0,
-        on_exception="crash",
-    )
+        tools=[big, crash, refuse, keep], state=lambda problem: {}, specialists={}, user_tools=(),
+        grade=lambda state, problem: 0.0, on_exception="crash",
+    )  # fmt: skip
 
 
 ALL = {"a_0": frozenset({"big", "crash", "refuse", "keep"})}
@@ -80,15 +76,11 @@ def test_errors_are_typed_and_say_what_to_do() -> None:
     s = session(budgets={"all_0": 4})
     s.withheld = frozenset({"write_note"})
     found = [
-        s.call("reader_0", call("add", name="a")),
-        s.call("reader_0", call("fly")),
-        s.call("all_0", call("write_note", text="x")),
-        s.call("all_0", call("add", name="a", by=99)),
-        s.call("all_0", call("add", name="z")),
-        s.call("all_0", call("add", name="a")),
-        s.call("all_0", call("add", name="a")),
-        s.call("nobody_0", call("add", name="a")),
-    ]
+        s.call("reader_0", call("add", name="a")), s.call("reader_0", call("fly")),
+        s.call("all_0", call("write_note", text="x")), s.call("all_0", call("add", name="a", by=99)),
+        s.call("all_0", call("add", name="z")), s.call("all_0", call("add", name="a")),
+        s.call("all_0", call("add", name="a")), s.call("nobody_0", call("add", name="a")),
+    ]  # fmt: skip
     assert [r.error for r in found] == [
         "not_permitted", "unknown_tool", "withheld", "invalid_arguments", "tool_error", "", "budget", "not_permitted",
     ]  # fmt: skip
@@ -106,21 +98,8 @@ def test_ten_thousand_calls_change_nothing_through_tools_that_an_agent_does_not_
         *s.toolbox.tools, "ADD", "add ", "add\n", "__class__", "call", "restore", "state", "", "write_note;add", "fn",
     ]  # fmt: skip
     values: list[Any] = [
-        "a",
-        "b",
-        1,
-        True,
-        None,
-        -1,
-        1.5,
-        [],
-        {},
-        {"name": "a"},
-        "a" * 100,
-        "\x00",
-        "'; DROP TABLE x",
-        "<|im_end|>",
-    ]
+        "a", "b", 1, True, None, -1, 1.5, [], {}, {"name": "a"}, "a" * 100, "\x00", "'; DROP TABLE x", "<|im_end|>",
+    ]  # fmt: skip
     for _ in range(10_000):
         name = rng.choice(names) if rng.random() < 0.9 else "".join(rng.choices(string.printable, k=rng.randrange(12)))
         keys = rng.sample(["name", "by", "text", "state", "self", "__dict__", ""], rng.randrange(4))
@@ -270,12 +249,9 @@ def test_a_transient_failure_is_neither_fault_nor_makes_its_repetition_a_duplica
 def test_the_team_has_a_budget_of_its_own_and_free_tools_cost_nothing() -> None:
     s = session(max_calls=2, free=frozenset({"read_notes"}))
     asked = [
+        call("read_notes"), call("read_counter", name="a"), call("read_notes"), call("add", name="a"),
         call("read_notes"),
-        call("read_counter", name="a"),
-        call("read_notes"),
-        call("add", name="a"),
-        call("read_notes"),
-    ]
+    ]  # fmt: skip
     assert all(s.call("all_0", one).ok for one in asked) and not s.exhausted
     assert s.call("reader_0", call("read_counter", name="a")).error == "budget" and s.exhausted
     assert s.call("reader_0", call("read_notes")).ok

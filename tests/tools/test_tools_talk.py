@@ -168,17 +168,11 @@ def test_a_team_of_ones_own_plays() -> None:
     assert env.episode.success and env.episode.rounds[0].D == [[0, 1], [0, 0]]
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"agents": ()}, "different names"),
-        ({"enders": frozenset()}, "Nobody can end"),
-        ({"enders": frozenset({"writer"})}, "writer_0"),
-        ({"holds": {"reader_0": frozenset({"read_notez"})}}, "read_notes"),
-        ({"user": "nobody"}, "not in the team"),
-        ({"transfers": {"reader_0": ("writer",)}}, "writer_0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "says"), [
+    ({"agents": ()}, "different names"), ({"enders": frozenset()}, "Nobody can end"),
+    ({"enders": frozenset({"writer"})}, "writer_0"), ({"holds": {"reader_0": frozenset({"read_notez"})}}, "read_notes"),
+    ({"user": "nobody"}, "not in the team"), ({"transfers": {"reader_0": ("writer",)}}, "writer_0"),
+])  # fmt: skip
 def test_a_team_that_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make(relay(**changes), tiny())
