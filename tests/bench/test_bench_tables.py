@@ -26,24 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def row(algorithm: str, seed: int, outcomes: list[float], **changes: Any) -> dict[str, Any]:
     return {
-        "key": f"{algorithm}{seed}",
-        "algorithm": algorithm,
-        "env": "relay-v0",
-        "credit": "",
-        "seed": seed,
-        "kind": "train",
-        "hidden": False,
-        "status": "done",
-        "error": "",
-        "problems": [f"p{i}" for i in range(len(outcomes))],
-        "outcomes": outcomes,
-        "score": sum(outcomes) / len(outcomes),
-        "tokens": 100,
-        "seconds": 2.0,
-        "peak_memory": 2**20,
-        "curve": [],
+        "key": f"{algorithm}{seed}", "algorithm": algorithm, "env": "relay-v0", "credit": "", "seed": seed,
+        "kind": "train", "hidden": False, "status": "done", "error": "",
+        "problems": [f"p{i}" for i in range(len(outcomes))], "outcomes": outcomes,
+        "score": sum(outcomes) / len(outcomes), "tokens": 100, "seconds": 2.0, "peak_memory": 2**20, "curve": [],
         "drift": [],
-    } | changes
+    } | changes  # fmt: skip
 
 
 def benchmark(level: float, names: tuple[str, ...] = ("a", "base"), problems: int = 40) -> list[dict[str, Any]]:

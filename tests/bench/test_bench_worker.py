@@ -35,14 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[BenchFolder, dict[
 
 def job(config: dict[str, Any], key: str, kind: str = "train", **changes: Any) -> dict[str, Any]:
     return {
-        "key": key,
-        "kind": kind,
-        "config": config,
-        "contribution": 0,
-        "samples": 0,
-        "sources": [],
-        "reference": "",
-    } | changes
+        "key": key, "kind": kind, "config": config, "contribution": 0, "samples": 0, "sources": [], "reference": "",
+    } | changes  # fmt: skip
 
 
 def said(*texts: str) -> list[Trajectory]:
@@ -152,17 +146,11 @@ def test_the_contribution_of_no_policy_is_the_teams_score(folder: tuple[BenchFol
 
 
 def test_the_sweep_chooses_the_best_mean_and_of_equals_who_learnt_faster_then_the_smaller(tmp_path: Path) -> None:
-    made = grid.build(
-        {
-            "algorithms": ["marft"],
-            "envs": ["relay-v0", "deaf"],
-            "token_budget": 9,
-            "controls": [],
-            "baseline": "marft",
-            "env": {"deaf": {"id": "relay-v0", "trained_on": "relay-v0"}},
-            "sweep": {"lr": [1e-4, 1e-3, 1e-2], "seeds": [8, 9]},
-        }
-    )
+    made = grid.build({
+        "algorithms": ["marft"], "envs": ["relay-v0", "deaf"], "token_budget": 9, "controls": [], "baseline": "marft",
+        "env": {"deaf": {"id": "relay-v0", "trained_on": "relay-v0"}},
+        "sweep": {"lr": [1e-4, 1e-3, 1e-2], "seeds": [8, 9]},
+    })  # fmt: skip
     bench = BenchFolder(tmp_path / "bench")
     bench.prepare({})
     scores = {1e-4: (0.5, 0.7), 1e-3: (0.6, 0.6), 1e-2: (1.0,)}

@@ -16,14 +16,10 @@ def run(env: str, outcomes: list[float | None], seed: int = 0, **fields: Any) ->
 
 def test_rows_are_paired_by_length_and_seed() -> None:
     rows = [
-        run("chain-2", [1.0, 1.0, None, 0.0]),
-        run("chain-2", [1.0] * 4, seed=1),
-        run("memory-2", [0.0, 1.0, 1.0, 0.0]),
-        run("chain", [1.0] * 4),
-        run("solo-all", [1.0] * 4),
-        run("memory-2", [0.0] * 4, algorithm="untrained"),
+        run("chain-2", [1.0, 1.0, None, 0.0]), run("chain-2", [1.0] * 4, seed=1), run("memory-2", [0.0, 1.0, 1.0, 0.0]),
+        run("chain", [1.0] * 4), run("solo-all", [1.0] * 4), run("memory-2", [0.0] * 4, algorithm="untrained"),
         run("memory-2", [0.0] * 4, seed=1, status="failed"),
-    ]
+    ]  # fmt: skip
     cells = docs.finished(rows)
     assert {cell: len(runs) for cell, runs in cells.items()} == {("chain", 2): 2, ("memory", 2): 1, ("chain", 1): 1}
     ((length, what, each, over),) = docs.differences(cells)

@@ -122,16 +122,10 @@ def test_a_part_that_fails_says_so_and_the_others_go_on(
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "word"),
-    [
-        ("utilisation of the update", 0.3, "MISSED"),
-        ("utilisation of the update", 0.4, "reached"),
-        ("utilisation of the update", 0.6, "aim reached"),
-        ("iteration, s", 30.0, "MISSED"),
-        ("iteration, s", 20.0, "reached"),
-        ("iteration, s", 9.0, "aim reached"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value", "word"), [
+    ("utilisation of the update", 0.3, "MISSED"), ("utilisation of the update", 0.4, "reached"),
+    ("utilisation of the update", 0.6, "aim reached"), ("iteration, s", 30.0, "MISSED"),
+    ("iteration, s", 20.0, "reached"), ("iteration, s", 9.0, "aim reached"),
+])  # fmt: skip
 def test_figures_are_judged_by_their_aims(name: str, value: float, word: str) -> None:
     assert perf_gpu.verdict(name, value).startswith(f"{word} (")

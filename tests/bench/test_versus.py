@@ -32,23 +32,15 @@ def relay(**changes: Any) -> Trial:
 # Refused --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"single_team": ()},
-            "Nobody has said who the single agent of 'relay-v0' is.*--single ENV.*--single-team AGENT",
-        ),
-        ({"single_team": ("nobody_0",)}, "names nobody_0; the team is planner_0, solver_0"),
-        ({"single": "math-solo-v0"}, "give one of them"),
-        ({"single_team": (), "single": "relayy-v0"}, "relayy-v0"),
-        ({"algorithms": ("marft", "nonsense")}, "nonsense"),
-        ({"sweep_seeds": (1, 7)}, r"Seeds \[1\] are in sweep_seeds and seeds"),
-        ({"lr": ()}, "expected at least one"),
-        ({"margin": 1.5}, "margin is 1.5"),
-        ({"settings": {"iterations": 3}}, "settings has iterations, which the trial itself decides"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"single_team": ()}, "Nobody has said who the single agent of 'relay-v0' is.*--single ENV.*--single-team AGENT"),
+    ({"single_team": ("nobody_0",)}, "names nobody_0; the team is planner_0, solver_0"),
+    ({"single": "math-solo-v0"}, "give one of them"), ({"single_team": (), "single": "relayy-v0"}, "relayy-v0"),
+    ({"algorithms": ("marft", "nonsense")}, "nonsense"),
+    ({"sweep_seeds": (1, 7)}, r"Seeds \[1\] are in sweep_seeds and seeds"), ({"lr": ()}, "expected at least one"),
+    ({"margin": 1.5}, "margin is 1.5"),
+    ({"settings": {"iterations": 3}}, "settings has iterations, which the trial itself decides"),
+])  # fmt: skip
 def test_a_trial_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         relay(**changes)

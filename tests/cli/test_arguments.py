@@ -11,21 +11,12 @@ from marft_algos.cli import main, training
 from marft_algos.config import arguments
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("3", 3),
-        ("true", True),
-        ("[0, 1]", [0, 1]),
-        ('{package = "here"}', {"package": "here"}),
-        ('{"package": "here"}', {"package": "here"}),
-        ('{"levels": [0, null], "deep": {"a": true}}', {"levels": [0, None], "deep": {"a": True}}),
-        ("null", None),
-        ("none", "none"),
-        ("{name}", "{name}"),
-        ("tau:/data/tau", "tau:/data/tau"),
-    ],
-)
+@pytest.mark.parametrize(("text", "wanted"), [
+    ("3", 3), ("true", True), ("[0, 1]", [0, 1]), ('{package = "here"}', {"package": "here"}),
+    ('{"package": "here"}', {"package": "here"}),
+    ('{"levels": [0, null], "deep": {"a": true}}', {"levels": [0, None], "deep": {"a": True}}), ("null", None),
+    ("none", "none"), ("{name}", "{name}"), ("tau:/data/tau", "tau:/data/tau"),
+])  # fmt: skip
 def test_toml_json_and_text(text: str, wanted: Any) -> None:
     assert arguments.value(text) == wanted
 

@@ -248,41 +248,34 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
     assert (mine.env, mine.algorithm.lr, mine.algorithm.clip) == ("xor-v0", 0.5, 0.3)
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["trian"], "Did you mean 'train'"),
-        (["--env", "relay-v0", "train"], "the command comes first: marft train --env relay-v0"),
-        (["rft", "--env", "relay-v0"], "as an algorithm: marft train rft --env relay-v0"),
-        (["train", "--iteratoins", "3"], "--iterations"),
-        (["train", "--env", "relay-v0", "grpo"], "The algorithm comes first: marft train grpo --env relay-v0"),
-        (["sft", "grpo"], "The algorithm comes first: marft train grpo"),
-        (["train", "--profiles", "mine.json"], "math-dual-v0: --env-kwargs profiles=…"),
-        (["train", "--levels=[0]"], "--env-kwargs levels=[0]"),
-        (["train", "--output_dir", "out"], "--output_dir is called here: --runs-dir DIR --name NAME"),
-        (["train", "grpo", "--num-generations=8"], "--num-generations is called here: --group-size N"),
-        (["train", "--dataset", "x"], "--dataset is called here: --data PATH"),
-        (["train", "--dataset-name", "x"], "--dataset-name is called here: --data PATH"),
-        (["train", "--reward", "x"], "--reward is called here: --env-kwargs reward=MODULE:FUNCTION"),
-        (["train", "--wandb"], "--wandb is called here: --loggers wandb"),
-        (["train", "--gpus", "2"], "--gpus is called here: --device cuda; --nproc N"),
-        (["train", "--bf16"], "--bf16 is called here: --dtype bf16 --old-logprobs learner"),
-        (["train", "--episodes-per-iteration", "0"], "expected at least 1"),
-        (["train", "--warm-start", "-1"], "warm_start is -1; expected 0 or more"),
-        (["train", "--preset", "quikstart"], "Did you mean 'quickstart'"),
-        (["train", "mraft"], "Did you mean 'marft'"),
-        (["train", "--env", "math-duel-v0"], "Did you mean 'math-dual-v0'"),
-        (["train", "--resume"], "--resume needs a value"),
-        (["train", "--resume", "runs/none"], "is no run"),
-        (["train", "--config", "none.toml"], "Cannot read the settings"),
-        (["train", "--env", "relay-v0", "--models", "./nowhere"], "There is no model folder"),
-        (["train", "--data", "nowhere.jsonl"], "neither a data set nor a file"),
-        (["train", "--policies", "mine"], "Unknown sharing"),
-        (["eval"], "marft eval RUN"),
-        (["eval", "nothing"], "is no run"),
-        (["show"], "Start one: marft train"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["trian"], "Did you mean 'train'"),
+    (["--env", "relay-v0", "train"], "the command comes first: marft train --env relay-v0"),
+    (["rft", "--env", "relay-v0"], "as an algorithm: marft train rft --env relay-v0"),
+    (["train", "--iteratoins", "3"], "--iterations"),
+    (["train", "--env", "relay-v0", "grpo"], "The algorithm comes first: marft train grpo --env relay-v0"),
+    (["sft", "grpo"], "The algorithm comes first: marft train grpo"),
+    (["train", "--profiles", "mine.json"], "math-dual-v0: --env-kwargs profiles=…"),
+    (["train", "--levels=[0]"], "--env-kwargs levels=[0]"),
+    (["train", "--output_dir", "out"], "--output_dir is called here: --runs-dir DIR --name NAME"),
+    (["train", "grpo", "--num-generations=8"], "--num-generations is called here: --group-size N"),
+    (["train", "--dataset", "x"], "--dataset is called here: --data PATH"),
+    (["train", "--dataset-name", "x"], "--dataset-name is called here: --data PATH"),
+    (["train", "--reward", "x"], "--reward is called here: --env-kwargs reward=MODULE:FUNCTION"),
+    (["train", "--wandb"], "--wandb is called here: --loggers wandb"),
+    (["train", "--gpus", "2"], "--gpus is called here: --device cuda; --nproc N"),
+    (["train", "--bf16"], "--bf16 is called here: --dtype bf16 --old-logprobs learner"),
+    (["train", "--episodes-per-iteration", "0"], "expected at least 1"),
+    (["train", "--warm-start", "-1"], "warm_start is -1; expected 0 or more"),
+    (["train", "--preset", "quikstart"], "Did you mean 'quickstart'"), (["train", "mraft"], "Did you mean 'marft'"),
+    (["train", "--env", "math-duel-v0"], "Did you mean 'math-dual-v0'"),
+    (["train", "--resume"], "--resume needs a value"), (["train", "--resume", "runs/none"], "is no run"),
+    (["train", "--config", "none.toml"], "Cannot read the settings"),
+    (["train", "--env", "relay-v0", "--models", "./nowhere"], "There is no model folder"),
+    (["train", "--data", "nowhere.jsonl"], "neither a data set nor a file"),
+    (["train", "--policies", "mine"], "Unknown sharing"), (["eval"], "marft eval RUN"),
+    (["eval", "nothing"], "is no run"), (["show"], "Start one: marft train"),
+])  # fmt: skip
 def test_bad_input_is_one_clear_message(
     argv: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,35 +290,22 @@ def test_what_other_trainers_settings_are_called_here_can_be_typed_here() -> Non
     assert {option.replace("-", "_") for option in options} <= known | {"resume", "data", "nproc"}
 
 
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("learning_rate", "In Python: lr=…; on the command line: --lr RATE"),
-        ("dataset", "In Python: data=…"),
-        ("output_dir", "In Python: runs_dir=…, name=…"),
-        ("reward_funcs", "In Python: env_kwargs=…; on the command line: --env-kwargs reward=MODULE:FUNCTION"),
-        ("model", "In Python: models=…"),
-        ("iteration", "Did you mean 'iterations'"),
-    ],
-)
+@pytest.mark.parametrize(("setting", "says"), [
+    ("learning_rate", "In Python: lr=…; on the command line: --lr RATE"), ("dataset", "In Python: data=…"),
+    ("output_dir", "In Python: runs_dir=…, name=…"),
+    ("reward_funcs", "In Python: env_kwargs=…; on the command line: --env-kwargs reward=MODULE:FUNCTION"),
+    ("model", "In Python: models=…"), ("iteration", "Did you mean 'iterations'"),
+])  # fmt: skip
 def test_python_is_told_by_the_same_table_what_a_setting_is_called(setting: str, says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
         build({setting: 1})
 
 
-@pytest.mark.parametrize(
-    ("wish", "typed"),
-    [
-        (["list"], "marft envs"),
-        (["ls"], "marft show"),
-        (["plot"], "marft view"),
-        (["curves"], "marft view"),
-        (["compare", "a", "b"], "marft eval --compare RUN_A RUN_B"),
-        (["version"], "marft --version"),
-        (["deploy"], "docs/export.md"),
-        (["run"], "marft train"),
-    ],
-)
+@pytest.mark.parametrize(("wish", "typed"), [
+    (["list"], "marft envs"), (["ls"], "marft show"), (["plot"], "marft view"), (["curves"], "marft view"),
+    (["compare", "a", "b"], "marft eval --compare RUN_A RUN_B"), (["version"], "marft --version"),
+    (["deploy"], "docs/export.md"), (["run"], "marft train"),
+])  # fmt: skip
 def test_a_command_of_another_name_is_answered_with_the_one_here(
     wish: list[str], typed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,14 +425,10 @@ def test_other_signals_end_with_130_and_a_checkpoint_too(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("number", [
+    signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Path, here: Path) -> None:
     words = ("--env", "relay-v0", "--models", str(model), *QUICK, "--eval-every", "0", "--name", "stopped")
     process = preloaded.Started(here, "-m", "marft_algos", "train", *words, "--iterations", "100000")
@@ -466,15 +442,11 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Pa
     assert int(steps[-1].removeprefix("step_")) >= 3
 
 
-@pytest.mark.parametrize(
-    ("start", "paid", "credit", "says"),
-    [
-        (0.02, 1.0, "broadcast", "2% solved at the start is little.*--warm-start"),
-        (0.4, 1.0, "broadcast", "pay was success alone.*rft"),
-        (0.4, 1.5, "broadcast", "pay was more than success"),
-        (0.4, 1.0, {"rule": "broadcast", "costs": {"tokens": 0.01}}, "pay was more than success"),
-    ],
-)
+@pytest.mark.parametrize(("start", "paid", "credit", "says"), [
+    (0.02, 1.0, "broadcast", "2% solved at the start is little.*--warm-start"),
+    (0.4, 1.0, "broadcast", "pay was success alone.*rft"), (0.4, 1.5, "broadcast", "pay was more than success"),
+    (0.4, 1.0, {"rule": "broadcast", "costs": {"tokens": 0.01}}, "pay was more than success"),
+])  # fmt: skip
 def test_what_a_run_says_at_its_end_follows_from_its_start_and_its_pay(
     start: float, paid: float, credit: Any, says: str
 ) -> None:

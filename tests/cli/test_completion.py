@@ -33,19 +33,13 @@ def test_every_command_is_completed_and_grouped() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        (["marft", "tr"], ["train", "traces"]),
-        (["marft", "bench", "rep"], ["report"]),
-        (["marft", "bench", "run", "--st"], ["--stage"]),
-        (["marft", "train", "--episodes-p"], ["--episodes-per-iteration"]),
-        (["marft", "train", "--env", "rel"], ["relay-v0"]),
-        (["marft", "train", "--dtype", "b"], ["bf16"]),
-        (["marft", "play", "math-du"], ["math-dual-v0"]),
-        (["marft", "train", "spi"], ["spiral"]),
-    ],
-)
+@pytest.mark.parametrize(("typed", "completed"), [
+    (["marft", "tr"], ["train", "traces"]), (["marft", "bench", "rep"], ["report"]),
+    (["marft", "bench", "run", "--st"], ["--stage"]),
+    (["marft", "train", "--episodes-p"], ["--episodes-per-iteration"]),
+    (["marft", "train", "--env", "rel"], ["relay-v0"]), (["marft", "train", "--dtype", "b"], ["bf16"]),
+    (["marft", "play", "math-du"], ["math-dual-v0"]), (["marft", "train", "spi"], ["spiral"]),
+])  # fmt: skip
 def test_bash_completes(
     typed: list[str], completed: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,15 +36,12 @@ def test_people_read_a_line_each_and_what_to_type() -> None:
     assert "  - landlock" in shown and "type: apt install x" in shown and "  + b\n" in shown and "\x1b" not in shown
 
 
-@pytest.mark.parametrize(
-    ("installed", "state", "text", "mend"),
-    [
-        ({"torch": "2.11.0", "peft": "0.20"}, "ok", "torch 2.11.0, peft 0.20", ""),
-        ({"torch": "2.11.0+cu130", "peft": "0.21.dev0"}, "ok", "torch 2.11.0+cu130, peft 0.21.dev0", ""),
-        ({"torch": "2.11.0"}, "off", "not here: peft", "pip install -e '.[train]'"),
-        ({"torch": "2.5.0", "peft": "0.20"}, "bad", "torch 2.5.0 (supported: >=2.11)", "pip install --upgrade"),
-    ],
-)
+@pytest.mark.parametrize(("installed", "state", "text", "mend"), [
+    ({"torch": "2.11.0", "peft": "0.20"}, "ok", "torch 2.11.0, peft 0.20", ""),
+    ({"torch": "2.11.0+cu130", "peft": "0.21.dev0"}, "ok", "torch 2.11.0+cu130, peft 0.21.dev0", ""),
+    ({"torch": "2.11.0"}, "off", "not here: peft", "pip install -e '.[train]'"),
+    ({"torch": "2.5.0", "peft": "0.20"}, "bad", "torch 2.5.0 (supported: >=2.11)", "pip install --upgrade"),
+])  # fmt: skip
 def test_versions_are_held_against_what_is_supported(
     installed: dict[str, str], state: str, text: str, mend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,16 +81,12 @@ def a_torch(cuda: str | None, available: bool) -> Any:
     return types.SimpleNamespace(cuda=gpu, version=types.SimpleNamespace(cuda=cuda))
 
 
-@pytest.mark.parametrize(
-    ("torch", "driver", "state", "text"),
-    [
-        (a_torch("13.0", True), "H100, 580", "ok", "H100, 80 GB; without bf16: --dtype fp32"),
-        (a_torch(None, False), "H100, 580", "bad", "this torch is built for CPUs only"),
-        (a_torch("13.0", False), "H100, 580", "bad", "torch (CUDA 13.0) cannot use it"),
-        (a_torch(None, False), "", "off", "none here"),
-        (None, "H100, 580", "off", "no torch to use it"),
-    ],
-)
+@pytest.mark.parametrize(("torch", "driver", "state", "text"), [
+    (a_torch("13.0", True), "H100, 580", "ok", "H100, 80 GB; without bf16: --dtype fp32"),
+    (a_torch(None, False), "H100, 580", "bad", "this torch is built for CPUs only"),
+    (a_torch("13.0", False), "H100, 580", "bad", "torch (CUDA 13.0) cannot use it"),
+    (a_torch(None, False), "", "off", "none here"), (None, "H100, 580", "off", "no torch to use it"),
+])  # fmt: skip
 def test_a_gpu_that_torch_cannot_use_is_told_from_none(
     torch: Any, driver: str, state: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -335,21 +335,11 @@ def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
     )
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"tell_budget": True},
-        {"thinking": True},
-        {"template_tools": True},
-        {"max_new_tokens": 64},
-        {"temperature": 0.5},
-        {"env_kwargs": {"call_format": "hermes"}},
-        {"quantize": "nf4"},
-        {"dtype": "bf16"},
-        {"adapters": {"solver_0": "runs/other"}},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
+@pytest.mark.parametrize("changes", [
+    {"tell_budget": True}, {"thinking": True}, {"template_tools": True}, {"max_new_tokens": 64}, {"temperature": 0.5},
+    {"env_kwargs": {"call_format": "hermes"}}, {"quantize": "nf4"}, {"dtype": "bf16"},
+    {"adapters": {"solver_0": "runs/other"}},
+], ids=lambda changes: next(iter(changes)))  # fmt: skip
 def test_what_changes_prompts_or_replies_makes_another_evaluation(changes: dict[str, Any]) -> None:
     evaluation().open()
     evaluation().open()
@@ -387,42 +377,36 @@ def test_a_file_of_profiles_that_has_changed_is_noticed(capsys: pytest.CaptureFi
 HOSTED = '{kind="openai", model="m", url="http://127.0.0.1:9"}'
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        (["--engines", HOSTED], "Which environment? marft eval --env ID --engines"),
-        (
-            ["--env", ENV, "--engines", f"planner_0={HOSTED}"],
-            "Nobody plays solver_0. Expected --engines solver_0=MODEL",
-        ),
-        (["--env", ENV, "--engines", f"plannr={HOSTED}", "solver_0=embedded"], "Did you mean 'planner_0'?"),
-        (["--env", ENV, "--engines"], "--engines needs a value"),
-        (["--env", ENV, "--engines", '{kind="openai", model="m"'], "cannot be read as a table"),
-        (["--env", ENV, "--engines", "{kind=openai,", "model=m}"], "in quotes that keep the shell from it"),
-        (["--env", ENV, "--engines", 'planner_0={kind="openai"', "solver_0=embedded"], "cannot be read as a table"),
-        (["--env", ENV, "--engines", '{kind="vllm", url="http://127.0.0.1:9"}'], "--engines planner_0=MODEL"),
-        (
-            ["--env", ENV, "--engines", HOSTED.replace("}", ", train=true}"), "--models", "embedded"],
-            "gets weights from a training, and this is none",
-        ),
-        (["--env", ENV, "--engines", '{kind="opnai", model="m"}'], "Did you mean 'openai'?"),
-        (["--env", ENV, "--engines", '{kind="openai", modle="m"}'], "Did you mean 'model'?"),
-        (["--env", ENV, "--engines", HOSTED, "--samples", "0"], "samples is 0; expected at least 1"),
-        (["--env", ENV, "--engines", HOSTED, "--jobs", "-1"], "jobs is -1; expected at least 1"),
-        (["--env", ENV, "--engines", HOSTED, "--episodes", "0"], "episodes is 0; expected at least 1"),
-        (["--env", ENV, "--engines", HOSTED, "--temperature", "0"], "temperature is 0.0; expected more than 0"),
-        (
-            ["--env", ENV, "--engines", HOSTED, "--price", "nan,1"],
-            "--price nan,1: expected IN,OUT per million tokens, 0 or more",
-        ),
-        (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
-        (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),
-        (["--env", ENV, "--engines", HOSTED, "--price", "3"], "expected IN,OUT per million tokens"),
-        (["--env", ENV, "--engines", HOSTED, "--out", "x.jsonl"], "it names a folder"),
-        (["--env", ENV, "--engines", "./nowhere"], "no model folder './nowhere'"),
-        (["--untrained", "--env", ENV, "--samples", "4"], "--samples belongs to --engines"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "expected"), [
+    (["--engines", HOSTED], "Which environment? marft eval --env ID --engines"),
+    (["--env", ENV, "--engines", f"planner_0={HOSTED}"], "Nobody plays solver_0. Expected --engines solver_0=MODEL"),
+    (["--env", ENV, "--engines", f"plannr={HOSTED}", "solver_0=embedded"], "Did you mean 'planner_0'?"),
+    (["--env", ENV, "--engines"], "--engines needs a value"),
+    (["--env", ENV, "--engines", '{kind="openai", model="m"'], "cannot be read as a table"),
+    (["--env", ENV, "--engines", "{kind=openai,", "model=m}"], "in quotes that keep the shell from it"),
+    (["--env", ENV, "--engines", 'planner_0={kind="openai"', "solver_0=embedded"], "cannot be read as a table"),
+    (["--env", ENV, "--engines", '{kind="vllm", url="http://127.0.0.1:9"}'], "--engines planner_0=MODEL"),
+    (
+        ["--env", ENV, "--engines", HOSTED.replace("}", ", train=true}"), "--models", "embedded"],
+        "gets weights from a training, and this is none",
+    ),
+    (["--env", ENV, "--engines", '{kind="opnai", model="m"}'], "Did you mean 'openai'?"),
+    (["--env", ENV, "--engines", '{kind="openai", modle="m"}'], "Did you mean 'model'?"),
+    (["--env", ENV, "--engines", HOSTED, "--samples", "0"], "samples is 0; expected at least 1"),
+    (["--env", ENV, "--engines", HOSTED, "--jobs", "-1"], "jobs is -1; expected at least 1"),
+    (["--env", ENV, "--engines", HOSTED, "--episodes", "0"], "episodes is 0; expected at least 1"),
+    (["--env", ENV, "--engines", HOSTED, "--temperature", "0"], "temperature is 0.0; expected more than 0"),
+    (
+        ["--env", ENV, "--engines", HOSTED, "--price", "nan,1"],
+        "--price nan,1: expected IN,OUT per million tokens, 0 or more",
+    ),
+    (["some-run", "--env", ENV, "--engines", HOSTED], "and a run belongs to one"),
+    (["--env", ENV, "--engines", HOSTED, "--untrained"], "and --untrained belongs to one"),
+    (["--env", ENV, "--engines", HOSTED, "--price", "3"], "expected IN,OUT per million tokens"),
+    (["--env", ENV, "--engines", HOSTED, "--out", "x.jsonl"], "it names a folder"),
+    (["--env", ENV, "--engines", "./nowhere"], "no model folder './nowhere'"),
+    (["--untrained", "--env", ENV, "--samples", "4"], "--samples belongs to --engines"),
+])  # fmt: skip
 def test_what_cannot_be_is_said_before_anything_is_asked(
     argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,21 +83,10 @@ def other() -> Iterator[Raw]:
 # ---------------------------------------------------------------------- which variables, and where to
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_ACCESS_KEY",
-        "SSH_PRIVATE_KEY",
-        "DJANGO_SECRET_KEY",
-        "HOME",
-        "GITHUB_TOKEN",
-        "PATH",
-        "DB_PASSWORD",
-        "A B_KEY",
-        "",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY", "SSH_PRIVATE_KEY", "DJANGO_SECRET_KEY", "HOME", "GITHUB_TOKEN", "PATH",
+    "DB_PASSWORD", "A B_KEY", "",
+])  # fmt: skip
 def test_only_keys_of_apis_are_sent(name: str) -> None:
     for spec in (as_table(f"openai:m@http://h/v1?key_env={name}"), as_table(f"vllm:http://h?key_env={name}")):
         with pytest.raises(ConfigError, match="Expected the name of a key for an API"):

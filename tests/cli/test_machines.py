@@ -38,17 +38,14 @@ def launchers(*folders: Path, name: tuple[str, ...] = ("--name", "two")) -> list
     return [(launcher.returncode, words) for launcher, words in zip(started, said, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["--nnodes", "2"], "torchrun --nnodes 2 --nproc-per-node 8 .* HOST:29400 -m marft_algos train --name NAME"),
-        (
-            ["grpo", "--nproc", "4", "--nnodes", "4", "--rdzv-endpoint", "a:1", "--name", "big run"],
-            "--nnodes 4 --nproc-per-node 4 .*--rdzv-endpoint a:1 -m marft_algos train grpo --name 'big run'$",
-        ),
-        (["--rdzv-endpoint", "a:1"], "--rdzv-endpoint is an option of torchrun.*--nnodes 2"),
-    ],
-)
+@pytest.mark.parametrize(("words", "line"), [
+    (["--nnodes", "2"], "torchrun --nnodes 2 --nproc-per-node 8 .* HOST:29400 -m marft_algos train --name NAME"),
+    (
+        ["grpo", "--nproc", "4", "--nnodes", "4", "--rdzv-endpoint", "a:1", "--name", "big run"],
+        "--nnodes 4 --nproc-per-node 4 .*--rdzv-endpoint a:1 -m marft_algos train grpo --name 'big run'$",
+    ),
+    (["--rdzv-endpoint", "a:1"], "--rdzv-endpoint is an option of torchrun.*--nnodes 2"),
+])  # fmt: skip
 def test_several_machines_are_started_by_torchrun_and_the_error_shows_how(words: list[str], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         launch.take(words)

@@ -230,20 +230,16 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: 
     assert int(steps[-1].name.removeprefix("step_")) == numbers(tmp_path / "ranks")[-1]["iteration"]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("--nproc", "3"), "expected how many processes.*1, 2, 4"),
-        (("--nproc", "two"), "--nproc two: expected"),
-        (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
-        (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
-        (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
-        (
-            ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
-            "several play.*leave out --engines.*one rank",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("words", "error"), [
+    (("--nproc", "3"), "expected how many processes.*1, 2, 4"), (("--nproc", "two"), "--nproc two: expected"),
+    (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
+    (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
+    (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
+    (
+        ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
+        "several play.*leave out --engines.*one rank",
+    ),
+])  # fmt: skip
 def test_what_ranks_cannot_do_is_refused_before_one_is_started(
     words: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -82,17 +82,12 @@ def test_keys_of_metrics(here: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "moc.live" in shown(["show", "evil", "--all"], capsys)
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ('{"iteration": "\\u001b[2J"}', "'iteration' is"),
-        ('{"iteration": 1, "time_elapsed": "long"}', "'time_elapsed' is 'long'"),
-        ('{"iteration": true}', "'iteration' is True"),
-        ("[1, 2]", "holds list"),
-        ('{"iteration": 1', "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), [
+    ('{"iteration": "\\u001b[2J"}', "'iteration' is"),
+    ('{"iteration": 1, "time_elapsed": "long"}', "'time_elapsed' is 'long'"),
+    ('{"iteration": true}', "'iteration' is True"), ("[1, 2]", "holds list"), ('{"iteration": 1', "is not JSON"),
+    ("[" * 100_000, "is not JSON"),
+])  # fmt: skip
 def test_metrics_that_are_none_are_one_clear_error(
     line: str, says: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,12 +31,8 @@ def log(trace: str, agent: str, messages: list[dict[str, Any]], reply: dict[str,
     usage = {"prompt_tokens": 100, "completion_tokens": 10}
     answer = {"choices": [{"message": {"role": "assistant", **reply}}], "usage": usage}
     return {
-        "trace_id": trace,
-        "agent": agent,
-        "request": {"model": "m", "messages": messages},
-        "response": answer,
-        **more,
-    }
+        "trace_id": trace, "agent": agent, "request": {"model": "m", "messages": messages}, "response": answer, **more,
+    }  # fmt: skip
 
 
 def said(role: str, content: str) -> dict[str, str]:

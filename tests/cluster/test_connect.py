@@ -17,16 +17,11 @@ SET = {
 PLACES = {"HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "XDG_CACHE_HOME"}
 
 
-@pytest.mark.parametrize(
-    ("engines", "keys"),
-    [
-        ({}, set()),
-        ({"planner_0": "native"}, set()),
-        ({"planner_0": KEY}, {"MINE_API_KEY", "OPENAI_BASE_URL"}),
-        ({"planner_0": {"kind": "openai", "model": "m"}}, {"OPENAI_API_KEY", "OPENAI_BASE_URL"}),
-        ({"planner_0": {"kind": "openai", "model": "m", "url": "http://127.0.0.1:1"}}, {"OPENAI_BASE_URL"}),
-    ],
-)
+@pytest.mark.parametrize(("engines", "keys"), [
+    ({}, set()), ({"planner_0": "native"}, set()), ({"planner_0": KEY}, {"MINE_API_KEY", "OPENAI_BASE_URL"}),
+    ({"planner_0": {"kind": "openai", "model": "m"}}, {"OPENAI_API_KEY", "OPENAI_BASE_URL"}),
+    ({"planner_0": {"kind": "openai", "model": "m", "url": "http://127.0.0.1:1"}}, {"OPENAI_BASE_URL"}),
+])  # fmt: skip
 def test_workers_have_the_runs_places_and_the_keys_of_its_engines(
     engines: dict[str, Any], keys: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

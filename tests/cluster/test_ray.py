@@ -117,14 +117,10 @@ def test_episodes_and_weights_are_those_of_one_process(
     same(train(made(model, tmp_path, **{**RAY, "workers": workers})), here)
 
 
-@pytest.mark.parametrize(
-    ("sent", "settings_"),
-    [
-        (signal.SIGKILL, {"workers": 1}),
-        pytest.param(signal.SIGKILL, {}, marks=pytest.mark.slow),
-        pytest.param(signal.SIGSTOP, {"worker_timeout": 4.0}, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("sent", "settings_"), [
+    (signal.SIGKILL, {"workers": 1}), pytest.param(signal.SIGKILL, {}, marks=pytest.mark.slow),
+    pytest.param(signal.SIGSTOP, {"worker_timeout": 4.0}, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_worker_that_dies_or_freezes_costs_nothing(
     sent: signal.Signals, settings_: dict[str, Any], here: RunFolder, model: Path, tmp_path: Path
 ) -> None:
@@ -229,16 +225,13 @@ def test_a_run_without_workers_ends_and_says_how_it_goes_on(
         train(made(model, tmp_path, **RAY), gone)
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        ({"workers": 9}, "9 workers of 1 CPU each do not fit.*4 CPU.*--workers 4"),
-        (
-            {"engines": {"solver_0": {"kind": "vllm", "url": "http://127.0.0.1:9"}}},
-            "solver_0 gets its weights from one process.*--rollouts here",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error"), [
+    ({"workers": 9}, "9 workers of 1 CPU each do not fit.*4 CPU.*--workers 4"),
+    (
+        {"engines": {"solver_0": {"kind": "vllm", "url": "http://127.0.0.1:9"}}},
+        "solver_0 gets its weights from one process.*--rollouts here",
+    ),
+])  # fmt: skip
 def test_what_the_cluster_cannot_give_is_refused(
     changes: dict[str, Any], error: str, model: Path, tmp_path: Path
 ) -> None:

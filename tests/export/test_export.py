@@ -127,22 +127,19 @@ def test_a_server_is_told_to_leave_out_what_the_base_s_publisher_samples_with(
     assert told == {"temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("typed", "shown"),
-    [
-        ("marft train grpo --start /data/runs/warm --seed 0", "marft train grpo --start warm --seed 0"),
-        (
-            "marft train --models a=~/x/m.gguf b=Qwen/Q --start runs/w",
-            "marft train --models a=m.gguf b=Qwen/Q --start runs/w",
-        ),
-        (
-            "marft train --env-kwargs 'data=/my data/d.jsonl' levels=[0]",
-            "marft train --env-kwargs data=d.jsonl 'levels=[0]'",
-        ),
-        ("""marft train --engines 'a={url="http://h/v1"}'""", """marft train --engines 'a={url="http://h/v1"}'"""),
-        ("no 'command", ""),
-    ],
-)
+@pytest.mark.parametrize(("typed", "shown"), [
+    ("marft train grpo --start /data/runs/warm --seed 0", "marft train grpo --start warm --seed 0"),
+    (
+        "marft train --models a=~/x/m.gguf b=Qwen/Q --start runs/w",
+        "marft train --models a=m.gguf b=Qwen/Q --start runs/w",
+    ),
+    (
+        "marft train --env-kwargs 'data=/my data/d.jsonl' levels=[0]",
+        "marft train --env-kwargs data=d.jsonl 'levels=[0]'",
+    ),
+    ("""marft train --engines 'a={url="http://h/v1"}'""", """marft train --engines 'a={url="http://h/v1"}'"""),
+    ("no 'command", ""),
+])  # fmt: skip
 def test_cards_name_no_folder_of_this_machine(typed: str, shown: str) -> None:
     assert public(typed) == shown
 
@@ -151,13 +148,9 @@ def test_the_card_of_a_run_that_went_on_from_another_one(run: RunFolder, models:
     table = {"name": "on", "max_new_tokens": TOKENS, "start": str(run.root), "iterations": 2}
     on = train(settings(models / "qwen", tmp_path / "runs", **table))[1]
     line = {
-        "time": 0.0,
-        "iteration": 0,
-        "made": True,
-        "folder": "",
-        "root": str(on.root),
+        "time": 0.0, "iteration": 0, "made": True, "folder": "", "root": str(on.root),
         "command": f"marft train --start {run.root} --runs-dir {tmp_path / 'runs'}",
-    }
+    }  # fmt: skip
     (on.root / "commands.jsonl").write_text(json.dumps(line) + "\n")
     assert main(["export", str(on.root), "--out", str(tmp_path / "out")]) == 0
     for folder in ("solver_0", "team"):

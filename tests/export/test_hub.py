@@ -139,12 +139,8 @@ def test_the_endpoint_is_that_of_the_environment(run: RunFolder, tmp_path: Path)
         environ |= {"HF_TOKEN": made.token, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1"}
         program = "import sys, helpers.runs; from marft_algos.cli import main; sys.exit(main(sys.argv[1:]))"
         done = subprocess.run(
-            [sys.executable, "-c", program, *command(run, tmp_path / "out")],
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
+            [sys.executable, "-c", program, *command(run, tmp_path / "out")], env=environ, capture_output=True,
+            text=True, timeout=240, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
         assert set(made.repositories) == {"me/team", "me/team-base", "me/team-planner_0", "me/team-solver_0"}

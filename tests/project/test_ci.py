@@ -52,17 +52,11 @@ def installs(venv: Path, *words: str) -> list[str]:
 UNCHOSEN = {name: value for name, value in os.environ.items() if name not in ("EXTRAS", "MAKEFLAGS")}
 
 
-@pytest.mark.parametrize(
-    ("words", "installed"),
-    [
-        (["setup"], ["torch", "'.[all]'"]),
-        (["setup", "EXTRAS=dev"], ["'.[dev]'"]),
-        (["test"], ["torch", "'.[all]'"]),
-        (["train"], ["torch", "'.[train]'"]),
-        (["train", "EXTRAS=all"], ["torch", "'.[all]'"]),
-        (["smollm2"], ["torch", "'.[train,smollm2]'"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "installed"), [
+    (["setup"], ["torch", "'.[all]'"]), (["setup", "EXTRAS=dev"], ["'.[dev]'"]), (["test"], ["torch", "'.[all]'"]),
+    (["train"], ["torch", "'.[train]'"]), (["train", "EXTRAS=all"], ["torch", "'.[all]'"]),
+    (["smollm2"], ["torch", "'.[train,smollm2]'"]),
+])  # fmt: skip
 def test_make_installs_what_a_target_needs_with_the_constraints_torch_first(
     tmp_path: Path, words: list[str], installed: list[str]
 ) -> None:
@@ -82,20 +76,13 @@ def files(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.py", "x = 1 \n", "blanks"),
-        ("a.py", "x = 1", "newline"),
-        ("a.py", "x = 1\n\n", "newline"),
-        ("a.md", "a\n" + 7 * "<" + " HEAD\nb\n", "conflict"),
-        ("a.pem", "-----BEGIN RSA " + "PRIVATE KEY-----\n", "private key"),
-        ("a.yml", "a: [\n", "cannot be read"),
-        ("a.toml", "a = \n", "cannot be read"),
-        ("a.json", "{\n", "cannot be read"),
-        ("a.bin", "\0" * 2_000_001, "2,000,001 bytes"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content", "said"), [
+    ("a.py", "x = 1 \n", "blanks"), ("a.py", "x = 1", "newline"), ("a.py", "x = 1\n\n", "newline"),
+    ("a.md", "a\n" + 7 * "<" + " HEAD\nb\n", "conflict"),
+    ("a.pem", "-----BEGIN RSA " + "PRIVATE KEY-----\n", "private key"), ("a.yml", "a: [\n", "cannot be read"),
+    ("a.toml", "a = \n", "cannot be read"), ("a.json", "{\n", "cannot be read"),
+    ("a.bin", "\0" * 2_000_001, "2,000,001 bytes"),
+])  # fmt: skip
 def test_a_file_that_must_not_be_committed_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
     done = files(tmp_path / name)

@@ -115,16 +115,13 @@ def complaints(before: Mapping[str, int], after: Mapping[str, int], files: Itera
     return wrong + [f"raises {raised}, and has no line 'In exchange: …': what went for it?"] * (not said)
 
 
-@pytest.mark.parametrize(
-    ("after", "files", "message", "expected"),
-    [
-        ({"a": 3, "b": 2, "new": 9}, ["marft_envs/x.py", "caps.toml"], "Less", 0),
-        ({"a": 5, "b": 2}, ["caps.toml", "docs/x.md"], "More\n\nIn exchange: two modules", 0),
-        ({"a": 5, "b": 2}, ["caps.toml"], "More", 1),
-        ({"a": 5, "b": 2}, ["caps.toml", "tests/x.py"], "More\n\nIn exchange: two modules", 1),
-        ({"a": 4}, ["caps.toml", "marft_algos/x.py"], "One less to look at", 2),
-    ],
-)
+@pytest.mark.parametrize(("after", "files", "message", "expected"), [
+    ({"a": 3, "b": 2, "new": 9}, ["marft_envs/x.py", "caps.toml"], "Less", 0),
+    ({"a": 5, "b": 2}, ["caps.toml", "docs/x.md"], "More\n\nIn exchange: two modules", 0),
+    ({"a": 5, "b": 2}, ["caps.toml"], "More", 1),
+    ({"a": 5, "b": 2}, ["caps.toml", "tests/x.py"], "More\n\nIn exchange: two modules", 1),
+    ({"a": 4}, ["caps.toml", "marft_algos/x.py"], "One less to look at", 2),
+])  # fmt: skip
 def test_a_raise_is_noticed(after: dict[str, int], files: list[str], message: str, expected: int) -> None:
     assert len(complaints({"a": 4, "b": 2}, after, files, message)) == expected
 

@@ -48,16 +48,11 @@ def test_no_row_is_there_twice_and_operators_made_most_of_them() -> None:
 def test_operators_change_what_they_are_named_for() -> None:
     found = {(row.operator, row.new) for row in candidates("f.py", SOURCE)}
     assert found == {
-        ("dropped term", "if (b > 1):"),
-        ("dropped term", "if (not a):"),
-        ("dropped not", "if a and b > 1:"),
-        ("comparison", "if not a and b >= 1:"),
-        ("off by one", "if not a and b > 2:"),
-        ("sign", "return max(a, b) + g(a, b)"),
-        ("dropped term", "return max(a, b)"),
-        ("min for max", "return min(a, b) - g(a, b)"),
-        ("swapped arguments", "return max(a, b) - g(b, a)"),
-    }
+        ("dropped term", "if (b > 1):"), ("dropped term", "if (not a):"), ("dropped not", "if a and b > 1:"),
+        ("comparison", "if not a and b >= 1:"), ("off by one", "if not a and b > 2:"),
+        ("sign", "return max(a, b) + g(a, b)"), ("dropped term", "return max(a, b)"),
+        ("min for max", "return min(a, b) - g(a, b)"), ("swapped arguments", "return max(a, b) - g(b, a)"),
+    }  # fmt: skip
 
 
 def test_a_place_that_is_not_one_place_is_refused() -> None:

@@ -73,14 +73,10 @@ def follow(page: str, folder: Path, minutes: float, shorter: Sequence[tuple[str,
     began = time.monotonic()
     with preloaded.marft(home / "marft") if shorter else nullcontext():
         done = subprocess.run(
-            ["sh", "-c", typed],
-            cwd=folder,
+            ["sh", "-c", typed], cwd=folder,
             env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60 * minutes,
-            check=False,
-        )
+            capture_output=True, text=True, timeout=60 * minutes, check=False,
+        )  # fmt: skip
     print(f"{page}: {time.monotonic() - began:.0f} s", flush=True)
     assert done.returncode == 0, f"{page}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout

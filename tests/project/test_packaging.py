@@ -434,16 +434,13 @@ def test_the_sdist_holds_what_is_tracked_and_nothing_else(tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-@pytest.mark.parametrize(
-    ("script", "message"),
-    [
-        ("exit 1", "marft needs Python 3.11, 3.12 or 3.13"),
-        (
-            'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac',
-            "sudo apt install python3-venv (or python3.12-venv)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("script", "message"), [
+    ("exit 1", "marft needs Python 3.11, 3.12 or 3.13"),
+    (
+        'case "$2" in *ensurepip*) exit 1;; *print*) echo 3.12;; esac',
+        "sudo apt install python3-venv (or python3.12-venv)",
+    ),
+])  # fmt: skip
 def test_make_explains_an_unsuitable_python(tmp_path: Path, script: str, message: str) -> None:
     fake = tmp_path / "python"
     fake.write_text(f"#!/bin/sh\n{script}\n")

@@ -78,16 +78,13 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "project")
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("marft_envs/__init__.py", '__version__ = "1.1.0"\n', "says version 1.1.0, and CITATION.cff 1.2.0"),
-        ("marft_envs/__init__.py", "", "marft_envs/__init__.py has 0 lines like"),
-        ("CITATION.cff", "cff-version: 1.2.0\nversion: 1.3.0\n", "version 1.2.0, and CITATION.cff 1.3.0"),
-        ("CHANGELOG.md", "## [1.2.0] - Unreleased\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
-        ("CHANGELOG.md", "## [1.1.0] - 2029-01-31\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
-    ],
-)
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("marft_envs/__init__.py", '__version__ = "1.1.0"\n', "says version 1.1.0, and CITATION.cff 1.2.0"),
+    ("marft_envs/__init__.py", "", "marft_envs/__init__.py has 0 lines like"),
+    ("CITATION.cff", "cff-version: 1.2.0\nversion: 1.3.0\n", "version 1.2.0, and CITATION.cff 1.3.0"),
+    ("CHANGELOG.md", "## [1.2.0] - Unreleased\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
+    ("CHANGELOG.md", "## [1.1.0] - 2029-01-31\n", "Expected a line like: ## [1.2.0] - 2030-01-31"),
+])  # fmt: skip
 def test_what_does_not_agree_is_refused_before_anything_is_run(
     project: Project, name: str, text: str, said: str
 ) -> None:

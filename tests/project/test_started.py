@@ -41,14 +41,9 @@ STARTED = sorted(_module(file) for package in PACKAGES for file in (ROOT / packa
 def start(module: str, here: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     env = {key: value for key, value in os.environ.items() if key not in ("PYTHONSAFEPATH", "PYTHONPATH")}
     return subprocess.run(
-        [sys.executable, "-m", module, *argv],
-        cwd=here,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, "-m", module, *argv], cwd=here, env=env, capture_output=True, text=True, timeout=120,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def test_the_other_package_is_not_looked_for_in_the_current_folder(tmp_path: Path) -> None:

@@ -130,15 +130,10 @@ def test_every_formula_of_the_pages_is_set_and_its_words_are_text() -> None:
         formulas.picture(r"\frak{")
 
 
-@pytest.mark.parametrize(
-    ("address", "file"),
-    [
-        ("tutorial.md", "docs/tutorial.md"),
-        ("contributing.md", "CONTRIBUTING.md"),
-        ("gallery/relay-v0.md", "docs/website/gallery.py"),
-        ("notebooks/own_team.md", "examples/notebooks/own_team.ipynb"),
-    ],
-)
+@pytest.mark.parametrize(("address", "file"), [
+    ("tutorial.md", "docs/tutorial.md"), ("contributing.md", "CONTRIBUTING.md"),
+    ("gallery/relay-v0.md", "docs/website/gallery.py"), ("notebooks/own_team.md", "examples/notebooks/own_team.ipynb"),
+])  # fmt: skip
 def test_a_page_says_which_file_to_edit_and_links_to_it_where_the_repository_has_an_address(
     address: str, file: str
 ) -> None:

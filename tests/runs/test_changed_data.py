@@ -52,18 +52,14 @@ def refused(run: RunFolder, model: Path, changes: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("large", [False, True])
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda known: [row | {"id": f"b{i}"} for i, row in enumerate(known)], "had 12 rows, and has 12 now; 'a0'"),
-        (lambda known: known[3].update(problem="Compute $3+9$."), "12 now; 'a3' was another"),
-        (lambda known: known[5].update(answer="8"), "12 now; 'a5' was another"),
-        (lambda known: known[:8], "and has 8 now; 'a8'"),
-        (lambda known: [*known, {"problem": "Compute $1$.", "answer": "1"}], "and has 13 now"),
-        (lambda known: known[::-1], "and has 12 now."),
-    ],
-    ids=["ids", "text", "answer", "fewer", "more", "order"],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    (lambda known: [row | {"id": f"b{i}"} for i, row in enumerate(known)], "had 12 rows, and has 12 now; 'a0'"),
+    (lambda known: known[3].update(problem="Compute $3+9$."), "12 now; 'a3' was another"),
+    (lambda known: known[5].update(answer="8"), "12 now; 'a5' was another"),
+    (lambda known: known[:8], "and has 8 now; 'a8'"),
+    (lambda known: [*known, {"problem": "Compute $1$.", "answer": "1"}], "and has 13 now"),
+    (lambda known: known[::-1], "and has 12 now."),
+], ids=["ids", "text", "answer", "fewer", "more", "order"])  # fmt: skip
 def test_changed_rows_are_noticed_before_a_run_goes_on(
     change: Any, said: str, large: bool, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

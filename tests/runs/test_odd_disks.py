@@ -100,15 +100,12 @@ def test_a_damaged_checkpoint_makes_room_for_the_next_damaged_one(model: Path, t
     assert (run.checkpoints / "damaged-step_000002/state.json").is_file()
 
 
-@pytest.mark.parametrize(
-    ("number", "of_folders", "fails"),
-    [
-        *((number, True, False) for number in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES)),
-        *((number, False, False) for number in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)),
-        *((number, False, True) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)),
-        *((number, True, True) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT)),
-    ],
-)
+@pytest.mark.parametrize(("number", "of_folders", "fails"), [
+    *((number, True, False) for number in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES)),
+    *((number, False, False) for number in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)),
+    *((number, False, True) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EBADF)),
+    *((number, True, True) for number in (errno.EIO, errno.ENOSPC, errno.EDQUOT)),
+])  # fmt: skip
 def test_what_cannot_be_synced_is_written_and_what_was_not_written_fails(
     number: int, of_folders: bool, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

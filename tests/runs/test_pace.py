@@ -46,16 +46,12 @@ def test_one_process_and_what_is_no_iteration_have_no_pace() -> None:
     assert brief(line(1)) == brief({"iteration": 0, "eval/success": 0.1, "engine/workers": 2}) == ""
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"time_players": "many"},
-        {"time_players": [3, {"name": None, "seconds": "x"}]},
-        {"time_ranks": ["a", None, 2.0], "engine/ranks": 2},
-        {"engine/workers": float("nan"), "engine/ranks": float("inf"), "tokens": [], "tokens_played": {}},
-        {"time_total": 0, "time_eval": 5},
-    ],
-)
+@pytest.mark.parametrize("odd", [
+    {"time_players": "many"}, {"time_players": [3, {"name": None, "seconds": "x"}]},
+    {"time_ranks": ["a", None, 2.0], "engine/ranks": 2},
+    {"engine/workers": float("nan"), "engine/ranks": float("inf"), "tokens": [], "tokens_played": {}},
+    {"time_total": 0, "time_eval": 5},
+])  # fmt: skip
 def test_what_a_file_of_others_holds_is_no_error(odd: dict[str, Any]) -> None:
     brief(workers(1, 5.0, 9.0, **odd))
 

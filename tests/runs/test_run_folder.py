@@ -271,19 +271,15 @@ def test_a_split_is_held_out(model: Path, tmp_path: Path) -> None:
 # Asked first ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["eval", NAME, "--swap", "plannr"], "Did you mean 'planner_0'"),
-        (["eval", NAME, "--checkpoint", "9"], "Expected last, best or one of"),
-        (["eval", NAME, "--env", "xor-v0"], "has no policy"),
-        (["eval", NAME, "--episodes", "0"], "expected at least 1"),
-        (["eval", NAME, "--episodes", "1", "--swap", "planner"], "at least two episodes"),
-        (["play", "math-dual-v0", "--team", NAME], "nobody plays 'reasoner_0' of math-dual-v0"),
-        (["play", "math-dual-v0", "--agent", "actor_0", "--team", NAME], f"marft play relay-v0 --team '{NAME}'"),
-        (["play", "relay-v0", "--episodes", "0"], "expected at least 1"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "message"), [
+    (["eval", NAME, "--swap", "plannr"], "Did you mean 'planner_0'"),
+    (["eval", NAME, "--checkpoint", "9"], "Expected last, best or one of"),
+    (["eval", NAME, "--env", "xor-v0"], "has no policy"), (["eval", NAME, "--episodes", "0"], "expected at least 1"),
+    (["eval", NAME, "--episodes", "1", "--swap", "planner"], "at least two episodes"),
+    (["play", "math-dual-v0", "--team", NAME], "nobody plays 'reasoner_0' of math-dual-v0"),
+    (["play", "math-dual-v0", "--agent", "actor_0", "--team", NAME], f"marft play relay-v0 --team '{NAME}'"),
+    (["play", "relay-v0", "--episodes", "0"], "expected at least 1"),
+])  # fmt: skip
 def test_names_are_checked_before_anything_is_played(
     argv: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,16 +288,11 @@ def test_names_are_checked_before_anything_is_played(
     assert "untrained" not in before and "sees:" not in before and "seed" not in before
 
 
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (["--lora-r", "4", "--iterations", "3"], "Type: --lora-r 2"),
-        (["--policies", "shared", "--iterations", "3"], "has no policy 'shared'"),
-        (["grpo"], "marft train grpo --start"),
-        (["--env", "xor-v0"], "--env xor-v0"),
-        (["--start", "runs/other"], "A run that goes on has begun"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "message"), [
+    (["--lora-r", "4", "--iterations", "3"], "Type: --lora-r 2"),
+    (["--policies", "shared", "--iterations", "3"], "has no policy 'shared'"), (["grpo"], "marft train grpo --start"),
+    (["--env", "xor-v0"], "--env xor-v0"), (["--start", "runs/other"], "A run that goes on has begun"),
+])  # fmt: skip
 def test_a_resume_that_cannot_be_leaves_the_run_as_it_was(
     typed: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

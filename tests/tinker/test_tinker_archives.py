@@ -51,17 +51,13 @@ def sparse() -> bytes:
 
 EMPTY_TENSORS = (2).to_bytes(8, "little") + b"{}"
 BROKEN: dict[str, Callable[[], bytes]] = {
-    "nothing": lambda: b"",
-    "garbage": lambda: bytes(range(7, 256)) * 9,
-    "html": lambda: b"<html><body>Sign in</body></html>",
-    "another": lambda: tar({"README": b"x"}),
+    "nothing": lambda: b"", "garbage": lambda: bytes(range(7, 256)) * 9,
+    "html": lambda: b"<html><body>Sign in</body></html>", "another": lambda: tar({"README": b"x"}),
     "no tensors": lambda: tar({"adapter_model.safetensors": EMPTY_TENSORS, "adapter_config.json": b"{}"}),
     "no safetensors": lambda: tar({"adapter_model.safetensors": b"PK", "adapter_config.json": b"{}"}),
-    "many": lambda: tar({str(i): b"" for i in range(1001)}),
-    "bomb": lambda: gzip.compress(bytes(400 << 20), 1),
-    "bomb of a header": lambda: gzip.compress(b"x" * 257 + b"ustar\x0000" + bytes(200 << 20), 1),
-    "sparse": sparse,
-}
+    "many": lambda: tar({str(i): b"" for i in range(1001)}), "bomb": lambda: gzip.compress(bytes(400 << 20), 1),
+    "bomb of a header": lambda: gzip.compress(b"x" * 257 + b"ustar\x0000" + bytes(200 << 20), 1), "sparse": sparse,
+}  # fmt: skip
 """Made when asked for: every process of the suite reads this file."""
 
 
@@ -88,22 +84,13 @@ def test_an_archive_that_is_none_is_a_warning(kind: str, server: Fake, tmp_path:
     assert [file.name for file in (tmp_path / "p").iterdir()] == [saved.FILE]
 
 
-@pytest.mark.parametrize(
-    ("location", "taken"),
-    [
-        ("SERVER/api/v1/files/RUN/NAME", True),
-        ("/api/v1/files/RUN/NAME", True),
-        ("../../../../../files/RUN/NAME", True),
-        ("//127.0.0.1:PORT/api/v1/files/RUN/NAME", True),
-        ("OTHER/api/v1/files/RUN/NAME", False),
-        ("http://169.254.169.254/latest", False),
-        ("ftp://127.0.0.1/x", False),
-        ("file:///etc/passwd", False),
-        ("http://[x/", False),
-        ("https://127.0.0.1:THEIRS/x", False),
-        ("SERVER/api/v1/training_runs/RUN/checkpoints/NAME/archive", False),
-    ],
-)
+@pytest.mark.parametrize(("location", "taken"), [
+    ("SERVER/api/v1/files/RUN/NAME", True), ("/api/v1/files/RUN/NAME", True), ("../../../../../files/RUN/NAME", True),
+    ("//127.0.0.1:PORT/api/v1/files/RUN/NAME", True), ("OTHER/api/v1/files/RUN/NAME", False),
+    ("http://169.254.169.254/latest", False), ("ftp://127.0.0.1/x", False), ("file:///etc/passwd", False),
+    ("http://[x/", False), ("https://127.0.0.1:THEIRS/x", False),
+    ("SERVER/api/v1/training_runs/RUN/checkpoints/NAME/archive", False),
+])  # fmt: skip
 def test_an_archive_comes_from_its_server_or_over_https(
     location: str, taken: bool, server: Fake, tmp_path: Path
 ) -> None:

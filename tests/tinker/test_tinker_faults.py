@@ -159,14 +159,11 @@ def test_a_server_that_does_not_clip_is_refused_where_clipping_is_asked_for(
     assert both.apart("planner_0") < 1e-5
 
 
-@pytest.mark.parametrize(
-    ("turn", "words"),
-    [
-        (lambda s: setattr(s, "end_tokens", False), "leaves the token that ends a reply out"),
-        (lambda s: setattr(s, "tells_norm", False), "do not say the gradient's norm"),
-        (lambda s: setattr(s, "loss", "odd"), "neither sums over tokens and rows"),
-    ],
-)
+@pytest.mark.parametrize(("turn", "words"), [
+    (lambda s: setattr(s, "end_tokens", False), "leaves the token that ends a reply out"),
+    (lambda s: setattr(s, "tells_norm", False), "do not say the gradient's norm"),
+    (lambda s: setattr(s, "loss", "odd"), "neither sums over tokens and rows"),
+])  # fmt: skip
 def test_a_dialect_that_cannot_be_trained_by_is_refused(
     turn: Callable[[TinkerServer], None], words: str, server: TinkerServer, tmp_path: Path
 ) -> None:
@@ -222,18 +219,12 @@ def test_the_key_goes_to_its_server_and_is_shown_before(
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "--full-finetune": {"full_finetune": True},
-    "--quantize none": {"quantize": "nf4"},
-    "--shard auto": {"shard": "base"},
-    "--lanes 1": {"lanes": 2},
-    "--rollouts here": {"rollouts": "ray"},
-    "--staleness 0": {"staleness": 1},
-    "--pool 0": {"pool": 2},
-    "--temperature 1": {"temperature": 0.7},
+    "--full-finetune": {"full_finetune": True}, "--quantize none": {"quantize": "nf4"},
+    "--shard auto": {"shard": "base"}, "--lanes 1": {"lanes": 2}, "--rollouts here": {"rollouts": "ray"},
+    "--staleness 0": {"staleness": 1}, "--pool 0": {"pool": 2}, "--temperature 1": {"temperature": 0.7},
     "--lora-targets all-linear": {"lora_targets": ("q_proj",)},
-    "--entropy-coef 0": {"algorithm": {"entropy_coef": 0.01}},
-    "critic=smollm2-135m": {"algo": "mappo"},
-}
+    "--entropy-coef 0": {"algorithm": {"entropy_coef": 0.01}}, "critic=smollm2-135m": {"algo": "mappo"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("advice", REFUSED)
@@ -295,17 +286,10 @@ def test_a_dead_server_is_told_at_once_and_once(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("odd", [{}, {"detail": "x"}, {"": None}, {"": ""}, {"": {"a": 1}}, {"": []}, {"": True}])
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("create_session", "session_id"),
-        ("create_model", "request_id"),
-        ("_create", "model_id"),
-        ("_save", "path"),
-        ("_snapshot", "sampling_session_id"),
-        ("get_server_capabilities", "model_name"),
-    ],
-)
+@pytest.mark.parametrize(("path", "name"), [
+    ("create_session", "session_id"), ("create_model", "request_id"), ("_create", "model_id"), ("_save", "path"),
+    ("_snapshot", "sampling_session_id"), ("get_server_capabilities", "model_name"),
+])  # fmt: skip
 def test_an_answer_without_what_was_asked_for_is_named(
     path: str, name: str, odd: dict[str, Any], server: TinkerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,14 +36,10 @@ def test_a_hosted_partner_plays_with_a_policy_on_the_server(
 
     with serving(answer) as fake:
         config = settings(
-            Path(server.base),
-            tmp_path,
-            algo="grpo",
-            iterations=2,
-            algorithm={"group_size": 4, "lr": 1e-2},
+            Path(server.base), tmp_path, algo="grpo", iterations=2, algorithm={"group_size": 4, "lr": 1e-2},
             tinker={"url": server.url, "key_env": "TINKER_API_KEY"},
             engines={"planner_0": {"kind": "openai", "model": "m", "url": fake.url, "key_env": "SOME_KEY"}},
-        )
+        )  # fmt: skip
         trainer, run = train(config)
     assert trainer.learner.trainable == ["solver_0"] and len(asked) == 2 * 12 + 2 * 10
     assert [folder.name for folder in (run.checkpoints / "step_000002/policies").iterdir()] == ["solver_0"]

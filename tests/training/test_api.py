@@ -20,12 +20,8 @@ from marft_envs.problems import rows
 
 ROWS = [{"problem": f"What is {i}+1?", "answer": str(i + 1)} for i in range(8)]
 SMALL: dict[str, Any] = {
-    "iterations": 1,
-    "episodes_per_iteration": 4,
-    "eval_episodes": 2,
-    "max_new_tokens": 4,
-    "lora_r": 2,
-}
+    "iterations": 1, "episodes_per_iteration": 4, "eval_episodes": 2, "max_new_tokens": 4, "lora_r": 2,
+}  # fmt: skip
 
 
 def train(folder: Path, **settings: Any) -> Any:

@@ -69,19 +69,12 @@ def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return told
 
 
-@pytest.mark.parametrize(
-    ("episode", "reason"),
-    rest_in_ci(
-        [
-            (lambda: wrong(20), "no success"),
-            (lambda: forged(20), "the grader rejects it"),
-            (lambda: changed(seed=None), "recorded without a seed"),
-            (lambda: changed(options={"task_id": "relay/9"}), "played again it is another episode"),
-            (lambda: right(1, "xor-v0")[0], "an episode of xor-v0"),
-        ],
-        2,
-    ),
-)
+@pytest.mark.parametrize(("episode", "reason"), rest_in_ci([
+    (lambda: wrong(20), "no success"), (lambda: forged(20), "the grader rejects it"),
+    (lambda: changed(seed=None), "recorded without a seed"),
+    (lambda: changed(options={"task_id": "relay/9"}), "played again it is another episode"),
+    (lambda: right(1, "xor-v0")[0], "an episode of xor-v0"),
+], 2))  # fmt: skip
 def test_what_is_rejected_is_named_counted_and_left_out(
     episode: Callable[[], Episode], reason: str, qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,23 +95,17 @@ def test_what_is_rejected_is_named_counted_and_left_out(
     assert reason in capsys.readouterr().err or reason == "no success"
 
 
-@pytest.mark.parametrize(
-    ("text", "messages"),
-    [
-        ("", ["'some.jsonl' holds no episode", FORM]),
-        ("\n\n", ["holds no episode", FORM]),
-        ('{"prompt": "1 + 1", "completion": "2"}', ["some.jsonl:1: No episode record: prompt is unknown", FORM]),
-        (
-            '{"messages": [{"role": "user", "content": "1"}]}',
-            ["line 1: expected a row with 'messages', and text as 'action' and 'agent'", FORM],
-        ),
-        ("[1, 2]", ["it is of type list", FORM]),
-        ("hello", ["some.jsonl:1: Expecting value", FORM]),
-        ("\udcff\udcfe\udc80", ["some.jsonl:1: ", FORM]),
-        ("GOOD\nGOOD[:99]\nGOOD", ["some.jsonl:2: ", FORM]),
-        ("BAD", ["None of the 1 episodes at", "--record-every 1 --record-episodes 64"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "messages"), [
+    ("", ["'some.jsonl' holds no episode", FORM]), ("\n\n", ["holds no episode", FORM]),
+    ('{"prompt": "1 + 1", "completion": "2"}', ["some.jsonl:1: No episode record: prompt is unknown", FORM]),
+    (
+        '{"messages": [{"role": "user", "content": "1"}]}',
+        ["line 1: expected a row with 'messages', and text as 'action' and 'agent'", FORM],
+    ),
+    ("[1, 2]", ["it is of type list", FORM]), ("hello", ["some.jsonl:1: Expecting value", FORM]),
+    ("\udcff\udcfe\udc80", ["some.jsonl:1: ", FORM]), ("GOOD\nGOOD[:99]\nGOOD", ["some.jsonl:2: ", FORM]),
+    ("BAD", ["None of the 1 episodes at", "--record-every 1 --record-episodes 64"]),
+])  # fmt: skip
 def test_a_file_that_is_none_says_which_line_and_what_is_expected(
     text: str, messages: list[str], qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,26 +117,21 @@ def test_a_file_that_is_none_says_which_line_and_what_is_expected(
         assert all(message in told.replace(str(Path.cwd()) + "/", "") for message in messages), told
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["sft", "--demonstrations", "none.jsonl"], "There are no demonstrations at 'none.jsonl'"),
-        (["sft", "--demonstrations", "Expert"], "Expected 'expert', a JSONL file"),
-        (["sft", "--demonstrations", "."], "the folder of a run that recorded some"),
-        (["sft", "--max-new-tokens", "1"], "a reply of more than 1 tokens (8, such as relay/"),
-        (["sft", "--context", "84"], "prompt and reply of more than 84 tokens"),
-        (["sft", "--context", "80"], "has a context of 80"),
-        (["sft", "--env", "test/letters-v0"], "has no expert"),
-        (["dpo"], "--demonstrations runs/NAME"),
-        (["dpo", "--demonstrations", "expert"], "--demonstrations runs/NAME"),
-        (["dpo", "--demonstrations", "good.jsonl"], "marft train grpo --record-every 1 --record-episodes 64"),
-        (["dpo", "--demonstrations", "mixed.jsonl", "--episodes-per-iteration", "1"], "Raise --episodes-per-iteration"),
-        (["train", "--warm-start", "1", "--env", "test/letters-v0"], "has no expert"),
-        (["train", "--warm-start", "1", "--max-new-tokens", "1"], "a reply of more than 1 tokens"),
-        (["train", "grpo", "--warm-start", "1", "--episodes-per-iteration", "9"], "no multiple of grpo's group_size"),
-        (["train", "--warm-start", "1", "--name", "../out"], "would lie outside"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    (["sft", "--demonstrations", "none.jsonl"], "There are no demonstrations at 'none.jsonl'"),
+    (["sft", "--demonstrations", "Expert"], "Expected 'expert', a JSONL file"),
+    (["sft", "--demonstrations", "."], "the folder of a run that recorded some"),
+    (["sft", "--max-new-tokens", "1"], "a reply of more than 1 tokens (8, such as relay/"),
+    (["sft", "--context", "84"], "prompt and reply of more than 84 tokens"),
+    (["sft", "--context", "80"], "has a context of 80"), (["sft", "--env", "test/letters-v0"], "has no expert"),
+    (["dpo"], "--demonstrations runs/NAME"), (["dpo", "--demonstrations", "expert"], "--demonstrations runs/NAME"),
+    (["dpo", "--demonstrations", "good.jsonl"], "marft train grpo --record-every 1 --record-episodes 64"),
+    (["dpo", "--demonstrations", "mixed.jsonl", "--episodes-per-iteration", "1"], "Raise --episodes-per-iteration"),
+    (["train", "--warm-start", "1", "--env", "test/letters-v0"], "has no expert"),
+    (["train", "--warm-start", "1", "--max-new-tokens", "1"], "a reply of more than 1 tokens"),
+    (["train", "grpo", "--warm-start", "1", "--episodes-per-iteration", "9"], "no multiple of grpo's group_size"),
+    (["train", "--warm-start", "1", "--name", "../out"], "would lie outside"),
+])  # fmt: skip
 def test_what_cannot_be_demonstrated_is_an_error_before_anything_is_played(
     words: list[str], message: str, qwen: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -173,25 +173,21 @@ def test_a_dry_run_prints_the_estimate_and_writes_nothing(
     assert not list(here.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (
-            [
-                "--env-kwargs",
-                'judge={question="?", levels={low=0, high=1}}',
-                "--policies",
-                "planner=a",
-                "judge=a",
-                "solver=b",
-            ],
-            "planner_0's and that of an agent that is never trained",
-        ),
-        (["--frozen", "planner_0", "solver_0"], "is frozen or hosted, so nothing would be trained"),
-        (["--lr", "0"], "has lr = 0"),
-        (["--algo", "happo", "--policies", "shared"], "happo"),
-    ],
-)
+@pytest.mark.parametrize(("more", "said"), [
+    (
+        [
+            "--env-kwargs",
+            'judge={question="?", levels={low=0, high=1}}',
+            "--policies",
+            "planner=a",
+            "judge=a",
+            "solver=b",
+        ],
+        "planner_0's and that of an agent that is never trained",
+    ),
+    (["--frozen", "planner_0", "solver_0"], "is frozen or hosted, so nothing would be trained"),
+    (["--lr", "0"], "has lr = 0"), (["--algo", "happo", "--policies", "shared"], "happo"),
+])  # fmt: skip
 def test_a_dry_run_refuses_what_the_run_refuses(
     more: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

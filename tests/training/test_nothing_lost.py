@@ -22,16 +22,10 @@ from marft_algos.training.trainer import Trainer
 from marft_envs.errors import ConfigError, MarftError
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"frozen": ["planner_0", "solver_0"]},
-        {"algorithm": {"lr": 0.0}},
-        {"frozen": ["planner_0"], "algorithm": {"lr": {"solver_0": 0.0}}},
-        {"policies": "shared", "frozen": ["shared"]},
-    ],
-    ids=["frozen", "lr 0", "frozen and lr 0", "shared"],
-)
+@pytest.mark.parametrize("changes", [
+    {"frozen": ["planner_0", "solver_0"]}, {"algorithm": {"lr": 0.0}},
+    {"frozen": ["planner_0"], "algorithm": {"lr": {"solver_0": 0.0}}}, {"policies": "shared", "frozen": ["shared"]},
+], ids=["frozen", "lr 0", "frozen and lr 0", "shared"])  # fmt: skip
 def test_a_run_that_would_train_nobody_is_refused(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Every policy .*nothing would be trained.*--iterations 0"):
         Trainer(build(settings(model, tmp_path / "runs", **changes))).start()
@@ -76,16 +70,10 @@ def blown_up(trainer: Trainer, where: str, at: int) -> None:
     trainer.learner.update = broken  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize(
-    ("where", "message"),
-    rest_in_ci(
-        [
-            ("adapter", "The weights of policy 'solver_0'"),
-            ("full", "The weights of policy 'solver_0'"),
-            ("critic", "Value heads"),
-        ]
-    ),
-)
+@pytest.mark.parametrize(("where", "message"), rest_in_ci([
+    ("adapter", "The weights of policy 'solver_0'"), ("full", "The weights of policy 'solver_0'"),
+    ("critic", "Value heads"),
+]))  # fmt: skip
 def test_weights_that_have_blown_up_are_not_saved(where: str, message: str, model: Path, tmp_path: Path) -> None:
     made = settings(model, tmp_path, name="run", save_every=1, eval_every=0, full_finetune=where == "full", keep="all")
     trainer = Trainer(build(made))

@@ -102,19 +102,11 @@ def loaded(code: str) -> set[str]:
     return set(told.stdout.split())
 
 
-@pytest.mark.parametrize(
-    "code",
-    rest_in_ci(
-        [
-            "import marft_algos.algorithms.grpo",
-            "import marft_algos.algorithms.marft",
-            "import marft_algos.credit.replayed",
-            "from marft_algos import Algorithm, register, UpdateConfig, RolloutEngine, TrainConfig",
-            "from marft_algos import Collector, Renderer",
-        ],
-        2,
-    ),
-)
+@pytest.mark.parametrize("code", rest_in_ci([
+    "import marft_algos.algorithms.grpo", "import marft_algos.algorithms.marft", "import marft_algos.credit.replayed",
+    "from marft_algos import Algorithm, register, UpdateConfig, RolloutEngine, TrainConfig",
+    "from marft_algos import Collector, Renderer",
+], 2))  # fmt: skip
 def test_credit_and_collecting_load_no_model_library(code: str) -> None:
     assert loaded(code) == set()
 

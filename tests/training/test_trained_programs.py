@@ -47,12 +47,8 @@ def test_a_program_is_trained_like_the_same_team_as_a_task(algo: str, model: Pat
     pairs: list[list[Any]] = []
     for env, kwargs in (("program:helpers.program_team:team", KWARGS), ("twin-v0", {})):
         changes = {
-            "algo": algo,
-            "iterations": 2,
-            "episodes_per_iteration": 16,
-            "record_every": 1,
-            "record_episodes": 16,
-        }
+            "algo": algo, "iterations": 2, "episodes_per_iteration": 16, "record_every": 1, "record_episodes": 16,
+        }  # fmt: skip
         changes |= {"eval_every": 0, "algorithm": {"epochs": 1}}
         _, run = train(settings(model, tmp_path / env.replace(":", "_"), env=env, env_kwargs=kwargs, **changes))
         pairs.append([episode for i in (1, 2) for episode in run.episodes("train", i)])

@@ -87,20 +87,12 @@ def test_a_run_starts_from_a_saved_policy(model: Path, tmp_path: Path) -> None:
     assert names and all(torch.equal(ours[f"planner_0/{n}"], theirs[f"solver_0/{n}"]) for n in names)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    rest_in_ci(
-        [
-            {"policies": "shared"},
-            {"policies": {"planner": "one", "solver": "two"}, "algorithm": {"lr": {"one": 1e-2, "two": 0.0}}},
-            {"full_finetune": True, "algorithm": {"level": "action"}},
-            {"algorithm": {"critic": "none"}},
-            {"algorithm": {"critic": "team", "update": "agent"}},
-        ],
-        2,
-    ),
-    ids=["shared", "rates per policy", "full, action level", "no critic", "team critic, by agent"],
-)
+@pytest.mark.parametrize("changes", rest_in_ci([
+    {"policies": "shared"},
+    {"policies": {"planner": "one", "solver": "two"}, "algorithm": {"lr": {"one": 1e-2, "two": 0.0}}},
+    {"full_finetune": True, "algorithm": {"level": "action"}}, {"algorithm": {"critic": "none"}},
+    {"algorithm": {"critic": "team", "update": "agent"}},
+], 2), ids=["shared", "rates per policy", "full, action level", "no critic", "team critic, by agent"])  # fmt: skip
 def test_ways_to_train_run_and_resume(changes: dict[str, Any], model: Path, tmp_path: Path) -> None:
     changes = {"iterations": 2, "save_every": 1, "eval_every": 1, **changes}
     whole, run = train(settings(model, tmp_path, name="whole", **changes))
@@ -158,23 +150,16 @@ def bare(tmp_path: Path, **kwargs: Any) -> str:
     return str(save_tiny(tmp_path / "bare", hidden=16, layers=1, **kwargs))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"env": "relai-v0"}, "Did you mean 'relay-v0'"),
-        ({"env": "relay-v7"}, "no version 7"),
-        ({"env": "relay-v0", "env_kwargs": {"dependancy": "independent"}}, "takes no 'dependancy'|unexpected keyword"),
-        ({"models": {"solver_0": "embedded"}}, "No model was given for policy 'planner_0'"),
-        ({"policies": {"solvr": "a", "planner": "b"}}, "Did you mean 'solver"),
-        ({"frozen": ["solver"]}, "Did you mean 'solver_0'"),
-        ({"adapters": {"solver_0": "nowhere"}}, "nowhere"),
-        ({"algorithm": {"lr": {"solver_0": 1.0}}}, "lr has no value for"),
-        ({"loggers": ["tensorbord"]}, "loggers"),
-        ({"context": 8}, "context"),
-        ({"device": "gpu"}, "Unknown device"),
-        ({"env": "math-dual-v0", "env_kwargs": {"data": "gsm9k"}}, "Did you mean 'gsm8k'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"env": "relai-v0"}, "Did you mean 'relay-v0'"), ({"env": "relay-v7"}, "no version 7"),
+    ({"env": "relay-v0", "env_kwargs": {"dependancy": "independent"}}, "takes no 'dependancy'|unexpected keyword"),
+    ({"models": {"solver_0": "embedded"}}, "No model was given for policy 'planner_0'"),
+    ({"policies": {"solvr": "a", "planner": "b"}}, "Did you mean 'solver"),
+    ({"frozen": ["solver"]}, "Did you mean 'solver_0'"), ({"adapters": {"solver_0": "nowhere"}}, "nowhere"),
+    ({"algorithm": {"lr": {"solver_0": 1.0}}}, "lr has no value for"), ({"loggers": ["tensorbord"]}, "loggers"),
+    ({"context": 8}, "context"), ({"device": "gpu"}, "Unknown device"),
+    ({"env": "math-dual-v0", "env_kwargs": {"data": "gsm9k"}}, "Did you mean 'gsm8k'"),
+])  # fmt: skip
 def test_what_cannot_work_is_an_error_before_anything_is_written(
     changes: dict[str, Any], message: str, model: Path, tmp_path: Path
 ) -> None:

@@ -115,14 +115,8 @@ def test_files_grow_are_written_again_and_vanish(tmp_path: Path) -> None:
 def test_damaged_lines_are_named_and_stop_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "LONGEST", 4000)
     bad = [
-        "{",
-        "[1]",
-        '{"turns": 3}',
-        "[" * 3000,
-        json.dumps(row(1, "x" * 9000)),
-        "\x00",
-        '{"turns": [], "layers": [5]}',
-    ]
+        "{", "[1]", '{"turns": 3}', "[" * 3000, json.dumps(row(1, "x" * 9000)), "\x00", '{"turns": [], "layers": [5]}',
+    ]  # fmt: skip
     huge = json.dumps(row(0)).replace("0.0", "1" + "0" * 400, 1)
     write_lines(tmp_path / "e.jsonl", [row(0), "", *bad, huge, row(4)])
     made = indexed(tmp_path / "e.jsonl")

@@ -112,20 +112,14 @@ def test_lists_are_filtered_and_paged(api: Api) -> None:
     assert found[0]["words"].startswith("c_0 says")
 
 
-@pytest.mark.parametrize(
-    ("name", "query", "says"),
-    [
-        ("nothing", {}, "no question 'nothing'"),
-        ("episodes", {"source": "9"}, "no source 9"),
-        ("episodes", {"source": "-1"}, "whole number"),
-        ("episodes", {"source": "x" * 99}, "whole number"),
-        ("episodes", {"after": "9" * 99}, "whole number"),
-        ("episodes", {"outcome": "great"}, "outcome is 'great'"),
-        ("episodes", {"order": "up"}, "expected one of"),
-        ("episode", {"file": "../../config", "line": "1"}, "no episode in line 1"),
-        ("episode", {"file": "eval-000000", "line": "99"}, "no episode in line 99"),
-    ],
-)
+@pytest.mark.parametrize(("name", "query", "says"), [
+    ("nothing", {}, "no question 'nothing'"), ("episodes", {"source": "9"}, "no source 9"),
+    ("episodes", {"source": "-1"}, "whole number"), ("episodes", {"source": "x" * 99}, "whole number"),
+    ("episodes", {"after": "9" * 99}, "whole number"), ("episodes", {"outcome": "great"}, "outcome is 'great'"),
+    ("episodes", {"order": "up"}, "expected one of"),
+    ("episode", {"file": "../../config", "line": "1"}, "no episode in line 1"),
+    ("episode", {"file": "eval-000000", "line": "99"}, "no episode in line 99"),
+])  # fmt: skip
 def test_bad_questions_are_answered_in_words(api: Api, name: str, query: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         api.answer(name, query)
@@ -292,18 +286,11 @@ def test_a_benchmark_that_was_packed_has_numbers_and_nothing_to_view(tmp_path: P
         open_sources([str(bench.root)])
 
 
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (["nowhere"], "'nowhere' is no run"),
-        (["empty"], "'empty' is no run"),
-        (["notes.txt"], "no episodes: expected a run's folder"),
-        (["run/checkpoints"], "is no run, but lies in one"),
-        (["run", "--port", "99999"], "port is 99999"),
-        (["bench"], "is no benchmark"),
-        ([], "There is no run in runs/ yet"),
-    ],
-)
+@pytest.mark.parametrize(("argv", "says"), [
+    (["nowhere"], "'nowhere' is no run"), (["empty"], "'empty' is no run"),
+    (["notes.txt"], "no episodes: expected a run's folder"), (["run/checkpoints"], "is no run, but lies in one"),
+    (["run", "--port", "99999"], "port is 99999"), (["bench"], "is no benchmark"), ([], "There is no run in runs/ yet"),
+])  # fmt: skip
 def test_bad_input_is_told_with_what_to_type(
     argv: list[str], says: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
