@@ -48,10 +48,8 @@ __all__ = [
     "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "judged", "list_envs", "make",
     "make_vec", "pprint_registry", "register", "registry", "spec",
 ]  # fmt: skip
-_LAZY = {
-    "Rubric": "marft_envs.core.judge", "ToolTask": "marft_envs.families.tools",
-    "check_env": "marft_envs.testing.conformance", "judged": "marft_envs.core.judge",
-}  # fmt: skip
+_LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
+_LAZY |= dict.fromkeys(("Rubric", "judged"), "marft_envs.core.judge")
 """What is loaded when it is asked for."""
 
 

@@ -47,8 +47,8 @@ from marft_algos.evaluation.environments import eval_panel, started
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout import selfplay
 from marft_algos.runs import checkpoint, intervals
-from marft_algos.training import environments, evaluate, hosting
-from marft_algos.training.policies import make_policies, saved_policies
+from marft_algos.training import environments, hosting
+from marft_algos.training.policies import make_policies, player, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_envs import FlexEnv
 from marft_envs.adapters.inward.codecs import BoardPlanes, Discrete
@@ -249,7 +249,7 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     if path is not None:
         checkpoint.load_policies(path, policies, saved_policies(settings, policies))
     engine = hosting.make_engine(spec, policies, local=True)
-    played = evaluate.player(settings, make_env, policies.renderer, engine).play(eval_panel(GAMES, None))
+    played = player(settings, make_env, policies.renderer, engine).play(eval_panel(GAMES, None))
     return {
         "wins": sum(bool(t.success) for t in played),
         "draws": int(sum(t.metrics["draw"] for t in played)),

@@ -26,7 +26,6 @@ import tyro
 import marft_envs
 from marft_algos import terminal
 from marft_algos.config import arguments, manual, trust
-from marft_algos.config.arguments import UsageError
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, fail, say
 from marft_envs.errors import ConfigError, MarftError, did_you_mean, elsewhere
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         fail(_explained(error, words))
-        return 2 if isinstance(error, UsageError) else 1
+        return 2 if isinstance(error, arguments.UsageError) else 1
     except KeyboardInterrupt as stop:
         say(str(stop) or "stopped", error=True)
         return 130

@@ -13,7 +13,6 @@ import tyro
 
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
-from marft_algos.config.arguments import typed
 from marft_algos.lazy import require_training
 from marft_algos.runs import breakdown, start
 from marft_algos.runs.folder import RunFolder, compare
@@ -59,7 +58,7 @@ def _unbegun(made: str) -> Iterator[None]:
 
 
 def _run_train(argv: list[str], config: TrainConfig, run: RunFolder | None) -> int:
-    command = typed("train", *argv)
+    command = arguments.typed("train", *argv)
     require_training()
     from marft_algos.training.trainer import is_over, opened
     from marft_algos.training.warm import warmed
@@ -98,9 +97,9 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
         solved = _print_gain(run)
     except KeyboardInterrupt:
         if trainer.progress.done(config):
-            say(f"stopped when all was trained and saved; its report: {typed('show', run.root, '--html')}")
+            say(f"stopped when all was trained and saved; its report: {arguments.typed('show', run.root, '--html')}")
         else:
-            resume = typed("train", "--resume", run.root)
+            resume = arguments.typed("train", "--resume", run.root)
             say(f"stopped after iteration {trainer.progress.iteration}; go on: {resume}")
         return 130
     say(f"report:  {run.report_file}")
@@ -110,14 +109,15 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
         return 0
     say(f"advice:  {_advice(run, config, solved)}")
     speaker = trainer.policies.renderer.agents[0]
-    say(f"next:    {typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
+    say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
 
 
 def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
     """Says what this start and this pay make of reinforcement; docs/should-i-train-a-team.md has the figures."""
     if getattr(config.algorithm, "offline", False):
-        return f"this learnt what it was shown; reinforcement goes on from here: {typed('train', '--start', run.root)}"
+        onward = arguments.typed("train", "--start", run.root)
+        return f"this learnt what it was shown; reinforcement goes on from here: {onward}"
     credit = getattr(config.algorithm, "credit", "")
     priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
     lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]
@@ -159,7 +159,7 @@ def _dry_run(argv: list[str]) -> int:
     say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()
-    say(f"next:    {typed('train', *argv)}")
+    say(f"next:    {arguments.typed('train', *argv)}")
     return 0
 
 
@@ -226,9 +226,9 @@ def run_show(argv: list[str]) -> int:
         about = describe(key) if options.all else None
         say(f"  {clean(key, line=True):<36} {shown[key]:<10.5g}  {about.meaning if about else ''}".rstrip())
     if len(shown) > len(first) and not options.all:
-        say(f"numbers: {len(shown) - len(first)} more: {typed('show', run.root, '--all')}")
+        say(f"numbers: {len(shown) - len(first)} more: {arguments.typed('show', run.root, '--all')}")
     if run.report_file.is_file():
         say(f"report:  {run.report_file}")
     else:
-        say(f"report:  not yet; write it now: {typed('show', run.root, '--html')}")
+        say(f"report:  not yet; write it now: {arguments.typed('show', run.root, '--html')}")
     return 0

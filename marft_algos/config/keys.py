@@ -115,6 +115,19 @@ def of_server(url: str) -> str | None:
         return None  # another's server, or one without a key: it says so itself if it wants one
 
 
+def of_users(option: str) -> str | None:
+    """Returns the key that users of a server of ours have to show, if any: of a variable, or ``drawn`` anew.
+
+    Raises:
+        ConfigError: The variable is not set.
+    """
+    key = secrets.token_urlsafe(24) if option == "drawn" else os.environ.get(option)
+    if option and not key:
+        says = f"--key names the variable '{option}', which is not set. Type: export {option}=…"
+        raise ConfigError(f"{says}, or --key drawn, which draws a key and prints it.")
+    return key
+
+
 def _file(url: str) -> Path:
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname in ("localhost", "::1", "0.0.0.0") else parts.hostname

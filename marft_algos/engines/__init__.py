@@ -13,15 +13,9 @@ if TYPE_CHECKING:
     from marft_algos.engines.scripted import ScriptedEngine as ScriptedEngine
 
 __all__ = [
-    "EngineBase",
-    "EngineError",
-    "MixedEngine",
-    "NativeEngine",
-    "Publisher",
-    "RolloutEngine",
-    "ScriptedEngine",
+    "EngineBase", "EngineError", "MixedEngine", "NativeEngine", "Publisher", "RolloutEngine", "ScriptedEngine",
     "row_seed",
-]
+]  # fmt: skip
 _LAZY = {"NativeEngine": "native", "ScriptedEngine": "scripted"}
 
 

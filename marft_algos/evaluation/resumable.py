@@ -37,9 +37,7 @@ from marft_algos.rollout.panel import (
     whole,
 )
 from marft_algos.runs import disk, intervals
-from marft_algos.runs.disk import Inside, mend, reading, write_whole, writing
 from marft_algos.runs.folder import outcome
-from marft_algos.runs.intervals import Interval, pass_at_k, pass_hat_k
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
@@ -75,9 +73,9 @@ class ResumableEvaluation:
         """The episodes, the samples of a problem side by side."""
         return self.problems.repeated(self.config.samples)
 
-    episodes_file = Inside("episodes.jsonl")
-    replies_file = Inside("replies.jsonl")
-    results_file = Inside("results.json")
+    episodes_file = disk.Inside("episodes.jsonl")
+    replies_file = disk.Inside("replies.jsonl")
+    results_file = disk.Inside("results.json")
 
     def table(self) -> dict[str, Any]:
         """Returns what makes it this evaluation and no other: what changes prompts or replies."""
@@ -112,11 +110,11 @@ class ResumableEvaluation:
         if self.root.is_file() or (self.root.is_dir() and any(self.root.iterdir()) and not file.is_file()):
             raise ConfigError(f"'{self.root}' exists and is no evaluation. Choose another folder: --out DIR")
         if not file.is_file():
-            with writing(self.root):
+            with disk.writing(self.root):
                 self.root.mkdir(parents=True, exist_ok=True)
-            write_whole(file, text)
+            disk.write_whole(file, text)
         now = json.loads(text)
-        with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
+        with disk.reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
             before = dict(json.loads(file.read_text(encoding="utf-8")))
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:
@@ -131,7 +129,7 @@ class ResumableEvaluation:
         """Returns the episodes that have ended, by their position in the panel; those that an outage took have not."""
         if not self.episodes_file.is_file():
             return {}
-        mend(self.episodes_file)
+        disk.mend(self.episodes_file)
         return {episode.index: episode for episode in read(self.episodes_file) if not episode.infra}
 
 
@@ -214,7 +212,7 @@ def play(
     with closing(player.stream(panel, left)) as stream:
         for trajectory in stream if left else ():
             ended[trajectory.number] = trajectory
-            with writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
+            with disk.writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(_row(trajectory)) + "\n")
             lost = [t.episode for t in ended.values() if t.infra]
             on_progress(len(ended), len(panel), len(lost))
@@ -222,7 +220,7 @@ def play(
     played = settle([ended[number] for number in sorted(ended)])
     check(played, player.limits, "an evaluation")
     rows = "".join(json.dumps(_row(t)) + "\n" for t in played)
-    write_whole(evaluation.episodes_file, rows)
+    disk.write_whole(evaluation.episodes_file, rows)
     return played
 
 
@@ -241,7 +239,7 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
         **{key: table[key] for key in _SHOWN},
         "average": asdict(intervals.mean(average)),
         "pass": {str(j): asdict(passed(rates, j)) for j in powers(k)} if judged else {},
-        "pass_hat": {str(j): asdict(passed(rates, j, pass_hat_k)) for j in powers(k)} if judged else {},
+        "pass_hat": {str(j): asdict(passed(rates, j, intervals.pass_hat_k)) for j in powers(k)} if judged else {},
         **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
         "metrics": {
             key: number
@@ -251,11 +249,13 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
         "usage": usage,
         "cost": sum(used["cost"] for used in usage.values()),
     }
-    write_whole(evaluation.results_file, json.dumps(content, indent=1) + "\n")
+    disk.write_whole(evaluation.results_file, json.dumps(content, indent=1) + "\n")
     return content
 
 
-def passed(rates: Sequence[Sequence[float]], k: int, chance: Callable[[int, int, int], float] = pass_at_k) -> Interval:
+def passed(
+    rates: Sequence[Sequence[float]], k: int, chance: Callable[[int, int, int], float] = intervals.pass_at_k
+) -> intervals.Interval:
     """Estimates pass@k, or pass^k with that for ``chance``, with its interval over problems.
 
     Args:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import tyro
 
-from marft_algos.config import arguments
+from marft_algos.config import arguments, keys
 from marft_algos.evaluation.changes import POSED
 from marft_algos.extras.play import PlayArguments, Reply, team_of
 from marft_algos.ranges import Range
@@ -157,7 +155,7 @@ def run_serve(argv: list[str]) -> int:
             assert live is not None and kept is not None
             heard = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
             said += f"; its shadow: {shown}"
-        server = open_.enter_context(TeamServer(team, options.run, options.port, heard, _key(options.key)))
+        server = open_.enter_context(TeamServer(team, options.run, options.port, heard, keys.of_users(options.key)))
         say(f"serving: {said}")
         key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
         key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
@@ -183,15 +181,6 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
             shadow.check(env, name)
         kept = shadow.Record(Path(record, part), run, settings)
     return team, f"{settings.env}, {', '.join(env.possible_agents)}", kept
-
-
-def _key(option: str) -> str | None:
-    """Returns the key that users have to show, if any."""
-    key = secrets.token_urlsafe(24) if option == "drawn" else os.environ.get(option)
-    if option and not key:
-        says = f"--key names the variable '{option}', which is not set. Type: export {option}=…"
-        raise ConfigError(f"{says}, or --key drawn, which draws a key and prints it.")
-    return key
 
 
 class TeamServer(ChatServer):

@@ -16,10 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+
 from marft_algos import seeds
 from marft_algos.engines.base import EngineError
 from marft_algos.types import Keep, StopReason, Trajectory
-from marft_envs.core.types import Episode
+from marft_envs.core.types import Episode, LayerRecord
 from marft_envs.errors import MarftError
 
 if TYPE_CHECKING:
@@ -378,3 +380,15 @@ def _shortened(episode: Episode) -> bool:
     """Whether the task's text was cut in a prompt because of the context, rather than by the environment's limit."""
     by_context = {turn.index for turn in episode.turns if turn.max_chars is not None}
     return any(cut["seen"] == TASK and cut["turn"] in by_context for cut in episode.cuts)
+
+
+def permuted(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
+    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
+    paid = []
+    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
+        earned = trajectories[other]
+        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
+        if layers:
+            layers[-1].team_reward = earned.score
+        paid.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+    return paid

@@ -32,9 +32,8 @@ from typing import Any, ClassVar
 
 from marft_algos.config import manual, trust
 from marft_algos.lazy import frame
-from marft_algos.runs import disk, intervals
-from marft_algos.runs.disk import Inside, lines, write_whole, writing
-from marft_algos.runs.intervals import Interval
+from marft_algos.runs.disk import FILE, Inside, held, lines, mend, write_whole, writing
+from marft_algos.runs.intervals import Interval, mean, paired
 from marft_envs import Episode
 from marft_envs.errors import ConfigError, MarftError, did_you_mean
 from marft_envs.records import trajectory
@@ -169,7 +168,7 @@ class RunFolder:
         run = cls(root)
         with writing(root):
             root.mkdir(parents=True, exist_ok=True)
-        if not (root / disk.FILE).exists():
+        if not (root / FILE).exists():
             run._check_new()  # before anything is written into a folder that is none of ours
         with run.locked():
             run._check_new()
@@ -252,7 +251,7 @@ class RunFolder:
         """
         with ExitStack() as lock:
             with writing(self.root):
-                lock.enter_context(disk.held(self.root, command))
+                lock.enter_context(held(self.root, command))
             yield
 
     @contextmanager
@@ -265,7 +264,7 @@ class RunFolder:
         here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
         line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
         with self._writing(self.commands_file):
-            disk.mend(self.commands_file)
+            mend(self.commands_file)
             with self.commands_file.open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
 
@@ -371,7 +370,7 @@ def outcome(success: bool | None, score: float) -> float:
 def estimate(records: Sequence[EvalRecord]) -> Interval:
     """Averages the outcomes of the episodes that were not lost, with the interval, and counts the others."""
     kept = [r.outcome for r in records if not r.lost]
-    return dataclasses.replace(intervals.mean(kept), infra=len(records) - len(kept))
+    return dataclasses.replace(mean(kept), infra=len(records) - len(kept))
 
 
 def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[Interval, Interval, Interval]:
@@ -387,7 +386,7 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
     if any(a.task_id != b.task_id for a, b in known):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]
-    difference = intervals.paired([a for a, _ in pairs], [b for _, b in pairs])
+    difference = paired([a for a, _ in pairs], [b for _, b in pairs])
     return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
 
 

@@ -16,35 +16,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from marft_algos import seeds
 from marft_algos.algorithms.base import GroupConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
-from marft_algos.credit.diagnostics import Judged
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, told
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import (
-    Panel,
-    Played,
-    check,
-    check_any,
-    counts,
-    cut,
-    settle,
-    summary,
-    whole,
-)
+from marft_algos.rollout.panel import Panel, Played, check, check_any, counts, cut, permuted, settle, summary, whole
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training import plain
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.training.session import Variety
 from marft_algos.types import Estimates, Keep, Trajectory
-from marft_envs.core.types import LayerRecord
 from marft_envs.errors import DataError
 
 
@@ -56,7 +42,7 @@ class Collected:
     """To learn from."""
     metrics: dict[str, Any]
     """Return and the like of the first panel, which no choice has touched, and counts of everything sampled."""
-    judged: Sequence[Judged] = ()
+    judged: Sequence[diagnostics.Judged] = ()
     """What replays say about some turns."""
     evidence: Evidence = field(default_factory=dict)
     """Of the curriculum, these episodes included."""
@@ -73,7 +59,7 @@ class Collected:
         trajectories = whole(self.trajectories)
         if not config.permute_rewards:
             return trajectories
-        return permute_rewards(trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
+        return permuted(trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
 
     def judge(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Returns what replays say about the update's advantages, where there were some."""
@@ -353,15 +339,3 @@ def _done(collected: Collected) -> Future[Collected]:
     future = Future[Collected]()
     future.set_result(collected)
     return future
-
-
-def permute_rewards(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
-    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
-    permuted = []
-    for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
-        earned = trajectories[other]
-        layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
-        if layers:
-            layers[-1].team_reward = earned.score
-        permuted.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
-    return permuted

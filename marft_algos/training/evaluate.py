@@ -9,24 +9,21 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import RolloutEngine
 from marft_algos.evaluation import records as rows
-from marft_algos.evaluation.environments import EnvFactory, check_prompts, started
+from marft_algos.evaluation.environments import check_prompts, started
 from marft_algos.evaluation.play import Player, records
-from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.curriculum import told
 from marft_algos.rollout.panel import Panel, summary
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as folders
 from marft_algos.runs.disk import reading
-from marft_algos.runs.folder import UNTRAINED, PanelFacts, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training import environments, hosting
 from marft_algos.training.parts import Parts
-from marft_algos.training.policies import make_policies, sampling, saved_policies
+from marft_algos.training.policies import make_policies, player, sampling, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.training.session import Hindrances, advice
 from marft_algos.types import Trajectory
@@ -36,18 +33,8 @@ VOTE_SEEDS = 7919
 """Between the seeds of the answers that are sampled to one problem."""
 
 
-def slots(config: TrainConfig) -> int:
-    """Returns how many episodes are in flight at most at an evaluation."""
-    return config.num_envs or max(config.episodes_per_iteration, config.engine_batch)
-
-
-def player(config: TrainConfig, make_env: EnvFactory, renderer: Renderer, engine: RolloutEngine) -> Player:
-    """Makes what plays as a run's settings say for evaluations: greedily, unless they say otherwise."""
-    return Player(make_env, renderer, engine, sampling(config, evaluation=True), config.seed, slots(config), config)
-
-
 def numbers(
-    estimate: Interval, gain: Interval | None, facts: PanelFacts, counted: Mapping[str, float]
+    estimate: Interval, gain: Interval | None, facts: folders.PanelFacts, counted: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns what is logged of an evaluation: its score, the gain over the untrained team, and what was counted."""
     logged = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": float(estimate.n)}
@@ -70,7 +57,7 @@ class Evaluator:
         self._config, self._apart, self._taught = parts.config, parts.problems.apart, parts.demonstrations is not None
         self._held_out, self.notes, self._advised = held_out, Hindrances(parts.demonstrations), False
 
-    def evaluate(self, run: RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
+    def evaluate(self, run: folders.RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
         """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
 
         def show(done: int, total: int, tokens: int) -> None:
@@ -81,15 +68,15 @@ class Evaluator:
         run.write_episodes("eval", iteration, [rows.row(t) for t in played])
         now = records(played)
         estimate = folders.estimate(now)
-        first = iteration == UNTRAINED or not run.writes
-        gain = None if first else folders.compare(run.evaluation(UNTRAINED), now)[2]
-        facts = PanelFacts.of([record.task_id for record in now], held_out=self._apart)
+        first = iteration == folders.UNTRAINED or not run.writes
+        gain = None if first else folders.compare(run.evaluation(folders.UNTRAINED), now)[2]
+        facts = folders.PanelFacts.of([record.task_id for record in now], held_out=self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
         self.notes.show(display, played)
         if estimate.mean > progress.best_score:
             progress.best_score, progress.best_iteration = estimate.mean, iteration
         counted = summary(played)
-        untaught = self._taught and iteration == UNTRAINED  # others' replies will teach it
+        untaught = self._taught and iteration == folders.UNTRAINED  # others' replies will teach it
         if not self._advised and not untaught and (words := advice(counted, self._config)):
             self._advised = True  # once is enough
             display.note(words)
@@ -140,7 +127,7 @@ class HeldOut:
             check_prompts(env, self.policies.renderer, self.panel, self.config.max_new_tokens)
             environments.check_call_formats(env, self.policies.renderer)
 
-    def load(self, run: RunFolder, which: str = "last") -> None:
+    def load(self, run: folders.RunFolder, which: str = "last") -> None:
         """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""
         self._told = {}
         if run.profiles_file.is_file():

@@ -1,10 +1,13 @@
-"""Policies of a run from its settings: models, adapters and weights to begin with, and how they are spoken to."""
+"""Policies of a run from its settings: models, adapters and weights to begin with, how they are spoken to and play."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import RolloutEngine
+from marft_algos.evaluation.environments import EnvFactory
+from marft_algos.evaluation.play import Player
 from marft_algos.lazy import extra
 from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
@@ -125,3 +128,13 @@ def saved_policies(config: TrainConfig, policies: PolicySet) -> list[str]:
 def sampling(config: TrainConfig, *, evaluation: bool = False) -> SamplingParams:
     """Returns the parameters of sampling while training, or at evaluation."""
     return SamplingParams(config.max_new_tokens, config.temperature, greedy=evaluation and config.eval_greedy)
+
+
+def slots(config: TrainConfig) -> int:
+    """Returns how many episodes are in flight at most at an evaluation."""
+    return config.num_envs or max(config.episodes_per_iteration, config.engine_batch)
+
+
+def player(config: TrainConfig, make_env: EnvFactory, renderer: Renderer, engine: RolloutEngine) -> Player:
+    """Makes what plays as a run's settings say for evaluations: greedily, unless they say otherwise."""
+    return Player(make_env, renderer, engine, sampling(config, evaluation=True), config.seed, slots(config), config)

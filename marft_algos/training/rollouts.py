@@ -20,9 +20,8 @@ from marft_algos.ranks.lanes import Lanes
 from marft_algos.rollout.collector import Collector, OnProgress
 from marft_algos.rollout.panel import Chunk, Played, chunk_of, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
-from marft_algos.training.evaluate import slots
 from marft_algos.training.parts import Parts
-from marft_algos.training.policies import sampling
+from marft_algos.training.policies import sampling, slots
 from marft_algos.types import Trajectory
 from marft_envs.core.vector import VectorEnv
 

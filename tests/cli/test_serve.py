@@ -18,9 +18,10 @@ import pytest
 import marft_envs
 from examples import engineer
 from marft_algos.cli import main
+from marft_algos.config import keys
 from marft_algos.extras import shadow
 from marft_algos.extras.play import PlayArguments, team_of
-from marft_algos.extras.serve import WAITING, ServedTeam, TeamServer, _key, _team
+from marft_algos.extras.serve import WAITING, ServedTeam, TeamServer, _team
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import Generation, StopReason
@@ -169,9 +170,13 @@ def test_another_question_than_a_task_is_refused_in_words(served: TeamServer, mo
 
 def test_a_key_is_asked_for_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEAM_KEY", "right")
-    assert _key("TEAM_KEY") == "right" and _key("") is None and _key("drawn") != _key("drawn")
+    assert (
+        keys.of_users("TEAM_KEY") == "right"
+        and keys.of_users("") is None
+        and keys.of_users("drawn") != keys.of_users("drawn")
+    )
     with pytest.raises(ConfigError, match=r"'NO_KEY', which is not set.*--key drawn"):
-        _key("NO_KEY")
+        keys.of_users("NO_KEY")
     team = ServedTeam(marft_envs.make("math-solo-v0"), lambda agent, messages: "5")
     with TeamServer(team, "team", key="right") as server:
         server.start()

@@ -17,8 +17,8 @@ from marft_algos.evaluation.play import derangement
 from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, compare
-from marft_algos.training import environments, evaluate
-from marft_algos.training.policies import make_policies
+from marft_algos.training import environments
+from marft_algos.training.policies import make_policies, player
 from marft_algos.training.resolve import resolve
 from marft_algos.types import GenerationRequest
 from marft_envs.errors import ConfigError
@@ -76,10 +76,10 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     policies = make_policies(resolve(made, env))
     engine = ScriptedEngine({"*": told}, tiny_tokenizer())
     panel = environments.problems(made, env, env).held_out
-    player = evaluate.player(made, make_env, policies.renderer, engine)
-    played = player.play(panel)
+    playing = player(made, make_env, policies.renderer, engine)
+    played = playing.play(panel)
     assert all(t.success for t in played) and len(played) == 60
-    again = player.exchanging("planner_0", played).play(panel)
+    again = playing.exchanging("planner_0", played).play(panel)
     shown = [t.transitions[0].turn.text for t in again]
     assert shown == [played[i].transitions[0].turn.text for i in derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
@@ -89,7 +89,7 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     ]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):
-        player.exchanging("planer_0", played)
+        playing.exchanging("planer_0", played)
 
 
 def rows(path: Path, n: int) -> Path:

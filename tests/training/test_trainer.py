@@ -17,10 +17,10 @@ from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos import memory
+from marft_algos.rollout.panel import permuted
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
-from marft_algos.training.collect import permute_rewards
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
@@ -130,11 +130,11 @@ def test_permuted_rewards_keep_the_sum_and_break_the_link() -> None:
         return teams.episode([["a"], ["b"]], rewards=[0.25, score - 0.25], success=score >= 25)
 
     found = [played(float(i)) for i in range(50)]
-    permuted = permute_rewards(found, np.random.default_rng(0))
-    paid = [sum(layer.team_reward for layer in t.layers) for t in permuted]
+    control = permuted(found, np.random.default_rng(0))
+    paid = [sum(layer.team_reward for layer in t.layers) for t in control]
     assert sorted(paid) == [float(i) for i in range(50)]
     assert sum(a == t.score for a, t in zip(paid, found, strict=True)) < 5
-    assert [t.success for t in permuted] == [a >= 25 for a in paid], "a verdict is worth what the reward is"
+    assert [t.success for t in control] == [a >= 25 for a in paid], "a verdict is worth what the reward is"
     assert [t.score for t in found] == [float(i) for i in range(50)], "what was played stays as it was"
 
 

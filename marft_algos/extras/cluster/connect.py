@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from marft_algos.config.endpoints import parse
@@ -14,6 +16,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.ranks.consistency import ProcessFacts, difference
 from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.workers.pool import NODE
 
 CPU_OF_A_WORKER = 1
 ANSWER_S, REPORT_S = 10.0, 30.0
@@ -143,8 +146,8 @@ def workers(config: TrainConfig, resources: Mapping[str, float], gpu: bool, rank
     )
 
 
-def beside(ray: Any, of_one: Mapping[str, float], most: int) -> int:
-    """Returns how many workers there may be on the node of this one: they share the sizes of its pools.
+def share_node(ray: Any, of_one: Mapping[str, float], most: int) -> None:
+    """Says to the pools of this worker how many workers there may be on its node: they share their sizes.
 
     Args:
         ray: The package.
@@ -153,7 +156,8 @@ def beside(ray: Any, of_one: Mapping[str, float], most: int) -> int:
     """
     here = ray.get_runtime_context().get_node_id()
     has: dict[str, float] = next((node["Resources"] for node in ray.nodes() if node["NodeID"] == here), {})
-    return max(min(_fit(of_one, {name: has.get(_NAMES[name], 0.0) for name in of_one}), most), 1)
+    there = min(_fit(of_one, {name: has.get(_NAMES[name], 0.0) for name in of_one}), most)
+    os.environ[NODE] = str(max(there, 1))
 
 
 _NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
@@ -195,3 +199,12 @@ def check_alike(worker: ProcessFacts, here: ProcessFacts) -> None:
             f"A worker is not what this process is: {differs}. Expected the same on all nodes: install one version"
             " everywhere, or ship it with ray job submit --runtime-env."
         )
+
+
+def reap(pid: int) -> None:
+    """Kills a worker's process that was stopped or is stuck in a call, if it is still one of Ray's."""
+    try:
+        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
+            os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return  # it has ended

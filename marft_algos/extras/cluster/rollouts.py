@@ -25,7 +25,6 @@ from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
 from marft_envs.errors import MarftError
-from marft_envs.workers.pool import NODE
 
 TICK_S = 1.0
 """How often it is looked whether a worker hangs, at least."""
@@ -147,7 +146,7 @@ class RayRollouts:
         self._kind = self._ray.remote(max_restarts=0, runtime_env={"env_vars": connect.variables(config)}, **of_one)(
             _Actor
         )
-        self._reaper = self._ray.remote(num_cpus=0, max_retries=0)(_reap)
+        self._reaper = self._ray.remote(num_cpus=0, max_retries=0)(connect.reap)
         self._settings = self._ray.put((config, self.chunk, of_one, count))
         self._seats = [_Seat(number) for number in range(count)]
         try:
@@ -351,12 +350,10 @@ class _Actor:
 
     def ready(self) -> tuple[ProcessFacts, str]:
         """Builds what is played with."""
-        import os
-
         import ray
 
         config, chunk, of_one, most = self._settings
-        os.environ[NODE] = str(connect.beside(ray, of_one, most))
+        connect.share_node(ray, of_one, most)
         self._worker = RayWorker(config, chunk)
         return self._worker.facts(), ray.get_runtime_context().get_node_id()
 
@@ -369,16 +366,3 @@ class _Actor:
             if policy in lacking:
                 self._worker.take(policy, version, ray.get(ref))
         return self._worker.play(chunk)
-
-
-def _reap(pid: int) -> None:
-    """Kills a worker's process that was stopped or is stuck in a call, if it is still one of Ray's."""
-    import os
-    import signal
-    from pathlib import Path
-
-    try:
-        if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::"):
-            os.kill(pid, signal.SIGKILL)
-    except OSError:
-        return  # it has ended
