@@ -26,7 +26,7 @@ from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell,
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.panel import Panel, Played, check, check_any, counts, cut, permuted, settle, summary, whole
 from marft_algos.runs.progress import RunProgress
-from marft_algos.training import plain
+from marft_algos.training import packing
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.training.session import Variety
@@ -281,9 +281,9 @@ class RolloutQueue:
                 {
                     "iteration": waiting.iteration,
                     "version": waiting.version,
-                    "trajectories": plain.pack(collected.trajectories),
-                    "metrics": plain.pack(collected.metrics),
-                    "judged": plain.pack(collected.judged),
+                    "trajectories": packing.pack(collected.trajectories),
+                    "metrics": packing.pack(collected.metrics),
+                    "judged": packing.pack(collected.judged),
                     "evidence": dict(collected.evidence),
                     "progress": dict(collected.progress),
                 }
@@ -303,9 +303,9 @@ class RolloutQueue:
                     row["version"],
                     _done(
                         Collected(
-                            plain.unpack(row["trajectories"]),
-                            plain.unpack(row["metrics"]),
-                            plain.unpack(row["judged"]),
+                            packing.unpack(row["trajectories"]),
+                            packing.unpack(row["metrics"]),
+                            packing.unpack(row["judged"]),
                             row.get("evidence", {}),
                             row.get("progress", {}),
                         )

@@ -28,7 +28,7 @@ from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
 from marft_algos.runs.read_only import seen
-from marft_algos.training import plain
+from marft_algos.training import packing
 from marft_algos.training.collect import Collected, RolloutQueue
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
@@ -245,9 +245,9 @@ def test_episodes_come_back_from_plain_values_to_the_bit(
         "there": frozenset("ab"),
         "x": np.float64(1),
     }
-    torch.save(plain.pack(played), tmp_path / "played.pt")
-    again = plain.unpack(torch.load(tmp_path / "played.pt", weights_only=True))
-    assert plain.pack(again) == plain.pack(played)
+    torch.save(packing.pack(played), tmp_path / "played.pt")
+    again = packing.unpack(torch.load(tmp_path / "played.pt", weights_only=True))
+    assert packing.pack(again) == packing.pack(played)
     for before, after in zip(played, again, strict=True):
         assert dataclasses.asdict(before.episode) == dataclasses.asdict(after.episode)
         for t, u in zip(before.transitions, after.transitions, strict=True):
@@ -260,10 +260,10 @@ def test_episodes_come_back_from_plain_values_to_the_bit(
 
 
 def test_what_a_task_put_there_is_described_and_nothing_else_is_made() -> None:
-    assert plain.unpack(plain.pack({"task": object})) == {"task": {"__repr__": "<class 'object'>"}}
+    assert packing.unpack(packing.pack({"task": object})) == {"task": {"__repr__": "<class 'object'>"}}
     for odd in ({"~class": "Path", "~value": {}}, {"~class": "Trajectory", "~value": {"episodes": 1}}, {"~class": []}):
         with pytest.raises(DataError, match="No packed trajectory"):
-            plain.unpack(odd)
+            packing.unpack(odd)
 
 
 class Counting(RolloutQueue):
