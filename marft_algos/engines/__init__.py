@@ -1,4 +1,4 @@
-"""Rollout engines: what turns prompts into replies. Those that few programs need are imported at their first use."""
+"""Rollout engines: what turns prompts into replies. The native one, which loads torch, is imported at its first use."""
 
 from __future__ import annotations
 
