@@ -223,8 +223,7 @@ class Chat:
             from marft_envs.call_formats import MARKS
 
             named = dict(zip(self.tokenizer.all_special_ids, self.tokenizer.all_special_tokens, strict=False))
-            added = self.tokenizer.added_tokens_decoder.items()
-            special = named | {int(i): token.content for i, token in added if token.special}
+            special = named | {int(i): t.content for i, t in self.tokenizer.added_tokens_decoder.items() if t.special}
             kept = frozenset(i for i, token in special.items() if token in MARKS and i not in self.end_ids)
             self._special_ids = kept, frozenset(special) - kept
         return self._special_ids
@@ -306,9 +305,9 @@ class Chat:
     def _apply(self, chat: Any, **options: Any) -> Any:
         from marft_algos.models import template_date
 
-        settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
         template = template_date.pinned(self.tokenizer.get_chat_template(tools=options.get("tools")), self.date)
-        return self.tokenizer.apply_chat_template(chat, **{**settings, "chat_template": template, **options})
+        settings = {"add_generation_prompt": True, "return_dict": False, "enable_thinking": self.thinking}
+        return self.tokenizer.apply_chat_template(chat, **settings | {"chat_template": template} | options)
 
     def _text(self, chat: Sequence[Mapping[str, Any]], **options: Any) -> str | None:
         """Returns a conversation as text; None if the template refuses it."""
