@@ -51,7 +51,7 @@ ONE_CONCEPT = {
 LONG_TESTS = {
     "algorithms/test_algos_critics", "algorithms/test_algos_groups", "algorithms/test_marft",
     "code/test_code_data", "code/test_code_env", "code/test_sandbox", "envs/test_core", "envs/test_dependency",
-    "envs/test_outages", "envs/test_programs", "math/test_grader", "tools/test_tau", "tools/test_tools_env",
+    "envs/test_outages", "envs/test_programs", "tools/test_tau", "tools/test_tools_env",
 }  # fmt: skip
 """Files of tests with more than 500 lines; no other is to come."""
 
