@@ -223,9 +223,11 @@ def stored() -> dict[str, str]:
 
 
 def store(file: Path, found: object) -> None:
-    """Writes a JSON file."""
+    """Writes a JSON file, whole: other threads read it meanwhile."""
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    aside = file.with_suffix(".tmp")
+    aside.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    aside.replace(file)
 
 
 if __name__ == "__main__":
