@@ -31,6 +31,7 @@ from queue import SimpleQueue
 
 from benchmarks.correctness import mutations_probe
 from benchmarks.correctness.operators import ROOT, Defect, defects, planted
+from marft_algos.runs.disk import write_whole
 
 MAP = ROOT / ".mutations/map.json"
 NOTICED = ROOT / "benchmarks/results/mutations.json"
@@ -225,9 +226,7 @@ def stored() -> dict[str, str]:
 def store(file: Path, found: object) -> None:
     """Writes a JSON file, whole: other threads read it meanwhile."""
     file.parent.mkdir(exist_ok=True)
-    aside = file.with_suffix(".tmp")
-    aside.write_text(json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
-    aside.replace(file)
+    write_whole(file, json.dumps(found, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

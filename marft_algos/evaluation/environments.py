@@ -21,6 +21,7 @@ from marft_envs.errors import ConfigError, MarftError, WorkerError
 
 EnvFactory = Callable[[], FlexEnv]
 PROMPTS_CHECKED = 64
+"""Problems whose prompts are measured before anything is played."""
 STARTS_CHECKED = 4
 """The same where a program starts for each of them."""
 
