@@ -8,26 +8,14 @@ from pathlib import Path
 import pytest
 
 from helpers import preloaded
+from website import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SKIP = "<!-- no-test -->"
-"""Stands on the line before a block that needs a network or a GPU."""
+SILENT = 129
+"""Commands of pages below which nothing is shown, and which do not say why: at most so many."""
 LONG = ("benchmarking", "code-problems", "call-formats", "scale", "staleness", "training", "tutorial")
 """Pages whose blocks take seconds: they train, or start processes."""
-
-
-def python_of(page: Path) -> str:
-    """The page as a program: its Python blocks stay, every other line is blank, so line numbers agree."""
-    kept, lines, inside = [], page.read_text().splitlines(), False
-    for number, line in enumerate(lines):
-        if line.startswith("```"):
-            opens = line == "```python" and (number == 0 or lines[number - 1] != SKIP)
-            inside = opens
-            kept.append("")
-        else:
-            kept.append(line if inside else "")
-    return "\n".join(kept) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -35,21 +23,28 @@ def python_of(page: Path) -> str:
     [pytest.param(page, marks=[pytest.mark.ci] if page.stem in LONG else [], id=page.name) for page in PAGES],
 )
 def test_python_blocks_run(page: Path, tmp_path: Path) -> None:
-    """The blocks of a page run in their order, in one process of their own."""
-    source = python_of(page)
-    if not source.strip():
-        assert "```python" not in page.read_text() or SKIP in page.read_text()
+    """The blocks of a page run in their order, in one process of their own, and print what the page shows."""
+    code = [block for block in blocks.blocks(page) if block.language == "python" and not block.skipped]
+    if not code:
         return
-    program = tmp_path / f"{page.stem.replace('-', '_')}.py"
-    program.write_text(source)
-    done = preloaded.run(tmp_path, program.name)
+    file = tmp_path / f"{page.stem.replace('-', '_')}.py"
+    file.write_text(blocks.program(page))
+    done = preloaded.run(tmp_path, file.name)
     assert done.returncode == 0, f"{page.name}:\n{done.stdout[-1000:]}\n{done.stderr[-3000:]}"
+    came = blocks.printed(done.stdout)
+    assert set(came) == {block.start for block in code}
+    assert not blocks.disagreements(page, came), "type: PYTHONPATH=docs python -m website.blocks PAGE"
+
+
+def test_commands_show_what_they_print() -> None:
+    """A block of a shell has its output below it, or says why not (``<!-- no-output: REASON -->``)."""
+    silent = [block for page in PAGES for block in blocks.silent(page)]
+    assert len(silent) <= SILENT, "\n".join(silent)
 
 
 def test_the_first_example_of_the_readme_is_an_aec_loop_over_math_dual() -> None:
-    first = python_of(ROOT / "README.md")
+    first = blocks.program(ROOT / "README.md")
     assert "math-dual-v0" in first and "agent_iter" in first
-    assert sum(bool(python_of(page).strip()) for page in PAGES) >= 2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
