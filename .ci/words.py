@@ -2,7 +2,7 @@
 """Refuses private words where the field has a term: ``.ci/words.py [FILE …]``; without names the files of ``checked``.
 
 ``.ci/words.toml`` has the words. Of Python files strings, docstrings, comments and the names of public things are read;
-of all others every line.
+of all others every line. In Markdown, a sentence has at most ``LONGEST`` words outside of code, tables and quotations.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE: dict[str, Any] = tomllib.loads((ROOT / ".ci" / "words.toml").read_text(encoding="utf-8"))
+LONGEST = 30
 TEXTS = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
 
@@ -39,6 +40,20 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)
 
 
+def sentences(file: Path) -> Iterator[tuple[int, str]]:
+    """Numbers of the line where its paragraph begins, and texts, of the sentences of a Markdown file."""
+    number, paragraph, code = 1, list[str](), False
+    for at, line in enumerate([*file.read_text(encoding="utf-8").splitlines(), ""], 1):
+        fence = line.lstrip().startswith("```")
+        if fence or code or not line.strip() or re.match(r"\s*(?:[-*] |\d+\. |[|>#!<])", line):
+            for sentence in re.split(r"(?<=[.!?])[*_)\]\"”]*\s+(?=[^a-z])", " ".join(paragraph)):
+                yield number, re.sub(r"\]\([^)]*\)|`[^`]*`", " x ", sentence)
+            number, paragraph = at, []
+        code = code != fence
+        if not (fence or code or re.match(r"\s*[|>#!<]", line)) and line.strip():
+            paragraph.append(re.sub(r"^\s*(?:[-*]|\d+\.) ", "", line).strip())
+
+
 def faults(file: Path, name: str) -> Iterator[str]:
     """What is wrong with a file."""
     words = [
@@ -47,6 +62,10 @@ def faults(file: Path, name: str) -> Iterator[str]:
         if any(fnmatch.fnmatch(name, glob) for glob in word.get("files", ["*"]))
         and not any(fnmatch.fnmatch(name, glob) for glob in word.get("not_in", []))
     ]
+    if file.suffix == ".md":
+        for number, sentence in sentences(file):
+            if (count := len(re.findall(r"[^\W_][\w'’.,/-]*", sentence))) > LONGEST:
+                yield f"{name}:{number}: a sentence of {count} words, at most {LONGEST}: {sentence[:60]}…"
     for number, line in texts(file):
         for word, pattern, exceptions in words:
             if (found := pattern.search(line)) and not exceptions.search(line):

@@ -1,10 +1,10 @@
 """Runs the blocks of pages and writes what they print below them: ``python -m website.blocks [--sh] PAGE …``.
 
 A block of Python or of a shell that prints something is followed by a block ``output``. Python blocks of a page run in
-their order, in one process. With ``--sh``, blocks of a shell run in one empty folder with a link to ``examples``; a block
-is saved there first if the words before it end with "Save it as FILE:". A line ``<!-- no-test -->`` before a block says
-that it needs a network, a GPU or an answer of somebody, and ``<!-- no-output: REASON -->`` why nothing is shown below
-it; neither is run.
+their order, in one process. With ``--sh``, blocks of a shell run in one empty folder with a link to ``examples``; a
+block is saved there first if the words before it end with "Save it as FILE:". A line ``<!-- no-test -->`` before a
+block says that it needs a network, a GPU or an answer of somebody, and ``<!-- no-output: REASON -->`` why nothing is
+shown below it; neither is run.
 
 In an output ``…`` stands for anything, on one line or on several. Numbers with a decimal point may differ from what is
 printed elsewhere, as times and scores depend on the machine; everything else must agree.
