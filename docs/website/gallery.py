@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Iterator, Sequence
@@ -11,12 +12,12 @@ from pathlib import Path
 import docstring_parser
 
 import marft_envs
+from marft_algos.extras.bench import tables
 from marft_envs.core.types import Episode, optional
-from website import draw
+from website import draw, leaderboard
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ROOT / "benchmarks/results/core_summary.md"
-"""What ``marft bench report runs/core`` writes into ``summary.md``."""
+CORE = ROOT / "benchmarks/results/core.tar.xz"
 GRID = "examples/configs/bench_core.toml"
 SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
 FAMILIES = {
@@ -57,11 +58,6 @@ ALL = {
     "flex": "Settings of [`FlexEnv`](../environments.md): `history`, `observation`, `attribution`, …",
 }
 """Argument that many have -> what it is, where a docstring leaves it out."""
-LABELS = {
-    "untrained": "the team before training",
-    "single": "one agent, [`math-solo-v0`](math-solo-v0.md), trained by the algorithm in brackets with as many tokens",
-}
-"""First word of a row that is no algorithm -> what it is."""
 
 
 @dataclass(frozen=True)
@@ -141,29 +137,34 @@ def _block(text: str, language: str = "text") -> str:
 
 def baselines(env_id: str) -> str:
     """Scores of an environment in the core comparison, or where else its numbers stand."""
-    rows = [row for row in _core() if row["environment"] == env_id and re.match(r"\d", row["mean"])]
-    if not rows:
+    board = next((board for board in _core() if board.setting == env_id), None)
+    if board is None:
         where = MEASURED.get(family(env_id))
         return f"Not in the core comparison. What was measured: [here](../{where})." if where else "None is packed."
-    lines = ["| algorithm | score, % | IQM, % | sampled tokens |", "|---|---|---|---|"]
-    lines += [f"| {_linked(row['algorithm'])} | {row['mean']} | {row['IQM']} | {row['tokens']} |" for row in rows]
-    kinds = {row["algorithm"].partition(" ")[0] for row in rows}
-    labels = [f"`{label}`: {meaning}." for label, meaning in LABELS.items() if label in kinds]
-    (seeds,) = {row["seeds"] for row in rows}
+    lines = [board.facts.replace("baseline", "differences are to"), ""]
+    lines += ["| algorithm | score | IQM | difference, points | tokens sampled |", "|---|---|---|---|---|"]
+    for line, _, label in board.rows:
+        name = _linked(line.algorithm) + (f" ({label})" if label else "")
+        numbers = (
+            leaderboard.score(line.mean),
+            leaderboard.score(line.iqm),
+            tables.points(line.difference, signed=True),
+        )
+        lines.append(f"| {name} | {' | '.join(numbers)} | {tables.count(line.tokens)} |")
+    (seeds,) = {line.seeds for line, _, _ in board.rows}
     lines += [
         "",
-        f"Greedy, means over {seeds} seeds with 95 % intervals; tokens were sampled for training, mean per run.",
+        f"Means over {seeds} seeds with 95 % intervals over seeds and problems; IQM is the interquartile mean.",
     ]
-    lines += [*labels, "From [the core comparison](../core.md#all-of-it), which this makes (or its packed results):\n"]
+    lines += ["`untrained` is the team before training. `single (ALGORITHM)` is one agent trained with as many tokens."]
+    lines += ["From [the core comparison](../results.md#the-core-comparison), which this makes:\n"]
     lines += [_block(f"marft bench run {GRID} --out runs/core --jobs 2\nmarft bench report runs/core", "sh")]
     return "\n".join(lines)
 
 
-def _core() -> list[dict[str, str]]:
-    """Rows of the report of the core grid, by the names of its columns."""
-    table = [line.strip("|").split("|") for line in CORE.read_text(encoding="utf-8").splitlines()]
-    head, _, *body = [[cell.strip() for cell in row] for row in table]
-    return [dict(zip(head, row, strict=True)) for row in body]
+@functools.cache
+def _core() -> Sequence[leaderboard.Board]:
+    return leaderboard.read(CORE).boards
 
 
 def _linked(label: str) -> str:

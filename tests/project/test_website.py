@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -67,7 +68,16 @@ def test_the_leaderboard_is_made_of_packed_results_and_says_whose(monkeypatch: p
     assert (address, title) == ("leaderboard/index.md", "Leaderboard") and "nobody else's" in text
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text
     assert "<b>math-dual-v0</b>" in text and "<td>rft</td>" in text and "marft bench report runs/sampled" in text
-    assert text.count("<td data-v=") == 5 * text.count("<td>math") and "not told apart" in text
+    assert (
+        "Model embedded (334 thousand parameters); levels=[0]; 98,304 sampled tokens; evaluated on 500 episodes" in text
+    )
+    assert text.count("<td data-v=") == 5 * text.count("<tr><td>") and "one agent, math-solo-v0" in text
+    (board,) = leaderboard.read(file).boards
+    assert 1 < sum(level for _, level, _ in board.rows) < len(board.rows) and text.count("</abbr>") == sum(
+        level for _, level, _ in board.rows
+    )
+    alone = dataclasses.replace(board, rows=board.rows[:1])
+    assert "≈" not in leaderboard.section("math-dual-v0", [alone]), "a row that stands alone is compared with nothing"
 
 
 def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,22 +93,24 @@ def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_su
     assert played.episode.success and played.episode.rounds[0].D == [[0, 1], [0, 0]]
     for agent in marft_envs.make("relay-v0").possible_agents:
         assert f"### {agent}" in text and played.seen[agent][:60] in text
-    assert "](../algorithms/marft.md) | 100.0" in text and "@software{marft" in text and "(relay-v0.svg)" in text
+    assert "](../algorithms/marft.md) | 1.000" in text and "@software{marft" in text and "(relay-v0.svg)" in text
     assert gallery.picture("relay-v0", played).count("marker-end") == 1
     assert {gallery.family(name) for name in gallery.ids()} == set(gallery.FAMILIES)
 
 
-def test_baselines_of_the_gallery_are_one_table_with_the_columns_that_its_head_names() -> None:
+def test_baselines_of_the_gallery_are_one_table_with_model_and_settings() -> None:
     text = gallery.baselines("math-dual-v0")
+    assert text.startswith(
+        "Model embedded (334 thousand parameters); levels=[0]; 98,304 sampled tokens; evaluated on 500"
+    )
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
-    assert rows[0] == ["algorithm", "score, %", "IQM, %", "sampled tokens"]
+    assert rows[0] == ["algorithm", "score", "IQM", "difference, points", "tokens sampled"]
     by_label = {row[0]: row[1:] for row in rows[1:]}
     assert len(by_label) == len(rows) - 1, "a label stands in one row"
-    assert by_label["[mappo](../algorithms/mappo.md)"] == ["81.6 [77.5, 85.6]", "81.7 [77.0, 86.2]", "99 089"]
-    assert by_label["untrained"][2] == "0" and "grpo-4" not in text, "a second look at some rows is another table"
-    assert by_label["single (rft)"][0] == "86.8 [83.6, 90.0]"
-    assert "`untrained`: " in text and "`single`: " in text and "core.md#all-of-it" in text
-    assert "`single`" not in gallery.baselines("relay-v0"), "only labels that stand there are explained"
+    mappo = by_label["[mappo](../algorithms/mappo.md)"]
+    assert mappo[:2] == ["0.816 [0.775, 0.856]", "0.817 [0.770, 0.862]"] and mappo[3] == "99 089"
+    assert by_label["untrained"][3] == "0" and "grpo-4" not in text, "a second look at some rows is another table"
+    assert by_label["single (rft) (one agent, math-solo-v0)"][0] == "0.868 [0.836, 0.900]"
 
 
 def test_backticks_of_a_model_do_not_end_the_block_that_shows_them() -> None:
