@@ -80,7 +80,7 @@ lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/codespell
 	$(BIN)/python .ci/files.py
 
-format: $(STAMP)  ## format, sort imports and mend what ruff can mend
+format: $(STAMP)  ## format, sort imports and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

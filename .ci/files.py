@@ -2,7 +2,7 @@
 """What every file must keep, whatever is in it: ``.ci/files.py [--fix] [FILE …]``; without names all that git tracks.
 
 A text ends with one newline and has no blanks at the ends of its lines; nothing is over ``LARGEST``; there is no mark
-of a merge conflict and no private key; YAML, TOML and JSON can be read. ``--fix`` mends ends of lines and of files.
+of a merge conflict and no private key; YAML, TOML and JSON can be read. ``--fix`` corrects ends of lines and of files.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MADE = "marft_algos/models/embedded"
 """What begins like this was saved by transformers, and stays as it was."""
 
 
-def mended(text: bytes) -> bytes:
+def fixed(text: bytes) -> bytes:
     """The text without blanks at the ends of lines, and with one newline at its own."""
     body = re.sub(rb"[ \t]+(?=\n|$)", b"", text).rstrip(b"\n")
     return body + b"\n" if body else b""
@@ -44,7 +44,7 @@ def faults(file: Path, content: bytes) -> list[str]:
     if b"\0" in content:
         return found
     if not made(file):
-        found += ["has blanks at ends of lines, or not one newline at its own (--fix)"] * (mended(content) != content)
+        found += ["has blanks at ends of lines, or not one newline at its own (--fix)"] * (fixed(content) != content)
     found += ["holds marks of a merge conflict"] * bool(CONFLICT.search(content))
     if file.suffix in READ:
         try:
@@ -66,7 +66,7 @@ def main(words: list[str]) -> int:
     for file in filter(Path.is_file, map(Path, names)):
         content = file.read_bytes()
         if fix and b"\0" not in content and not made(file):
-            content = mended(content)
+            content = fixed(content)
             file.write_bytes(content)
         for fault in faults(file, content):
             print(f"{file}: {fault}")

@@ -19,7 +19,7 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
             "FlexEnv", "Task", "ToolTask", "Team", "AgentSpec", "Outcome", "CompositeReward", "Rubric", "judged",
             "UnicodeText",
         ),
-        "Who hears whom": (
+        "Dependency functions": (
             "DependencyFunction", "View", "Chain", "Layered", "Independent", "StaticDAG", "Router", "Scheduled",
             "Tree", "Orchestrator", "Spawn", "InvalidRouting", "as_dependency",
         ),

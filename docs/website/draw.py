@@ -1,4 +1,4 @@
-"""Draws small pictures as SVG: who hears whom, successors of turns, a timeline, points by evaluation.
+"""Draws small pictures as SVG: who sees whose messages, successors of turns, a timeline, points by evaluation.
 
 A picture stands on a card of its own, so that it can be read on any page; where people want dark pages it is dark.
 """
@@ -11,7 +11,7 @@ from html import escape
 
 INK, SOFT, EDGE, MAYBE, FILL = "#1f2937", "#64748b", "#4051b5", "#94a3b8", "#eef1fb"
 COLOURS = ("#4051b5", "#c2410c", "#0f766e", "#a21caf", "#b45309")
-"""Five that can be told apart with the common colour-blindnesses; shapes differ, too, where it matters."""
+"""Five that differ under the common colour-blindnesses; shapes differ, too, where it matters."""
 DARK = {
     "#fff": "#1b1f27",
     INK: "#e6e8ec",
@@ -107,10 +107,10 @@ class Picture:
 
 
 def matrix(picture: Picture, x: float, y: float, names: Sequence[str], D: Sequence[Sequence[int]]) -> None:
-    """Draws D beside a graph: a row is who is heard, a column is who hears."""
+    """Draws D beside a graph: a row is the agent that speaks, a column the agent that sees its messages."""
     side = 20
     label = 7 * max(map(len, names)) + 10
-    picture.text(x + label + side * len(names) / 2, y - 22, "D: row heard by column", 11, SOFT)
+    picture.text(x + label + side * len(names) / 2, y - 22, "D: row is seen by column", 11, SOFT)
     for i, name in enumerate(names):
         picture.text(x + label - 6, y + side * i + 14, name, 11, INK, "end")
         picture.text(x + label + side * i + side / 2, y - 6, i + 1, 11, SOFT)
@@ -129,12 +129,12 @@ def layers(
     dashed: Iterable[tuple[int, int]] = (),
     said: Sequence[str] = (),
 ) -> str:
-    """Draws turns in columns, one column a layer, and arrows from who is heard to who hears.
+    """Draws turns in columns, one column a layer, and arrows from a turn to each turn that sees it.
 
     Args:
         title: For screen readers.
         columns: Names of who acts, by layer; turns are numbered through them, from 0.
-        edges: Pairs of turns ``(heard, hears)``.
+        edges: Pairs of turns ``(seen, sees)``.
         D: Agents in canonical order, and their matrix; drawn below.
         dashed: Pairs of turns, drawn dashed.
         said: Words of each turn, below the name of who said them; none at all: names alone.
@@ -168,7 +168,7 @@ def layers(
 
 
 def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) -> str:
-    """Draws turns and who hears whom without words, as a thumbnail of one size: an agent is a colour."""
+    """Draws turns and which turn sees which, without words, as a thumbnail of one size: an agent is a colour."""
     wide, high = 200.0, 76.0
     picture = Picture(wide, high, "")
     names = list(dict.fromkeys(name for column in columns for name in column))
@@ -188,18 +188,18 @@ def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) ->
     return picture.svg()
 
 
-def points(title: str, panels: Mapping[str, Mapping[float, Sequence[float]]], low: float, unit: str) -> str:
-    """Draws scores by what was spent, in panels: a ring a seed, a bar the mean. No line: nothing was measured between.
+def points(title: str, plots: Mapping[str, Mapping[float, Sequence[float]]], low: float, unit: str) -> str:
+    """Draws scores by what was spent, one plot beside the other: a ring a seed, a bar the mean. No line: nothing was measured between.
 
     Args:
         title: For screen readers.
-        panels: Name of a panel -> amount spent (0 at the left) -> scores in [0, 1], one a seed.
-        low: Unused scores below it are not shown: the bottom of the axis.
+        plots: Name of a plot -> amount spent (0 at the left) -> scores in [0, 1], one a seed.
+        low: Scores below it do not occur: the bottom of the axis.
         unit: What is spent.
     """
     wide, high, left = 190, 130, 40
-    picture = Picture(left + (wide + 24) * len(panels), high + 74, title)
-    for number, (name, marks) in enumerate(panels.items()):
+    picture = Picture(left + (wide + 24) * len(plots), high + 74, title)
+    for number, (name, marks) in enumerate(plots.items()):
         x0, y0 = left + (wide + 24) * number, 34
         end = max(marks) or 1
         picture.text(x0 + wide / 2, 20, name, 13)

@@ -53,7 +53,7 @@ def dependencies() -> Iterator[tuple[str, str]]:
 
 
 def episode() -> Iterator[tuple[str, str]]:
-    """An episode whose D is a tree: what each turn said, and who heard it."""
+    """An episode whose D is a tree: what each turn said, and which turns saw it."""
     env = marft_envs.make("docs-tree-v0", kinds="largest", level=0, lengths=2)
     played = experts.play(env, 0)
     env.close()
@@ -101,9 +101,9 @@ def curves() -> Iterator[tuple[str, str]]:
         if file in files and cell["env"] in ENVS:
             evaluations = _apart(json.loads(files[file])["curve"])
             scores.setdefault(cell["algorithm"], {}).setdefault(cell["env"], []).append(evaluations)
-    for name, panels in sorted(scores.items()):
+    for name, plots in sorted(scores.items()):
         if name != "untrained":
-            ordered = {env: _by_tokens(panels[env]) for env in ENVS if env in panels}
+            ordered = {env: _by_tokens(plots[env]) for env in ENVS if env in plots}
             yield f"curves/{name}.svg", draw.points(f"{name}: score by sampled tokens", ordered, 0.0, "sampled tokens")
 
 

@@ -31,15 +31,15 @@ FAMILIES = {
 }
 TOYS = ("relay", "route", "signal", "steps", "stop", "xor")
 REWARDS = {
-    "math": "1 where the last answer is [equal in mathematics](../math-answers.md) to the right one, else 0: paid to "
-    "the team at the end of a round",
+    "math": "1 where the last answer is [equal in mathematics](../math-answers.md) to the right one, else 0: the "
+    "team's reward at the end of a round",
     "code": "what the last program of a round scores on tests that nobody sees, less what the round before had: 0.3 "
     "for the share passed and 0.7 for all ([others](../code.md#rewards))",
     "tools": "1 for exactly the wanted end state of the world and 0.3 for the share of it, less wasted steps, errors "
-    "and repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
-    "docs": "1 where the last reply of who answers has the answer, else 0",
-    "rag": "1 where the box of who answers holds the answer, else 0 ([others](../retrieval.md#settings))",
-    "cases": "1 where the last words of who answers equal the recorded result, else 0",
+    "and repetitions ([in full](../tools.md#reward-and-metrics)); the reward of a round is the change",
+    "docs": "1 where the last reply of the answering agent has the answer, else 0",
+    "rag": "1 where the box of the answering agent holds the answer, else 0 ([others](../retrieval.md#settings))",
+    "cases": "1 where the last reply of the answering agent equals the recorded result, else 0",
     "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside "
     "it; the optimum is known",
 }
@@ -115,7 +115,7 @@ def family(env_id: str) -> str:
 
 
 def _turns_drawn(episode: Episode, most: int = 9) -> tuple[list[list[str]], list[tuple[int, int]]]:
-    """Agents by layer of the first round, at most so many layers, and pairs of turns (heard, hears)."""
+    """Agents by layer of the first round, at most so many layers, and pairs of turns (seen, sees)."""
     first = [layer for layer in episode.layers if layer.round == 0][:most]
     number = {turn: n for n, turn in enumerate(turn for layer in first for turn in layer.turns)}
     edges = [(number[a], number[b]) for a, b in episode.rounds[0].edges if a in number and b in number]
@@ -123,10 +123,10 @@ def _turns_drawn(episode: Episode, most: int = 9) -> tuple[list[list[str]], list
 
 
 def picture(env_id: str, played: Played) -> str:
-    """Draws who heard whom in the first round that was played, at most its first nine layers."""
+    """Draws which agent saw whose messages in the first round, at most its first nine layers."""
     names = [agent.name for agent in played.episode.agents]
     columns, edges = _turns_drawn(played.episode)
-    return draw.layers(f"D of {env_id}: who heard whom", columns, edges, (names, played.episode.rounds[0].D))
+    return draw.layers(f"D of {env_id}: who saw whose messages", columns, edges, (names, played.episode.rounds[0].D))
 
 
 def _block(text: str, language: str = "text") -> str:
@@ -194,8 +194,8 @@ def _turns(episode: Episode) -> Iterator[str]:
     for turn in episode.turns:
         names = dict.fromkeys(episode.turns[k].agent for k in turn.sees)
         by_name = {name: [str(k + 1) for k in turn.sees if episode.turns[k].agent == name] for name in names}
-        heard = "; ".join(f"{name} (turn {', '.join(at)})" for name, at in by_name.items()) or "nobody"
-        yield f"**{turn.index + 1}. {turn.agent}**, who heard {heard}\n"
+        seen = "; ".join(f"{name} (turn {', '.join(at)})" for name, at in by_name.items()) or "no message"
+        yield f"**{turn.index + 1}. {turn.agent}**, which saw {seen}\n"
         yield _block(turn.text) + "\n"
         if turn.result:
             yield f"What came of it:\n\n{_block(turn.result)}\n"
@@ -204,14 +204,14 @@ def _turns(episode: Episode) -> Iterator[str]:
 def arguments(spec: marft_envs.EnvSpec) -> str:
     """A table of what ``make`` takes: name, default (the id's, where it sets one), and what the docstring says."""
     build = spec.load()
-    told = {p.arg_name: p.description or "" for p in docstring_parser.parse(inspect.getdoc(build) or "").params}
+    described = {p.arg_name: p.description or "" for p in docstring_parser.parse(inspect.getdoc(build) or "").params}
     rows = ["| argument | default | what it is |", "|---|---|---|"]
     for name, parameter in inspect.signature(build).parameters.items():
         default = spec.kwargs.get(name, parameter.default)
         shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
         rows.append(
-            f"| `{stars}{name}` | {shown} | {_prose(told.get(name) or told.get(stars + name) or ALL.get(name, ''))} |"
+            f"| `{stars}{name}` | {shown} | {_prose(described.get(name) or described.get(stars + name) or ALL.get(name, ''))} |"
         )
     return "\n".join(rows)
 
@@ -249,7 +249,7 @@ def page(env_id: str, summary: str, played: Played) -> str:
     parts = [f"# `{env_id}`", f"{summary[:1].upper()}{summary[1:]}."]
     parts += [_block(f'env = marft_envs.make("{env_id}")', "python")]
     parts += [_block(f"marft play {env_id}\nmarft train --env {env_id}", "sh")]
-    parts += [_facts(env_id, played), "## Who hears whom", f"![D of {env_id}]({env_id}.svg)"]
+    parts += [_facts(env_id, played), "## Who sees whose messages", f"![D of {env_id}]({env_id}.svg)"]
     parts += ["As it was in the first round of the episode below.", "## A played episode"]
     parts += [f"Seed {SEED}, task `{episode.task_id}`, by {played.by}."]
     parts += _turns(episode)
@@ -281,7 +281,7 @@ def pages() -> Iterator[tuple[str, str, str]]:
     lines = [
         "# Gallery of environments",
         "",
-        "Made from the registry: who hears whom, what is rewarded, a played episode,",
+        "Made from the registry: who sees whose messages, what is rewarded, a played episode,",
     ]
     lines += [
         "what each agent sees, baselines, arguments. `marft play ID` plays one, `marft train --env ID` trains in it."

@@ -108,7 +108,7 @@ def _source(page: Any, config: Any) -> str:
 
 
 def _searched(table: re.Match[str]) -> str:
-    """A table, kept out of the search where a third of its cells begin with a number: whoever searches wants words."""
+    """A table, kept out of the search where a third of its cells begin with a number: a search is for words."""
     cells = [re.sub(r"<[^>]+>", "", cell).strip() for cell in CELL.findall(table[0])]
     numbers = sum(cell.lstrip("+−-–~.<>").strip()[:1].isdigit() for cell in cells)
     return table[0].replace("<table>", "<table data-search-exclude>", 1) if 3 * numbers > len(cells) else table[0]

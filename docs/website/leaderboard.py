@@ -151,7 +151,7 @@ def _label(entry: Mapping[str, Any] | None, config: Mapping[str, Any], team: Map
 
 
 def _level(best: Sequence[Any], other: Sequence[Any]) -> bool:
-    """Whether a paired difference is not shown to differ from 0; without an interval it is not."""
+    """Whether there is no significant paired difference; without an interval there is none."""
     paired = tables.gaps(other, best)
     return paired is None or not estimate([paired], difference=True).high < 0
 

@@ -42,7 +42,7 @@ def relocate(markdown: str, file: str, page: str, shown: Callable[[str], None]) 
         markdown: The text.
         file: Its path in the repository.
         page: The source address of the page that has it.
-        shown: Told the path of every file outside ``docs/`` that is linked to: it needs a page.
+        shown: Is called with the path of every file outside ``docs/`` that is linked to: it needs a page.
     """
 
     def replace(found: re.Match[str]) -> str:

@@ -89,7 +89,7 @@ def test_a_file_that_must_not_be_committed_is_named(tmp_path: Path, name: str, c
     assert done.returncode == 1 and f"{tmp_path / name}: " in done.stdout and said in done.stdout
 
 
-def test_ends_of_lines_and_of_files_can_be_mended(tmp_path: Path) -> None:
+def test_ends_of_lines_and_of_files_can_be_fixed(tmp_path: Path) -> None:
     text, binary = tmp_path / "a.py", tmp_path / "a.bin"
     text.write_text("x = 1\t \n\ny = 2  \n\n\n")
     binary.write_bytes(b"\0 \n\n")

@@ -87,7 +87,7 @@ def test_the_gallery_has_the_environments_of_this_package_alone(monkeypatch: pyt
     assert gallery.ids() == before and "relay-v0" in before
 
 
-def test_the_gallery_shows_what_agents_see_who_hears_whom_and_an_episode_that_succeeds() -> None:
+def test_the_gallery_shows_what_agents_see_whose_messages_and_an_episode_that_succeeds() -> None:
     played = gallery.play("relay-v0")
     text = gallery.page("relay-v0", "a summary", played)
     assert played.episode.success and played.episode.rounds[0].D == [[0, 1], [0, 0]]
