@@ -189,7 +189,7 @@ def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) ->
 
 
 def points(title: str, plots: Mapping[str, Mapping[float, Sequence[float]]], low: float, unit: str) -> str:
-    """Draws scores by what was spent, one plot beside the other: a ring a seed, a bar the mean. No line: nothing was measured between.
+    """Draws scores by what was spent, one plot beside the other: a ring a seed, a bar the mean; nothing between.
 
     Args:
         title: For screen readers.

@@ -210,9 +210,8 @@ def arguments(spec: marft_envs.EnvSpec) -> str:
         default = spec.kwargs.get(name, parameter.default)
         shown = "" if default is inspect.Parameter.empty else f"`{default!r}`"
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-        rows.append(
-            f"| `{stars}{name}` | {shown} | {_prose(described.get(name) or described.get(stars + name) or ALL.get(name, ''))} |"
-        )
+        words = described.get(name) or described.get(stars + name) or ALL.get(name, "")
+        rows.append(f"| `{stars}{name}` | {shown} | {_prose(words)} |")
     return "\n".join(rows)
 
 
