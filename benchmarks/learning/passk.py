@@ -77,7 +77,7 @@ def rows(samples: int, counts: Counts, baseline: str) -> list[list[str]]:
             for row, runs in seeds.items()
         }
         gaps = [[shares[row] - shares[baseline]] for row in paired]
-        told = [f"{100 * share.mean():.1f}" for share in shares.values()]
+        told = [f"{share.mean():.3f}" for share in shares.values()]
         body.append([str(k), *told, *(points(estimate(g, difference=True)) if enough(g) else "–" for g in gaps)])
     return [["k", *seeds, *(f"{row} less {baseline}" for row in paired)], *body]
 

@@ -1,10 +1,10 @@
 """Runs the blocks of pages and writes what they print below them: ``python -m website.blocks [--sh] PAGE …``.
 
 A block of Python or of a shell that prints something is followed by a block ``output``. Python blocks of a page run in
-their order, in one process. With ``--sh``, blocks of a shell run in one empty folder with a link to ``examples``; a
-block is saved there first if the words before it end with "Save it as FILE:". A line ``<!-- no-test -->`` before a
-block says that it needs a network, a GPU or an answer of somebody, and ``<!-- no-output: REASON -->`` why nothing is
-shown below it; neither is run.
+their order, in one process. With ``--sh``, blocks of a shell run in one empty folder with links to ``examples`` and
+``benchmarks``; a block is saved there first if the words before it end with "Save it as FILE:". A line ``<!-- no-test
+-->`` before a block says that it needs a network, a GPU or an answer of somebody, and ``<!-- no-output: REASON -->``
+why nothing is shown below it; neither is run.
 
 In an output ``…`` stands for anything, on one line or on several. Numbers with a decimal point may differ from what is
 printed elsewhere, as times and scores depend on the machine; everything else must agree.
@@ -128,7 +128,8 @@ def written(page: Path, came: Mapping[int, str]) -> str:
 def ran(page: Path, shell: bool) -> dict[int, str]:
     """Runs the blocks of a page; what each has printed."""
     folder = tempfile.mkdtemp(prefix="page-")
-    Path(folder, "examples").symlink_to(ROOT / "examples")
+    for name in ("examples", "benchmarks"):
+        Path(folder, name).symlink_to(ROOT / name)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     more = {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
     if not shell:

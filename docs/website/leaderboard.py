@@ -31,7 +31,7 @@ have the same model, problems, and budget of sampled tokens, and can be compared
 compared.**
 
 * **score**: mean over seeds of the share of solved problems (of the mean return where a task has no success), with a 95
-  % [interval over seeds and problems](../results.md#what-the-intervals-are-about). Below three seeds there is none.
+  % [interval over seeds and problems](../experiments.md#what-the-intervals-are-about). Below three seeds there is none.
 * **≈**: no significant difference from the highest score of the same table; the interval of the paired difference
   contains 0.
 * **difference**: paired difference to the table's baseline, in percentage points.

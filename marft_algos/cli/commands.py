@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from marft_algos.training.trainer import Trainer
 
 LEAST_START = 0.1
-"""Share solved below which hardly anybody has learnt (docs/map.md)."""
+"""Share solved below which hardly anybody has learnt (docs/results.md#when-does-rl-help)."""
 
 # marft train ----------------------------------------------------------------------------------------
 

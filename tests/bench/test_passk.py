@@ -64,9 +64,9 @@ def test_evaluations_of_other_problems_or_with_lost_samples_are_refused(tmp_path
 
 def test_the_page_says_what_is_stored() -> None:
     stored = json.loads((ROOT / "benchmarks/results/passk.json").read_text())
-    page = (ROOT / "docs/core.md").read_text()
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8").replace("−", "-")
     head, *body = passk.rows(stored["samples"], stored["right"], "r4")
     assert head == ["k", "m4", "r4", "untrained", "m4 less r4", "untrained less r4"]
     shown = [line for line in body if f"| {' | '.join((line[0], line[3], line[1], line[2], line[4]))} |" in page]
     assert [line[0] for line in shown] == ["1", "4", "8", "16", "64"]
-    assert body[-1][5] == "+3.5 [+0.3, +6.9]" and "by 3.5 points [0.3, 6.9]" in " ".join(page.split())
+    assert body[-1][5] == "+3.5 [+0.3, +6.9]" and "solves 3.5 points [0.3, 6.9] fewer" in " ".join(page.split())
