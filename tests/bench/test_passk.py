@@ -39,7 +39,7 @@ def test_shares_are_those_of_all_draws_and_differences_are_paired(tmp_path: Path
             100 * np.mean([drawn(c, int(k)) for name, one in RIGHT.items() for c in one if name.startswith(row)])
             for row in ("base", "ours")
         ]
-        assert told == [f"{mean:.1f}" for mean in means]
+        assert told == [f"{mean / 100:.3f}" for mean in means]
         assert gap.startswith(f"{means[1] - means[0]:+.1f} [")
     fewer = {name: one for name, one in counts.items() if name != "ours-2"}
     assert passk.rows(samples, fewer, "base")[0] == ["k", "base", "ours"], "other seeds are no pairs"
