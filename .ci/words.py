@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import io
+import json
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TABLE: dict[str, Any] = tomllib.loads((ROOT / ".ci" / "words.toml").read_text(encoding="utf-8"))
 LONGEST = 30
-READ = (".md", ".py", ".toml", ".txt", ".jinja", ".js", ".html", ".yml", ".template", "")
+READ = (".md", ".py", ".toml", ".txt", ".jinja", ".js", ".html", ".yml", ".template", ".ipynb", "")
 """Ends of names of files that a person reads."""
 TEXTS = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING))
 
@@ -30,6 +31,8 @@ TEXTS = (tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", 
 def texts(file: Path) -> Iterator[tuple[int, str]]:
     """Numbers and texts of the lines that a person reads."""
     content = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        content = "".join("".join(cell["source"]) + "\n" for cell in json.loads(content)["cells"])
     if file.suffix != ".py":
         yield from enumerate(content.splitlines(), 1)
         return

@@ -1,7 +1,7 @@
 """Makes pages of the notebooks in ``examples/notebooks``: their words, their cells, and what the cells print and draw.
 
-The notebooks are kept without outputs; ``PYTHONPATH=docs python -m website.notebooks NAME …`` runs them and keeps what
-came of each cell in ``OUTPUTS``, beside what was run, so that a test says when it is of another program.
+``PYTHONPATH=docs python -m website.notebooks NAME …`` runs notebooks and writes the outputs into them, with a digest of
+what was run, so that a test notices outputs of another program.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "notebooks"
-OUTPUTS = Path(__file__).with_name("outputs.json")
 MOST = 10
 """Lines of an output that are shown; of more, those in the middle are left out."""
+SVG = {"image/svg+xml": "svg"}
 Output = dict[str, str]
 """``text`` and ``svg`` of a cell, where there is some."""
 
@@ -77,9 +77,34 @@ def page(notebook: Path, outputs: list[Output]) -> tuple[str, str]:
     return parts[0].partition("\n")[0].lstrip("# "), "\n\n".join([parts[0], note, *parts[1:]]) + "\n"
 
 
-def known() -> dict[str, dict[str, Any]]:
-    """Name of a notebook -> ``digest`` of what was run, and ``outputs``."""
-    return dict(json.loads(OUTPUTS.read_text(encoding="utf-8")))
+def stored(notebook: Path) -> list[Output]:
+    """The outputs that a notebook carries, one for each of its cells of code.
+
+    Raises:
+        ValueError: They are of another program.
+    """
+    read = json.loads(notebook.read_text(encoding="utf-8"))
+    if read["metadata"].get("digest") != digest(notebook):
+        raise ValueError(f"type: PYTHONPATH=docs python -m website.notebooks {notebook.stem}")
+    found = list[Output]()
+    for cell in read["cells"]:
+        if cell["cell_type"] == "code":
+            parts = [part.get("data", {"text": part.get("text")}) for part in cell["outputs"]]
+            found.append({SVG.get(kind, kind): "".join(text) for part in parts for kind, text in part.items()})
+    return found
+
+
+def write(notebook: Path, outputs: list[Output]) -> None:
+    """Writes outputs into a notebook, as Jupyter does."""
+    read = json.loads(notebook.read_text(encoding="utf-8"))
+    read["metadata"]["digest"] = digest(notebook)
+    code = [cell for cell in read["cells"] if cell["cell_type"] == "code"]
+    for number, (cell, out) in enumerate(zip(code, outputs, strict=True), 1):
+        text = [{"name": "stdout", "output_type": "stream", "text": out["text"] + "\n"}] if "text" in out else []
+        data = {"image/svg+xml": out.get("svg")}
+        svg = [{"data": data, "metadata": {}, "output_type": "display_data"}] if "svg" in out else []
+        cell.update(execution_count=number, outputs=[*text, *svg])
+    notebook.write_text(json.dumps(read, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def pages() -> Iterator[tuple[str, str, str]]:
@@ -91,13 +116,12 @@ def pages() -> Iterator[tuple[str, str, str]]:
         "a test runs them.",
         "",
     ]
-    outputs = known()
     for notebook in sorted(FOLDER.glob("*.ipynb")):
-        ran = outputs.get(notebook.stem, {}).get("outputs", [])
+        ran = stored(notebook)
         title, text = page(notebook, ran)
         lines.append(f"* [{title}]({notebook.stem}.md)")
         code = [number for number, (kind, _) in enumerate(cells(notebook)) if kind == "code"]
-        for number, out in zip(code, ran, strict=False):
+        for number, out in zip(code, ran, strict=True):
             if "svg" in out:
                 yield f"notebooks/{notebook.stem}-{number}.svg", "", out["svg"]
         yield f"notebooks/{notebook.stem}.md", title, text
@@ -105,12 +129,10 @@ def pages() -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    """Runs the notebooks that are named, and keeps what came of them."""
-    kept = known() if OUTPUTS.is_file() else {}
-    for name in sys.argv[1:]:
+    """Runs the notebooks that are named, and writes what came of them into them."""
+    for notebook in (FOLDER / f"{name}.ipynb" for name in sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-            kept[name] = {"digest": digest(FOLDER / f"{name}.ipynb"), "outputs": run(FOLDER / f"{name}.ipynb")}
-        OUTPUTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+            write(notebook, run(notebook))
 
 
 if __name__ == "__main__":
