@@ -222,9 +222,9 @@ class Trajectory:
         return self.episode.fault
 
     @property
-    def infra(self) -> bool:
+    def infrastructure_error(self) -> bool:
         """Whether an outage broke the episode off: it is neither learnt from nor scored."""
-        return self.episode.infra
+        return self.episode.infrastructure_error
 
     @property
     def tokens(self) -> int:

@@ -31,8 +31,8 @@ from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Trajectory
 from marft_envs import Episode, FlexEnv
 from marft_envs.call_formats.call import ToolCall
+from marft_envs.families.tools.depot.documents import DocumentRequests
 from marft_envs.families.tools.depot.injections import demanded
-from marft_envs.families.tools.depot.letters import Letters
 
 TEAMS = ("solo", "quarantine", "messenger")
 TRAINED = {"seen": 'domain_args={"attacks":"seen","share":0.5}', "none": 'domain_args={"attacks":"none"}'}
@@ -79,8 +79,8 @@ def bounds(team: str, how: Sequence[str]) -> list[str]:
     out = []
     for attacks in ("none", "all"):
         domain_args = {"attacks": attacks}
-        env = marft_envs.make(f"tools-{team}-v0", domain="letters", split="test", domain_args=domain_args, **QUIET)
-        episodes = [scripted(env, problem.id, how) for problem in Letters().problems("test")]
+        env = marft_envs.make(f"tools-{team}-v0", domain="documents", split="test", domain_args=domain_args, **QUIET)
+        episodes = [scripted(env, problem.id, how) for problem in DocumentRequests().problems("test")]
         obeyed = [episode.metrics.get("obeyed", 0.0) for episode in episodes]
         out += [f"{sum(bool(e.success) for e in episodes)} of {len(episodes)}", f"{sum(obeyed):.0f}"]
     return out

@@ -43,7 +43,7 @@ from torch.nn.utils.rnn import pad_sequence
 import marft_envs
 from benchmarks.runs import Done, Job, run_all, share, table
 from marft_algos.config import settings as config
-from marft_algos.evaluation.environments import eval_panel, started
+from marft_algos.evaluation.environments import evaluation_set, started
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout import selfplay
 from marft_algos.runs import checkpoint, intervals
@@ -249,7 +249,7 @@ def against(done: Done, path: Path | None, opponent: str) -> dict[str, int]:
     if path is not None:
         checkpoint.load_policies(path, policies, saved_policies(settings, policies))
     engine = hosting.make_engine(spec, policies, local=True)
-    played = player(settings, make_env, policies.renderer, engine).play(eval_panel(GAMES, None))
+    played = player(settings, make_env, policies.renderer, engine).play(evaluation_set(GAMES, None))
     return {
         "wins": sum(bool(t.success) for t in played),
         "draws": int(sum(t.metrics["draw"] for t in played)),

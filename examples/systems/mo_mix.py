@@ -27,12 +27,12 @@ class Preferences(ToyTask):
     states = ((2,), (5,), (8,))
     sizes = dict.fromkeys(PAIR, SIZE)
 
-    def __init__(self, told):
+    def __init__(self, informed):
         super().__init__()
-        self.told = told
+        self.informed = informed
 
     def observe(self, agent):
-        return f"speed {self.state[0] if self.told else '?'}"
+        return f"speed {self.state[0] if self.informed else '?'}"
 
     def _objectives(self, total):
         return total / MOST, 1 - (total / MOST) ** 2
@@ -64,8 +64,8 @@ class Preferences(ToyTask):
         return [("left_0", str(half)), ("right_0", str(self._best() - half))]
 
 
-def make(told=True, dependency=None, **kwargs):
-    return FlexEnv(TEAM, Preferences(told), dependency or Independent(), **kwargs)
+def make(informed=True, dependency=None, **kwargs):
+    return FlexEnv(TEAM, Preferences(informed), dependency or Independent(), **kwargs)
 
 
 marft_envs.register("systems/mo_mix-v0", make, summary="MO-MIX: two objectives, weighted as the episode says")

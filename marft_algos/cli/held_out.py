@@ -86,7 +86,7 @@ def play(options: EvalArguments) -> int:
 def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> None:
     """Prints how long one user waited for an episode, where they were played one by one; lost ones do not count."""
     half, most = np.percentile(seconds, (50, 95))
-    path = np.mean([t.critical_path for t in played if not t.infra])
+    path = np.mean([t.critical_path for t in played if not t.infrastructure_error])
     say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
 
 

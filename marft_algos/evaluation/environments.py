@@ -15,7 +15,7 @@ from marft_algos.config.presets import accepts
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.panel import OutageError, Panel, TaskError
 from marft_envs import FlexEnv
-from marft_envs.core.faults import outage
+from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError, WorkerError
 
@@ -67,7 +67,7 @@ def _starting(env_id: str) -> Iterator[None]:
         if not isinstance(error, MarftError):
             frame = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
-        if outage(error):
+        if is_infrastructure_error(error):
             raise OutageError(
                 f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
                 f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
@@ -78,7 +78,7 @@ def _starting(env_id: str) -> Iterator[None]:
         ) from error
 
 
-def eval_panel(n: int, ids: Sequence[str] | None) -> Panel:
+def evaluation_set(n: int, ids: Sequence[str] | None) -> Panel:
     """Returns the same n episodes for every run: task ids where there are some, fixed seeds in any case."""
     drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
     return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])

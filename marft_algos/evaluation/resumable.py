@@ -20,7 +20,7 @@ from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.ledger import Ledger
 from marft_algos.evaluation import records
-from marft_algos.evaluation.environments import check_prompts, env_factory, eval_panel, held_out_kwargs, started
+from marft_algos.evaluation.environments import check_prompts, env_factory, evaluation_set, held_out_kwargs, started
 from marft_algos.evaluation.play import Player
 from marft_algos.evaluation.players import Players
 from marft_algos.models.chat import Renderer
@@ -130,7 +130,7 @@ class ResumableEvaluation:
         if not self.episodes_file.is_file():
             return {}
         disk.mend(self.episodes_file)
-        return {episode.index: episode for episode in read(self.episodes_file) if not episode.infra}
+        return {episode.index: episode for episode in read(self.episodes_file) if not episode.infrastructure_error}
 
 
 def run(
@@ -184,9 +184,9 @@ def seated(config: EvalConfig) -> tuple[Players, Callable[[], FlexEnv]]:
 
 def _problems(config: EvalConfig, env: FlexEnv) -> Panel:
     """Returns the problems: ids where the task lists some, else draws that are the same every time."""
-    episodes, listing = config.episodes or TrainConfig.eval_episodes, optional(env.unwrapped.task, "eval_panel")
+    episodes, listing = config.episodes or TrainConfig.eval_episodes, optional(env.unwrapped.task, "evaluation_set")
     ids = None if listing is None else listing(episodes)
-    return eval_panel(episodes if ids is None else len(ids), ids)
+    return evaluation_set(episodes if ids is None else len(ids), ids)
 
 
 def play(
@@ -214,7 +214,7 @@ def play(
             ended[trajectory.number] = trajectory
             with disk.writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(_row(trajectory)) + "\n")
-            lost = [t.episode for t in ended.values() if t.infra]
+            lost = [t.episode for t in ended.values() if t.infrastructure_error]
             on_progress(len(ended), len(panel), len(lost))
             _check_lost(lost, player.limits, len(panel))
     played = settle([ended[number] for number in sorted(ended)])

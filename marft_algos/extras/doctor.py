@@ -283,7 +283,7 @@ def sandbox() -> list[Finding]:
             continue
         first = failures[0]
         what = f"{layers.TESTED.get(first.guarantee, 'does not start')}: {first.text or first.call}"
-        found.append(Finding(layer, "off", f"not given: {what}", layers.mend(first, layer)))
+        found.append(Finding(layer, "off", f"not given: {what}", layers.remedy(first, layer)))
     return found
 
 

@@ -94,10 +94,10 @@ def sft_rows(traces: Sequence[Trace], names: Mapping[str, str]) -> tuple[list[Ro
         for number, turn in enumerate(trace.turns):
             if trace.success is False:
                 left["of failed traces"] += 1
-            elif turn.said is None or not turn.told:
+            elif turn.said is None or not turn.prompt:
                 left["without what was told and said"] += 1
             else:
-                row: Row = {"messages": plain(turn.told), "action": turn.said.content, "tools": list(turn.tools)}
+                row: Row = {"messages": plain(turn.prompt), "action": turn.said.content, "tools": list(turn.tools)}
                 found.append(row | {"agent": names[turn.agent], "task_id": _id(trace), "turn": number})
     return found, left
 
@@ -106,7 +106,7 @@ def cases(traces: Sequence[Trace]) -> tuple[list[Row], Counter[str]]:
     """Returns a case for each trace, the words that ended it for a reference, and why traces are left out."""
     found, left = dict[str, Row](), Counter[str]()
     for trace in traces:
-        problem = next((m.content for t in trace.turns for m in t.told if m.role == "user" and not m.results), "")
+        problem = next((m.content for t in trace.turns for m in t.prompt if m.role == "user" and not m.results), "")
         last = trace.turns[-1].said
         if trace.success is False:
             left["failed"] += 1
@@ -126,7 +126,7 @@ def team_of(traces: Sequence[Trace]) -> dict[str, Row]:
     """
     told: dict[str, Counter[str]] = defaultdict(Counter)
     for turn in (turn for trace in traces for turn in trace.turns):
-        told[turn.agent]["\n".join(m.content for m in turn.told if m.role == "system")] += 1
+        told[turn.agent]["\n".join(m.content for m in turn.prompt if m.role == "system")] += 1
     answerer = Counter(trace.turns[-1].agent for trace in traces).most_common(1)[0][0]
     team, seen = dict[str, Row](), Counter[str]()
     for agent in [*(agent for agent in told if agent != answerer), answerer]:

@@ -18,8 +18,8 @@ from marft_envs.core.partners import expert_of
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError
 from marft_envs.records import experts
-from marft_envs.records.chats import TOLD, holds_rows, read_rows
-from marft_envs.records.trajectory import ReplayError, Told, read, told
+from marft_envs.records.chats import PROMPT, holds_rows, read_rows
+from marft_envs.records.trajectory import Prompt, ReplayError, prompts, read
 
 SHOWN = 3
 """Rejected demonstrations that an error names for each reason."""
@@ -34,7 +34,7 @@ class _Demonstration:
     reason: str
     """Why it is left out; empty if it is not."""
     episode: Episode | None = None
-    heard: Sequence[Told] = ()
+    heard: Sequence[Prompt] = ()
     """What the agent of each turn was told."""
 
 
@@ -116,7 +116,7 @@ class Demonstrations:
             return
         self._recorded, episodes = [], recorded(source)
         for name, episode in episodes:
-            row = TOLD in episode.info and self._renderer.plays(episode.turns[0].agent)
+            row = PROMPT in episode.info and self._renderer.plays(episode.turns[0].agent)
             if row and not self._renderer.trains(self._renderer.policy_of(episode.turns[0].agent)):
                 self._leave_out("a row of an agent that is not trained", name)
             elif episode.success and not episode.failed:
@@ -220,21 +220,21 @@ class Demonstrations:
     def _again(self, episodes: Sequence[tuple[str, Episode]]) -> Iterator[_Demonstration]:
         """Plays recorded episodes again."""
         for name, episode in episodes:
-            reason, heard = self._unfit(episode), list[Told]()
+            reason, heard = self._unfit(episode), list[Prompt]()
             if not reason:
                 found = self._heard(episode)
                 reason, heard = (found, heard) if isinstance(found, str) else ("", found)
             yield _Demonstration(name, reason, episode, heard)
 
-    def _heard(self, episode: Episode) -> list[Told] | str:
+    def _heard(self, episode: Episode) -> list[Prompt] | str:
         """Plays a recorded episode again; returns what the agent of each turn is told, or why it cannot be."""
-        if TOLD in episode.info:
+        if PROMPT in episode.info:
             known = episode.turns[0].agent in self._env.possible_agents
-            return [episode.info[TOLD]] if known else f"a reply of '{episode.turns[0].agent}', who is not in the team"
+            return [episode.info[PROMPT]] if known else f"a reply of '{episode.turns[0].agent}', who is not in the team"
         if episode.seed is None:
             return "recorded without a seed, it cannot be played again"
         try:
-            return told(episode, self._env)
+            return prompts(episode, self._env)
         except (ReplayError, ConfigError, DataError):  # the last two: of a start that this environment does not know
             again = self._env.unwrapped.episode
         if episode.env_id != again.env_id:
@@ -264,7 +264,7 @@ class Demonstrations:
             return "a reply that was cut"
         return "words that route nobody" if episode.invalid else ""
 
-    def _transitions(self, episode: Episode, heard: Sequence[Told], version: int) -> list[Transition] | str:
+    def _transitions(self, episode: Episode, heard: Sequence[Prompt], version: int) -> list[Transition] | str:
         """Returns an episode's turns as training has them; or why they cannot be learnt from."""
         transitions = []
         for turn, (messages, tools) in zip(episode.turns, heard, strict=True):

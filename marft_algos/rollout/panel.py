@@ -201,12 +201,12 @@ class OutageLimits(Protocol):
 
 def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
     """Leaves out the episodes that an outage broke off: the others are learnt from and scored."""
-    return [t for t in played if not t.infra]
+    return [t for t in played if not t.infrastructure_error]
 
 
 def counts(played: Sequence[Trajectory]) -> dict[str, float]:
     """Counts what was broken off: ``infra`` by outages, ``task_errors`` by exceptions of a task; ``failed``: all."""
-    lost = sum(t.infra for t in played)
+    lost = sum(t.infrastructure_error for t in played)
     return {
         "failed": sum(bool(t.fault) for t in played) / len(played),
         "infra": lost,
@@ -268,7 +268,7 @@ def check(
         OutageError: More than ``max_lost`` of them were lost, or of them and their branches, or all of them.
         TaskError: The task's code raised on all of them, or on any where ``on_task_error`` is ``stop``.
     """
-    lost = [t.episode for t in played if t.infra]
+    lost = [t.episode for t in played if t.infrastructure_error]
     _check_share(lost, len(played), limits, what)
     _check_share([*lost, *lost_branches], len(played) + branches, limits, f"{what}, branches included,")
     errors = [t.episode.task_error for t in played if t.episode.task_error]
@@ -287,7 +287,7 @@ def check_any(played: Sequence[Trajectory]) -> None:
     Raises:
         OutageError: Every episode was lost, so the fault is in the set-up and not in an episode.
     """
-    if played and all(t.infra for t in played):
+    if played and all(t.infrastructure_error for t in played):
         raise OutageError(f"All {len(played)} episodes failed ({blamed([t.episode for t in played])}).")
 
 

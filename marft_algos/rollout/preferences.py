@@ -17,7 +17,7 @@ from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.records.trajectory import Told
+from marft_envs.records.trajectory import Prompt
 
 _Pair = tuple[Episode, Episode]
 """The better and the worse one."""
@@ -39,7 +39,7 @@ class Preferences(Demonstrations):
         episodes = [episode for _, episode in recorded(source)]
         starts: dict[str, list[Episode]] = {}
         for episode in episodes:
-            if not episode.infra:
+            if not episode.infrastructure_error:
                 start = episode.task_id or json.dumps([episode.seed, episode.options], sort_keys=True, default=str)
                 starts.setdefault(start, []).append(episode)
         self._starts = [sides for sides in map(_sides, starts.values()) if all(sides)]
@@ -148,6 +148,6 @@ def _sides(episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
     return above, [e for e, value in zip(episodes, outcomes, strict=True) if value < mean]
 
 
-def _first(episode: Episode, heard: Sequence[Told]) -> Any:
+def _first(episode: Episode, heard: Sequence[Prompt]) -> Any:
     """Returns who spoke first, and what they were told."""
     return (episode.turns[0].agent, heard[0]) if episode.turns else None

@@ -148,13 +148,13 @@ class Replayer:
             collector = _Branches(*place, branches=branches, states=states, **kwargs)
             played = collector.play(iteration)
         for branch, spent, t in zip(branches, collector.spent, played, strict=True):
-            if learnt and not t.infra:
+            if learnt and not t.infrastructure_error:
                 continue
             self.spent[branch.episode].tokens += spent.tokens
             self.spent[branch.episode].prompts += spent.prompts
         self.branches += len(played)
-        self.lost += [t.episode for t in played if t.infra]
-        return [None if t.infra else t for t in played]
+        self.lost += [t.episode for t in played if t.infrastructure_error]
+        return [None if t.infrastructure_error else t for t in played]
 
     def prompt(self, t: Transition, words: str) -> list[int]:
         """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""

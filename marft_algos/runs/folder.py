@@ -62,7 +62,7 @@ class EvalRecord:
     def of(cls, episode: Episode) -> EvalRecord:
         """Reads a finished episode; tokens are its words where nobody has counted them."""
         tokens, processed = sum(t.length for t in episode.turns), sum(t.processed for t in episode.turns)
-        known = (episode.task_id, outcome(episode.success, episode.team_return), episode.infra)
+        known = (episode.task_id, outcome(episode.success, episode.team_return), episode.infrastructure_error)
         return cls(*known, tokens, processed, episode.critical_path)
 
 

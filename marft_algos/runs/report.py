@@ -134,7 +134,7 @@ def _curves(metrics: Sequence[dict[str, Any]]) -> list[tuple[plots.Diagram, str,
 def _team(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Any]:
     """Says who is in the team, and its D, before training too if it was another one then."""
     kept = {
-        name: [episode for episode in episodes if not episode.infra]
+        name: [episode for episode in episodes if not episode.infrastructure_error]
         for name, episodes in (("untrained", before), ("trained", after))
     }
     matrices = {name: shares(episodes) for name, episodes in kept.items() if shares(episodes)}
@@ -160,12 +160,18 @@ def shares(episodes: Sequence[Episode]) -> list[Matrix]:
 def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, list[_Pair]]:
     """Returns the panel before and after, side by side: first what training solved, then what it did not."""
     both = list(zip(before, after, strict=True))
-    kept = [(old, new, _value(new) - _value(old)) for old, new in both if not (old.infra or new.infra)]
+    kept = [
+        (old, new, _value(new) - _value(old))
+        for old, new in both
+        if not (old.infrastructure_error or new.infrastructure_error)
+    ]
     kinds = {
         "solved only after training": [(old, new) for old, new, gain in kept if gain > 0],
         "not solved after training": [(old, new) for old, new, _ in kept if _value(new) <= 0],
         "lost by training": [(old, new) for old, new, gain in kept if gain < 0],
-        "taken by outages, and counted nowhere": [(old, new) for old, new in both if old.infra or new.infra],
+        "taken by outages, and counted nowhere": [
+            (old, new) for old, new in both if old.infrastructure_error or new.infrastructure_error
+        ],
     }
     return {f"{kind}: {_counted(some, both)}": _distinct(some)[:SHOWN] for kind, some in kinds.items() if some}
 

@@ -68,7 +68,10 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     before = both.play()
     old_kept, new_kept = _both(before, after)
     pairs = {("", name): (value(old_kept), value(new_kept)) for name, value in metrics(old_kept, new_kept).items()}
-    pairs["", "infra"] = ([float(t.infra) for t in before], [float(t.infra) for t in after])
+    pairs["", "infra"] = (
+        [float(t.infrastructure_error) for t in before],
+        [float(t.infrastructure_error) for t in after],
+    )
     for name in both.names if len(both.names) > 1 else []:
         both.policies.load_adapter(name, new / "policies" / name)
         old_kept, new_kept = _both(before, both.play())
@@ -79,7 +82,11 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
     """Leaves out the scenarios that an outage took from either."""
-    indices = [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if not (a.infra or b.infra)]
+    indices = [
+        i
+        for i, (a, b) in enumerate(zip(before, after, strict=True))
+        if not (a.infrastructure_error or b.infrastructure_error)
+    ]
     return [before[i] for i in indices], [after[i] for i in indices]
 
 
@@ -187,7 +194,7 @@ def cross(
         for column in weights:
             for agent in known:
                 both.policies.load_adapter(agent, (row if agent in first else column)[agent])
-            played = [t for t in both.play() if not t.infra]
+            played = [t for t in both.play() if not t.infrastructure_error]
             rows[-1].append(intervals.mean([_paid(t, first) for t in played]))
             columns[-1].append(intervals.mean([_paid(t, [a for a in known if a not in first]) for t in played]))
     return Matrix([run.root.name for run in runs], first, rows, columns)

@@ -11,7 +11,7 @@ from marft_algos.algorithms import base as algorithms
 from marft_algos.config.presets import accepts
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation import environments
-from marft_algos.evaluation.environments import EnvFactory, check_prompts, eval_panel, started
+from marft_algos.evaluation.environments import EnvFactory, check_prompts, evaluation_set, started
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
@@ -49,17 +49,17 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
     Raises:
         ConfigError: Nothing would be left to train on.
     """
-    listing = optional(eval_env.unwrapped.task, "eval_panel")
+    listing = optional(eval_env.unwrapped.task, "evaluation_set")
     if listing is None:
-        return ProblemSplit(eval_panel(config.eval_episodes, None), None)
+        return ProblemSplit(evaluation_set(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
-    training = env.unwrapped.task.eval_panel(None)
+    training = env.unwrapped.task.evaluation_set(None)
     if set(training).isdisjoint(ids):
         imitates = algorithms.get(config.algo).imitates  # nobody else reads it, and long lists take a moment
         reserved = frozenset(listing(None)) - set(training) if imitates else frozenset()
-        return ProblemSplit(eval_panel(len(ids), ids), None, apart=True, reserved=reserved)
+        return ProblemSplit(evaluation_set(len(ids), ids), None, apart=True, reserved=reserved)
     if not accepts(config.env, "split"):
-        return ProblemSplit(eval_panel(len(ids), ids), None)
+        return ProblemSplit(evaluation_set(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
     remaining = tuple(sorted(set(training) - set(ids)))
     if not remaining:
@@ -67,7 +67,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
             f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
-    return ProblemSplit(eval_panel(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
+    return ProblemSplit(evaluation_set(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))
 
 
 def curriculum(config: TrainConfig, make_env: EnvFactory, env: FlexEnv, problems: ProblemSplit) -> Curriculum | None:

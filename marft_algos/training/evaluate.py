@@ -165,7 +165,7 @@ class HeldOut:
         def ended(trajectory: Trajectory) -> None:
             nonlocal began
             now = time.perf_counter()
-            self.waited += [] if trajectory.infra else [now - began]
+            self.waited += [] if trajectory.infrastructure_error else [now - began]
             began = now
 
         return by.play(told(self.panel, [self._told]), ended)

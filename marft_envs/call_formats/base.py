@@ -89,7 +89,7 @@ class CallFormat(ABC):
     """What stands before, between and behind the calls of a reply."""
     sample: str = "{…}"
     """Arguments, as agents are told of them."""
-    told: str = ""
+    shown_form: str = ""
     """One call, as agents are told of it; "": as it is written, on one line."""
     listing: tuple[str, str] = ("Your tools:\n", "")
     """What stands before and behind the tools, one a line."""
@@ -106,7 +106,7 @@ class CallFormat(ABC):
         """One call, on one line, as agents are told of it."""
         before, _, behind = self.around
         one = self.call % {"number": 0, "name": "name", "quoted": '"…"', "arguments": self.sample}
-        return self.told or f"{before}{one}{behind}".replace("\n", "") + " as the whole reply" * self.alone
+        return self.shown_form or f"{before}{one}{behind}".replace("\n", "") + " as the whole reply" * self.alone
 
     @property
     def use(self) -> str:

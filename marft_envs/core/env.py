@@ -147,7 +147,7 @@ class FlexEnv(AECEnv):
         self._sync()
 
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
-        team = obs_mod.told(self.team, options["profiles"]) if "profiles" in options else self.team
+        team = obs_mod.with_profiles(self.team, options["profiles"]) if "profiles" in options else self.team
         record = Episode(self.env_id, seed, self.task.task_id, team, [], [], [], options=options)
         return Schedule(record, self.task, self.dependency, self.rules)
 

@@ -53,7 +53,7 @@ def fault_of(error: BaseException) -> Fault:
     return "text"
 
 
-def outage(error: BaseException) -> bool:
+def is_infrastructure_error(error: BaseException) -> bool:
     """Returns whether an exception is an outage's, and not that of what was asked for."""
     return fault_of(error) != "text"
 

@@ -241,7 +241,7 @@ def limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
     return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
 
 
-def told(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:
+def with_profiles(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:
     """Returns the agents with other profiles, by name or role, for one episode.
 
     Raises:

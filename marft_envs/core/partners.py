@@ -75,7 +75,7 @@ class FixedPartners(FlexWrapper):
             if name not in env.possible_agents:
                 raise ConfigError(f"There is no agent '{name}' to play. {did_you_mean(name, env.possible_agents)}")
         self.partners = dict(partners)
-        self.paid = dict.fromkeys(env.possible_agents, 0.0)
+        self.all_rewards = dict.fromkeys(env.possible_agents, 0.0)
         """What everybody, partners too, was paid by the last step and the partners' that followed."""
         self.possible_agents = [name for name in env.possible_agents if name not in partners]
         if not self.possible_agents:
@@ -92,7 +92,7 @@ class FixedPartners(FlexWrapper):
     @property
     def rewards(self) -> dict[str, float]:
         """Returns what the free agents were paid by their last step and the partners' that followed."""
-        return {name: self.paid[name] for name in self.agents}
+        return {name: self.all_rewards[name] for name in self.agents}
 
     @property
     def terminations(self) -> dict[str, bool]:
@@ -117,19 +117,19 @@ class FixedPartners(FlexWrapper):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Starts an episode, and plays the partners up to the first free agent."""
         super().reset(seed=seed, options=options)
-        self.paid = dict(self.env.rewards)
+        self.all_rewards = dict(self.env.rewards)
         self._play()
 
     def step(self, action: str | None) -> None:
         """Steps, and plays the partners up to the next free agent."""
-        self.paid = dict.fromkeys(self.env.possible_agents, 0.0)
+        self.all_rewards = dict.fromkeys(self.env.possible_agents, 0.0)
         self._step(action)
         self._play()
 
     def _step(self, action: str | None) -> None:
         self.env.step(action)
         for name, reward in self.env.rewards.items():
-            self.paid[name] += reward
+            self.all_rewards[name] += reward
 
     def _play(self) -> None:
         env = self.env

@@ -233,7 +233,7 @@ class Episode(Shown):
         return bool(self.fault)
 
     @property
-    def infra(self) -> bool:
+    def infrastructure_error(self) -> bool:
         """Returns whether an outage broke it off: it belongs in no loss, group, score or metric."""
         return self.fault not in ("", "text")
 
@@ -340,8 +340,8 @@ class TaskDefaults:
     program of the task's own writes it. The environment neutralises it. None, or a return value of None: nothing."""
     answer_key: Callable[[str], str] | None = None
     """``answer_key(text)``: what a reply answers; equal keys are equal votes. None: replies cannot be voted on."""
-    eval_panel: Callable[[int | None], list[str]] | None = None
-    """``eval_panel(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
+    evaluation_set: Callable[[int | None], list[str]] | None = None
+    """``evaluation_set(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
     None: evaluation draws problems by seeds."""
     kind_of: Callable[[str], str] | None = None
     """``kind_of(task_id)``: what a start has in common with others of which one success rate is worth knowing: its cell

@@ -18,7 +18,7 @@ from typing import Any
 
 from marft_envs.core.dependency import View
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.faults import fault_of, outage, show
+from marft_envs.core.faults import fault_of, is_infrastructure_error, show
 from marft_envs.core.types import AgentSpec, Episode, Fault, Turn, optional
 from marft_envs.errors import ConfigError, DataError, DependencyError, MissingExtraError
 
@@ -297,7 +297,7 @@ class VectorEnv:
                 slot.env = begin(slot.own) or slot.own
                 slot.slow = slot.env.task.slow
             except Exception as error:  # nobody has said anything yet
-                self._break_off(slot, error, "machine" if outage(error) else "world")
+                self._break_off(slot, error, "machine" if is_infrastructure_error(error) else "world")
                 continue
             if not slot.env.done:
                 self._request(slot)
@@ -385,7 +385,8 @@ class VectorEnv:
             self._go_on(slot)
         else:
             spoke = bool(slot.env.view.history)
-            self._break_off(slot, error, fault_of(error) if spoke else "machine" if outage(error) else "world")
+            fault = fault_of(error) if spoke else "machine" if is_infrastructure_error(error) else "world"
+            self._break_off(slot, error, fault)
             self._start(slot)
 
     def _collect(self) -> None:

@@ -1,7 +1,7 @@
 """Generates problems by code, names them by ids, deals them to splits, and chooses some among all.
 
-A generator at one level (and, for programs, in one mode) is a cell. Every problem is a pure function of its id,
-``procedural/<cell>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's text decides.
+A generator at one level (and, for programs, in one mode) is a variant. Every problem is a pure function of its id,
+``procedural/<variant>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's text decides.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def distinct(write: Callable[[int], T], text: Callable[[T], str], most: int, att
         write: Makes one from its key.
         text: What two of them are compared by.
         most: How many are wanted.
-        attempts: Keys tried for each, on average, before the cell counts as exhausted.
+        attempts: Keys tried for each, on average, before the variant counts as exhausted.
     """
     firsts: dict[str, T] = {}
     for key in range(most * attempts):
@@ -76,40 +76,40 @@ def by_split(problems: Iterable[P], split_of: Callable[[P], str]) -> dict[str, l
     return keys
 
 
-def dealt(panels: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Returns the ids of all panels, dealt round robin so that neighbours are of different kinds."""
-    return tuple(p for p in chain.from_iterable(zip_longest(*panels)) if p is not None)
+def dealt(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Returns the ids of all lists, dealt round robin so that neighbours are of different kinds."""
+    return tuple(p for p in chain.from_iterable(zip_longest(*lists)) if p is not None)
 
 
 class Generators(Generic[C, P]):
     """Generates a family's problems by code.
 
     Args:
-        cells: (generator, …, level) -> its cell, in a fixed order.
-        build: (cell's parts, key) -> the problem; the same in every process.
-        panel: (cell's parts) -> its first distinct problems.
+        variants: (generator, …, level) -> its variant, in a fixed order.
+        build: (variant's parts, key) -> the problem; the same in every process.
+        listed: (variant's parts) -> its first distinct problems.
         split_of: The split of a problem.
-        kind: What cells can be chosen by besides generator and level, e.g. ``subject``, and what it is for each.
+        kind: What variants can be chosen by besides generator and level, e.g. ``subject``, and what it is for each.
         form: An id in words, and an example.
         whole: What stands for both splits together.
     """
 
     def __init__(
         self,
-        cells: Mapping[C, ProblemWriter],
+        variants: Mapping[C, ProblemWriter],
         build: Callable[..., P],
-        panel: Callable[..., tuple[P, ...]],
+        listed: Callable[..., tuple[P, ...]],
         split_of: Callable[[P], str],
         kind: tuple[str, Callable[[C], str]],
         form: str,
         whole: tuple[str | None, ...] = (None,),
     ) -> None:
-        self._cells, self._build, self._panel, self._split_of = cells, build, panel, split_of
+        self._variants, self._build, self._listed, self._split_of = variants, build, listed, split_of
         self._kind, self._kind_of = kind
         self._form, self._whole = form, whole
-        self.names = tuple(dict.fromkeys(cell[0] for cell in cells))
-        self.levels = f"{min(cell[-1] for cell in cells)} to {max(cell[-1] for cell in cells)}"
-        self.kinds = tuple(dict.fromkeys(map(self._kind_of, cells)))
+        self.names = tuple(dict.fromkeys(variant[0] for variant in variants))
+        self.levels = f"{min(variant[-1] for variant in variants)} to {max(variant[-1] for variant in variants)}"
+        self.kinds = tuple(dict.fromkeys(map(self._kind_of, variants)))
         self.deal = lru_cache(maxsize=16)(self._deal)  # hundreds of environments share one set
         self._made = lru_cache(maxsize=4096)(self.from_id)  # and the problems that they play
 
@@ -121,8 +121,8 @@ class Generators(Generic[C, P]):
     def _in(self, problem: P, split: str | None) -> bool:
         return split in self._whole or self._split_of(problem) == split
 
-    def cells(self, level: int | None = None, *, generator: str | None = None, **kind: str | None) -> list[C]:
-        """Returns all cells that match, in a fixed order. ``None`` matches everything.
+    def variants(self, level: int | None = None, *, generator: str | None = None, **kind: str | None) -> list[C]:
+        """Returns all variants that match, in a fixed order. ``None`` matches everything.
 
         Raises:
             ConfigError: Nothing matches; the message names the nearest word or what there is.
@@ -132,11 +132,11 @@ class Generators(Generic[C, P]):
             raise ConfigError(f"Procedural problems have no '{next(iter(kind))}'. Choose by {self._kind}.")
         for what, word, known in (("generator", generator, self.names), (self._kind, wanted, self.kinds)):
             check_known([] if word is None else [word], known, f"No procedural {what} '{{}}'.")
-        there = [cell for cell in self._cells if generator in (None, cell[0]) and wanted in (None, self._kind_of(cell))]
-        chosen = [cell for cell in there if level in (None, cell[-1])]
+        there = [v for v in self._variants if generator in (None, v[0]) and wanted in (None, self._kind_of(v))]
+        chosen = [variant for variant in there if level in (None, variant[-1])]
         if not chosen:
             wish = f"level={level}, {self._kind}={wanted!r}, generator={generator!r}"
-            levels = sorted({cell[-1] for cell in there})
+            levels = sorted({variant[-1] for variant in there})
             raise ConfigError(f"No procedural problem with {wish}. These have the levels {levels}.")
         return chosen
 
@@ -149,7 +149,7 @@ class Generators(Generic[C, P]):
         split: str | None = None,
         **kind: str | None,
     ) -> P:
-        """Draws one problem: a cell uniformly among those that match, then a key.
+        """Draws one problem: a variant uniformly among those that match, then a key.
 
         Args:
             rng: The only source of randomness.
@@ -162,59 +162,59 @@ class Generators(Generic[C, P]):
             ConfigError: Nothing matches.
         """
         self.check_split(split)
-        among = self.cells(level, generator=generator, **kind)
-        cell = among[int(rng.integers(len(among)))]
+        among = self.variants(level, generator=generator, **kind)
+        variant = among[int(rng.integers(len(among)))]
         while True:
-            problem = self._build(*cell, int(rng.integers(self._cells[cell].keys)))
+            problem = self._build(*variant, int(rng.integers(self._variants[variant].keys)))
             if self._in(problem, split):
                 return problem
 
     def parse(self, problem_id: str) -> tuple[Any, ...]:
-        """Returns the cell's parts and the key that an id names.
+        """Returns the variant's parts and the key that an id names.
 
         Raises:
-            DataError: It is no id of a cell that exists; the message says what such ids look like.
+            DataError: It is no id of a variant that exists; the message says what such ids look like.
         """
         first, *parts = problem_id.split("/")
-        right = first == "procedural" and len(parts) == len(next(iter(self._cells))) + 1
+        right = first == "procedural" and len(parts) == len(next(iter(self._variants))) + 1
         if not (right and parts[-2].isdecimal() and parts[-1].isdecimal()):
             raise DataError(f"'{problem_id}' is not the id of a procedural problem. Expected {self._form}.")
         name, *middle, level, key = parts
         check_known([name], self.names, f"'{problem_id}' names an unknown generator.", DataError)
-        cell: Any = (name, *middle, int(level))
-        if cell not in self._cells or int(key) >= self._cells[cell].keys:
-            known = [(*cell[1:-1], f"level {cell[-1]} with keys below {self._cells[cell].keys}")
-                     for cell in self.cells(generator=name)]  # fmt: skip
+        variant: Any = (name, *middle, int(level))
+        if variant not in self._variants or int(key) >= self._variants[variant].keys:
+            known = [(*variant[1:-1], f"level {variant[-1]} with keys below {self._variants[variant].keys}")
+                     for variant in self.variants(generator=name)]  # fmt: skip
             raise DataError(f"'{problem_id}' is out of range: {name} has {', '.join(map(' '.join, known))}.")
-        return (*cell, int(key))
+        return (*variant, int(key))
 
     def from_id(self, problem_id: str) -> P:
         """Makes a problem again from its id.
 
         Raises:
-            DataError: It is no id of a cell that exists.
+            DataError: It is no id of a variant that exists.
         """
         return self._build(*self.parse(problem_id))
 
     def level0(self, split: str | None = None) -> list[P]:
         """Returns all level-0 problems of a split, in a fixed order."""
         self.check_split(split)
-        return [problem for cell in self.cells(0) for problem in self._panel(*cell) if self._in(problem, split)]
+        return [problem for v in self.variants(0) for problem in self._listed(*v) if self._in(problem, split)]
 
     def _deal(self, split: str, levels: tuple[int, ...] | None) -> Lazy[P]:
-        """Returns a split's share of the panels of these levels (None: all), dealt so that neighbours differ."""
+        """Returns a split's share of the lists of these levels (None: all), dealt so that neighbours differ."""
         self.check_split(split)
         keys: dict[C, dict[str, list[int]]] = {}
-        for level in {cell[-1] for cell in self._cells if levels is None or cell[-1] in levels}:
-            keys.update(zip(self.cells(level), self._keys(level), strict=True))
+        for level in {variant[-1] for variant in self._variants if levels is None or variant[-1] in levels}:
+            keys.update(zip(self.variants(level), self._keys(level), strict=True))
         parts = SPLITS if split in self._whole else (split,)
-        panels = ((cell, sorted(chain(*(keys[cell][part] for part in parts)))) for cell in self._cells if cell in keys)
-        ids = dealt(["/".join(map(str, ("procedural", *cell, key))) for key in panel] for cell, panel in panels)
+        lists = ((v, sorted(chain(*(keys[v][part] for part in parts)))) for v in self._variants if v in keys)
+        ids = dealt(["/".join(map(str, ("procedural", *variant, key))) for key in listed] for variant, listed in lists)
         return Lazy(ids, self._made)
 
     def _keys(self, level: int) -> list[dict[str, list[int]]]:
-        """Returns the keys of the panel of each cell of a level, by split."""
+        """Returns the keys of the listed of each variant of a level, by split."""
         return stored(
             f"{self._build.__module__}.{level}",
-            lambda: [by_split(self._panel(*cell), self._split_of) for cell in self.cells(level)],
+            lambda: [by_split(self._listed(*variant), self._split_of) for variant in self.variants(level)],
         )

@@ -160,7 +160,7 @@ class Drawn(Generic[P]):
         """Returns the id without the number of a problem that is made; of others the id."""
         return task_id.rpartition("/")[0] if task_id.startswith(NUMBERED) else task_id
 
-    def eval_panel(self, n: int | None = None) -> list[str]:
+    def evaluation_set(self, n: int | None = None) -> list[str]:
         """Returns n task ids without replacement, in the set's order spread evenly (all when n is None)."""
         size = len(self.problems)
         n = size if n is None else min(n, size)

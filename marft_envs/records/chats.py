@@ -21,7 +21,7 @@ from marft_envs.errors import DataError
 from marft_envs.problems import rows
 from marft_envs.records.secrets import masked as masked
 
-TOLD = "told"
+PROMPT = "prompt"
 """Key in ``Episode.info`` of a reply that was read from a row: what its agent was told, and the tools it had."""
 _RESULT = "tool_call_response"
 _KINDS = {
@@ -185,5 +185,5 @@ def read_rows(path: Path) -> Iterator[Episode]:
         who = AgentSpec(agent, str(row.get("role") or agent), "")
         turn, success = TurnRecord(0, 0, 0, agent, who.role, (), text), row.get("success") is not False
         episode = Episode("rows", None, task_id, (who,), [turn], [LayerRecord(0, 0, (0,))], [], True, success=success)
-        episode.info[TOLD] = told, row.get("tools") or []
+        episode.info[PROMPT] = told, row.get("tools") or []
         yield episode

@@ -9,7 +9,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import expert_of
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError
-from marft_envs.records.trajectory import Told, told
+from marft_envs.records.trajectory import Prompt, prompts
 
 
 def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None) -> Episode:
@@ -29,17 +29,17 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
 
 def demonstrate(
     env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
-) -> tuple[Episode, list[Told]]:
+) -> tuple[Episode, list[Prompt]]:
     """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
     base, expert = env.unwrapped, expert_of(env)
     env.reset(seed=seed, options=dict(options or {}))
-    heard: list[Told] = []
+    heard: list[Prompt] = []
     while not env.done:
         ready = list(env.ready_agents)
         heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
         turn(env, {agent: expert(agent) for agent in ready})
     if len(heard) < len(env.episode.turns):  # fixed partners have spoken
-        heard = told(env.episode, base)
+        heard = prompts(env.episode, base)
     return env.episode, heard
 
 

@@ -182,7 +182,7 @@ class _Trace:
             raise MissingExtraError("OpenTelemetry export", "otel") from error
         self.api, self.sdk = trace, sdk
         self.episode, self.content, self.start, self.sources = episode, content, start_ns, sources
-        self.told = trajectory.told(episode, env) if content and env is not None else None
+        self.prompts = trajectory.prompts(episode, env) if content and env is not None else None
         record = json.dumps(trajectory.to_dict(episode), sort_keys=True)
         self.digest = hashlib.sha256(f"{number}\n{record}".encode()).digest()
         self.resource = resources.Resource({"service.name": "marft"})
@@ -244,7 +244,7 @@ class _Trace:
             "marft.D": json.dumps([record.D for record in episode.rounds]),
         }
         scores = dict[str, float]()
-        if not episode.infra:
+        if not episode.infrastructure_error:
             attributes |= {"marft.return": float(episode.team_return), "marft.success": episode.success}
             attributes |= {f"marft.metric.{name}": float(value) for name, value in episode.metrics.items()}
             scores = {"return": episode.team_return}
@@ -280,12 +280,12 @@ class _Trace:
             "marft.round": turn.round,
             "marft.layer": turn.layer,
             "marft.sees": tuple(turn.sees),
-            "marft.reward": None if self.episode.infra else float(turn.reward),
+            "marft.reward": None if self.episode.infrastructure_error else float(turn.reward),
         }
         if turn.result.startswith("error (malformed)"):
             attributes["error.type"] = "malformed"
         attributes |= self.messages(turn) if self.content else {}
-        rewards = {"reward": turn.reward} if turn.reward and not self.episode.infra else {}
+        rewards = {"reward": turn.reward} if turn.reward and not self.episode.infrastructure_error else {}
         out = [self.span(path, "episode", f"invoke_agent {turn.agent}", (start, start + LAYER_NS), attributes, rewards)]
         for number, (name, arguments, line) in enumerate(calls):
             when = (start + LAYER_NS * number // len(calls), start + LAYER_NS * (number + 1) // len(calls))
@@ -309,8 +309,8 @@ class _Trace:
         """Returns what the agent was told and said, as the conventions write it."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
         inputs, attrs = list[dict[str, Any]](), dict[str, Any]()
-        if self.told is not None:
-            told, tools = self.told[turn.index]
+        if self.prompts is not None:
+            told, tools = self.prompts[turn.index]
             attrs["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
             profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
             inputs = [_message(m["role"], [_text_part(m["content"])]) for m in told if m["role"] != "system"]
@@ -324,7 +324,7 @@ class _Trace:
             "gen_ai.system_instructions": json.dumps([_text_part(profile)]),
             "gen_ai.input.messages": json.dumps(inputs),
             "gen_ai.output.messages": json.dumps([output]),
-            "marft.input": "replayed" if self.told is not None else "record: profile and turns seen",
+            "marft.input": "replayed" if self.prompts is not None else "record: profile and turns seen",
         }
 
     def driven(self, turn: TurnRecord) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class TracedTurn:
     agent: str
     said: ChatMessage | None = None
     """None: the trace does not hold it."""
-    told: Sequence[ChatMessage] = ()
+    prompt: Sequence[ChatMessage] = ()
     """Empty: the trace does not hold it."""
     tools: Sequence[Any] = ()
     model: str = ""
@@ -136,7 +136,7 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
 def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
     """Yields the calls whose results stand in chats, each once; a result that begins with an error went wrong."""
     names = {call: name for turn in turns if turn.said is not None for call, name in turn.said.calls}
-    results = (result for turn in turns for message in turn.told for result in message.results)
+    results = (result for turn in turns for message in turn.prompt for result in message.results)
     for call, text in dict.fromkeys(results):
         yield names.get(call, "tool"), text.lstrip(' {"').lower().startswith(("error", "exception", "traceback"))
 
@@ -155,7 +155,7 @@ def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> Non
     for span in spans:
         trace = traces.setdefault(span.trace, Trace(span.trace))
         with unread.noted(span.where):
-            _told_of(span, trace)
+            _prompt_of(span, trace)
         if span not in around and conventions.is_turn(span):
             trace.turns.append(turn := TracedTurn(span.where, agents[span] or "agent"))
             _fill(turn, span, unread)
@@ -177,7 +177,7 @@ def _outwards(spans: Sequence[Span]) -> dict[Span, Span | None]:
     return outer
 
 
-def _told_of(span: Span, trace: Trace) -> None:
+def _prompt_of(span: Span, trace: Trace) -> None:
     """Reads what a span says of its trace: a call, an evaluation, a name."""
     table = span.attributes
     if table.get("gen_ai.operation.name") == "execute_tool":
@@ -197,9 +197,9 @@ def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
     with unread.noted(span.where):
         turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(span.attributes)
     with unread.noted(span.where):
-        turn.told, turn.said, turn.tools, more = conventions.words(span)
+        turn.prompt, turn.said, turn.tools, more = conventions.words(span)
         unread.count(_LEFT, more)
-        if not any(message.content for message in (*turn.told, turn.said) if message):
+        if not any(message.content for message in (*turn.prompt, turn.said) if message):
             key = conventions.elsewhere(span)
             why = f"{conventions.convention(span)}'s '{key}' is not read" if key else "content capture is off"
             unread.count(f"turns have no words: {'the call failed' if span.failed else why}")

@@ -108,22 +108,22 @@ def _lent(episode: Episode, env: FlexEnv | None, *, trusted: bool) -> Iterator[F
         yield rebuilt
 
 
-Told = tuple[list[dict[str, str]], list[dict[str, Any]]]
+Prompt = tuple[list[dict[str, str]], list[dict[str, Any]]]
 """What an agent was told before a turn: messages, and the tools that it could call."""
 
 
-def told(episode: Episode, env: FlexEnv) -> list[Told]:
+def prompts(episode: Episode, env: FlexEnv) -> list[Prompt]:
     """Plays an episode again; returns what each turn's agent was told.
 
     Raises:
         ReplayError: If the episode cannot be reproduced, so that it would be something else.
     """
-    told_turns: list[Told] = []
-    _play(episode, env.unwrapped, told_turns)
-    return told_turns
+    shown: list[Prompt] = []
+    _play(episode, env.unwrapped, shown)
+    return shown
 
 
-def _play(episode: Episode, env: FlexEnv, heard: list[Told] | None = None) -> Episode:
+def _play(episode: Episode, env: FlexEnv, heard: list[Prompt] | None = None) -> Episode:
     if episode.seed is None:
         raise ConfigError("This episode was started without a seed; only env.reset(seed=…) can be replayed.")
     env.reset(seed=episode.seed, options=dict(episode.options))
@@ -257,7 +257,7 @@ def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = 
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
     with _lent(episode, env, trusted=trusted) as lent:
-        heard = told(episode, lent)
+        heard = prompts(episode, lent)
     return [
         {
             "messages": heard[turn.index][0],

@@ -34,7 +34,7 @@ def guarantees(parts: Iterable[str]) -> frozenset[str]:
     return frozenset([*TESTED, *extra])
 
 
-def mend(failure: Failure, layer: str) -> str:
+def remedy(failure: Failure, layer: str) -> str:
     """What to do about a failure."""
     call, number = failure.call, failure.errno
     if "bwrap" in call or ("bubblewrap" in layer and failure.guarantee == "start"):
@@ -94,7 +94,7 @@ def describe(layer: str, failures: Iterable[Failure]) -> str:
         number = f" ({errno.errorcode.get(failure.errno, failure.errno)})" if failure.errno else ""
         missing = TESTED.get(failure.guarantee, "the worker shuts itself in")
         lines.append(f"  {layer}: not given: {missing}. {failure.call}{number}: {failure.text}")
-        lines.append(f"    mend: {mend(failure, layer)}")
+        lines.append(f"    mend: {remedy(failure, layer)}")
     return "\n".join(lines)
 
 

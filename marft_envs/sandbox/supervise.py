@@ -83,7 +83,7 @@ class Child:
             if not events:
                 raise host.Lost("the sandbox's child did not become ready")
             if self.hello.fileno() not in [descriptor for descriptor, _ in events]:
-                message = self.worker.hear(until)
+                message = self.worker.receive(until)
                 if message.get("run") == self.run:
                     raise host.Lost(f"the sandbox's child died before it was ready: {message}")
                 continue
@@ -127,14 +127,14 @@ class Child:
 
     # ---- function mode ---------------------------------------------------------------------------------------
 
-    def exchange(self, request: dict[str, Any]) -> CallResult:
+    def answer(self, request: dict[str, Any]) -> CallResult:
         """Sends one request and judges what comes back; afterwards ``end`` tells whether the child still lives."""
         began = time.monotonic()
-        result = self._exchange(request, began)
+        result = self._answer(request, began)
         self.look.answered = True
         return dataclasses.replace(result, wall_s=time.monotonic() - began)
 
-    def _exchange(self, request: dict[str, Any], began: float) -> CallResult:
+    def _answer(self, request: dict[str, Any], began: float) -> CallResult:
         start = self.cpu()
         if len(self.frames):
             return self._stop("runtime_error", NONSENSE, start)
@@ -259,14 +259,14 @@ def run_calls(
             return results + [rest] * (len(calls) - len(results))
         child = Child(worker, look, limits, deadline)
         try:
-            loaded = child.exchange(load)
+            loaded = child.answer(load)
             if loaded.status != "ok":
                 if child.end is None:
                     child.finish()
                 return results + [loaded] * (len(calls) - len(results))
             while child.end is None and len(results) < len(calls):
                 call = calls[len(results)]
-                results.append(child.exchange(_request(call)))
+                results.append(child.answer(_request(call)))
             child.finish()
         finally:
             child.close()
@@ -350,7 +350,7 @@ class _Stdio:
     def _serve(self, descriptor: int) -> None:
         child = self.child
         if descriptor == child.worker.control.fileno():
-            message = child.worker.hear(time.monotonic())
+            message = child.worker.receive(time.monotonic())
             if message.get("run") == child.run:
                 child.end = message
         elif descriptor in self.pending:

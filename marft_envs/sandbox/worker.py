@@ -188,7 +188,7 @@ class SandboxWorker(Process):
         except OSError as error:
             raise Lost(f"the sandbox's worker cannot be reached: {error}; {self._epitaph()}") from None
 
-    def hear(self, until: float) -> dict[str, Any]:
+    def receive(self, until: float) -> dict[str, Any]:
         """The worker's next message.
 
         Raises:
@@ -218,7 +218,7 @@ class SandboxWorker(Process):
         """
         if self.ready:
             return
-        message = self.hear(time.monotonic() + START_DEADLINE)
+        message = self.receive(time.monotonic() + START_DEADLINE)
         if "failed" in message:
             raise StartFailure(message["failed"])
         self.ready, self.own_uid = True, bool(message["own_uid"])
@@ -242,7 +242,7 @@ class SandboxWorker(Process):
     def ended(self, run: int, until: float) -> dict[str, Any]:
         """The end of run ``run`` as the worker reports it: ``status`` (of wait), ``cpu``, ``rss_kb``."""
         while True:
-            message = self.hear(until)
+            message = self.receive(until)
             if message.get("run") == run:
                 return message
 

@@ -23,7 +23,7 @@ from marft_algos.algorithms.reinforce import REINFORCE, REINFORCEConfig
 from marft_algos.algorithms.rft import RFT, RFTConfig
 from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
-from marft_algos.evaluation.environments import eval_panel
+from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.learner.learner import Learner, add_kl_penalty
 from marft_algos.rollout.panel import ProblemSplit
 from marft_algos.training import environments
@@ -394,7 +394,7 @@ def test_a_run_with_groups_and_refills_resumes_to_the_same_numbers(model: Path, 
 
 
 def test_panels_repeat_each_start_in_a_row_and_refills_are_fresh() -> None:
-    problems = ProblemSplit(eval_panel(2, None), ("x", "y", "z"))
+    problems = ProblemSplit(evaluation_set(2, None), ("x", "y", "z"))
     panel = problems.train(1, 5, 3)
     repeated = panel.repeated(4)
     assert repeated.seeds == [s for s in panel.seeds for _ in range(4)]

@@ -159,7 +159,7 @@ def test_a_lost_episode_is_no_score_and_is_played_by_the_next_call(capsys: pytes
         assert main(words) == 0
         first = results()
         assert first["infra"] == 1 and first["usage"]["solver_0"]["failed"] == 1
-        kept = [e for e in read("out/episodes.jsonl") if not e.infra]
+        kept = [e for e in read("out/episodes.jsonl") if not e.infrastructure_error]
         assert len(kept) == 19 and first["pass"]["1"]["n"] == 10 and first["pass"]["2"]["n"] == 9
         rates = [[float(bool(e.success)) for e in kept if e.index // 2 == p] for p in range(10)]
         assert first["average"]["mean"] == pytest.approx(np.mean([np.mean(r) for r in rates]))

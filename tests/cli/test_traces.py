@@ -168,7 +168,7 @@ def test_spans_of_others_in_otlp() -> None:
     )  # fmt: skip
     (trace,), unread = read(["spans.jsonl"])
     assert trace.kind == "desk" and trace.calls == [("ring", True)]
-    turns = [(t.agent, plain(t.told), t.said and t.said.content) for t in trace.turns]
+    turns = [(t.agent, plain(t.prompt), t.said and t.said.content) for t in trace.turns]
     assert turns[0] == ("Greeter", [said("user", "Hi")], "Yo") and trace.turns[0].prompt_tokens == 5
     assert turns[2] == ("agent", [said("user", "Old")], "New")
     assert turns[3][1] == [said("user", "Q")] and str(turns[3][2]).startswith("<tool_call>")

@@ -547,7 +547,7 @@ def test_all_environments_of_a_process_share_one_sandbox() -> None:
 
 def test_the_evaluation_panel_has_every_problem_at_most_once() -> None:
     task = marft_envs.make("code-solo-v0", levels=[0], split="test").task
-    panel = task.eval_panel(100)
+    panel = task.evaluation_set(100)
     assert len(panel) == len(set(panel)) == 100
     assert isinstance(task, CodeTask) and task.slow
 
@@ -558,7 +558,7 @@ def test_the_evaluation_panel_has_every_problem_at_most_once() -> None:
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_scripted_teams_on_real_problems(shared_data: Path, name: str) -> None:
     env = marft_envs.make("code-reflect-v0", data=shared_data / "code" / f"{name}.jsonl", split="all")
-    for task_id in env.task.eval_panel(4):
+    for task_id in env.task.evaluation_set(4):
         for programs, score, rounds in ((["gold"], 1.0, 1), (["wrong", "gold"], 1.0, 2), (["wrong"], 0.0, 3)):
             env.reset(seed=0, options={"task_id": task_id})
             turn = 0

@@ -11,7 +11,7 @@ import pytest
 
 import marft_envs
 from helpers.fake_sandbox import FakeSandbox
-from marft_envs.core.faults import outage
+from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.errors import DataError
 from marft_envs.families.code import data
 from marft_envs.families.code.data import rows_to_problems
@@ -409,7 +409,7 @@ def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
     fake = FakeSandbox({_CLEAN: lambda text: said})
     with pytest.raises(whose, match=r"own/1.*before the program (is|was) called") as caught:
         Judge(fake, Limits()).run(problem, "def f(x): return 1", [test])  # type: ignore[arg-type]
-    assert outage(caught.value) is (whose is SandboxError)
+    assert is_infrastructure_error(caught.value) is (whose is SandboxError)
 
 
 def test_set_up_code_that_takes_too_long_is_the_datas_and_one_that_waits_an_outage(sandbox: Sandbox) -> None:

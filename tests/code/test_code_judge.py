@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
 from marft_algos.runs.intervals import pass_at_k, pass_hat_k
-from marft_envs.core.faults import outage
+from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code.checkers import output_agrees, value_agrees
 from marft_envs.families.code.judge import Judge, Report, TestResult, written
@@ -262,7 +262,7 @@ def test_a_checker_that_the_machine_keeps_from_its_work_gives_no_verdict(cpu_s: 
     problem = own("the checker")
     with pytest.raises(whose, match="Problem 'sum/0': its own checker") as caught:
         Judge(fake, LIMITS).run(problem, "program", problem.hidden)
-    assert outage(caught.value) is (whose is SandboxError) and "hidden text" not in str(caught.value)
+    assert is_infrastructure_error(caught.value) is (whose is SandboxError) and "hidden text" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("said", "right"), [("100", True), ("ok", True), ("0.5", False), ("Wrong", False)])

@@ -17,11 +17,11 @@ from marft_envs.errors import ConfigError, DataError
 from marft_envs.families.code import data, procedural
 from marft_envs.families.code.judge import Judge
 from marft_envs.families.code.problem import CodeProblem
-from marft_envs.families.code.procedural import cells, enumerate_level0, from_id, mutants, panel, split_of
-from marft_envs.families.code.procedural.base import CELLS
+from marft_envs.families.code.procedural import enumerate_level0, from_id, listed, mutants, split_of, variants
+from marft_envs.families.code.procedural.base import VARIANTS
 from marft_envs.sandbox import Limits, Sandbox, SandboxUnavailable
 
-HIGHER = [cell for cell in cells() if cell[2] > 0]
+HIGHER = [cell for cell in variants() if cell[2] > 0]
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def hidden_share(judge: Judge, problem: CodeProblem, program: str) -> float:
 
 def test_there_are_at_least_twenty_generators_over_both_modes_and_all_levels() -> None:
     assert len(procedural.GENERATORS) >= 40
-    both = {name for name, mode, _ in CELLS if mode == "stdio"}
+    both = {name for name, mode, _ in VARIANTS if mode == "stdio"}
     assert len(both) >= 20
-    assert {level for _, _, level in CELLS} == {0, 1, 2, 3, 4}
+    assert {level for _, _, level in VARIANTS} == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.ci
@@ -71,7 +71,7 @@ def test_an_empty_program_scores_nothing(judge: Judge) -> None:
 
 @pytest.mark.ci
 def test_three_mutants_of_every_cell_score_below_one(judge: Judge) -> None:
-    for name, mode, level in cells(mode="function"):
+    for name, mode, level in variants(mode="function"):
         problem = procedural.build(name, mode, level, 21 if level else 2)
         wrong = mutants(problem)
         assert len(wrong) >= 3 and problem.solution not in wrong
@@ -138,7 +138,7 @@ def test_level_0_splits_are_disjoint_and_balanced_over_families() -> None:
     assert not {p.prompt for p in train} & {p.prompt for p in test}
     shares = Counter(p.id.split("/")[1] for p in test)
     for name in {p.id.split("/")[1] for p in train}:
-        assert 0.15 <= shares[name] / CELLS[name, "function", 0].keys <= 0.35, name
+        assert 0.15 <= shares[name] / VARIANTS[name, "function", 0].keys <= 0.35, name
 
 
 def test_level_0_tests_settle_what_the_words_leave_open() -> None:
@@ -155,16 +155,16 @@ def test_level_0_tests_settle_what_the_words_leave_open() -> None:
 def test_no_two_level_0_problems_that_differ_in_tests_share_all_hidden_ones() -> None:
     for name in {p.id.split("/")[1] for p in enumerate_level0()}:
         seen: dict[object, str] = {}
-        for problem in panel(name, "function", 0):
+        for problem in listed(name, "function", 0):
             seen.setdefault((problem.prompt, problem.hidden), problem.id)
-        assert len(seen) == CELLS[name, "function", 0].keys
+        assert len(seen) == VARIANTS[name, "function", 0].keys
 
 
 def test_panels_are_distinct_and_splits_agree_over_modes() -> None:
     for name, mode, level in [("count_if", "stdio", 1), ("shift", "function", 3), ("coins", "stdio", 3)]:
-        problems = panel(name, mode, level)
+        problems = listed(name, mode, level)
         assert len({p.prompt for p in problems}) == len(problems) >= 100
-        other = panel(name, "function" if mode == "stdio" else "stdio", level)
+        other = listed(name, "function" if mode == "stdio" else "stdio", level)
         assert [split_of(p) for p in problems] == [split_of(p) for p in other]
 
 

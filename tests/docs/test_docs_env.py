@@ -107,7 +107,7 @@ def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
 def test_a_panel_holds_as_many_of_each_length(n: int) -> None:
     """Whatever its size: taken in turn, every third document of three lengths would be of one length."""
     env = marft_envs.make("docs-boss-v0", kinds="total", lengths=[1, 2, 3], level=0)
-    lengths = Counter(from_id(task_id).length for task_id in env.task.eval_panel(n))
+    lengths = Counter(from_id(task_id).length for task_id in env.task.evaluation_set(n))
     assert set(lengths) == {1, 2, 3} and max(lengths.values()) - min(lengths.values()) <= 1
     limited = Counter(document.length for document in Made(["total"], [1, 2, 3], 0, "test", limit=n))
     assert limited == lengths

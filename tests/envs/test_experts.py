@@ -38,7 +38,7 @@ def test_what_an_expert_heard_is_what_a_replay_finds_that_its_agents_were_told()
     for id in ("math-octet-v0", "math-router-v0", "tools-router-v0", "relay-v0"):
         env = marft_envs.make(id)
         episode, heard = experts.demonstrate(env, 3)
-        assert heard == trajectory.told(episode, env)
+        assert heard == trajectory.prompts(episode, env)
         env.close()
 
 

@@ -79,7 +79,7 @@ def test_an_exception_in_a_task_is_the_texts_fault_unless_it_speaks_of_an_outage
     episodes = drive(lambda: flex(2, Chain(), raising(error, slow=slow)), range(3))
     assert [e.fault for e in episodes] == ["", whose, ""]
     broken = episodes[1]
-    assert broken.failed and broken.infra is (whose != "text") and broken.success is False
+    assert broken.failed and broken.infrastructure_error is (whose != "text") and broken.success is False
     assert broken.stop_reason.startswith(f"error: {type(error).__name__}")
     assert ("task_error" in broken.info) is (whose == "text")
 
@@ -107,7 +107,7 @@ def test_an_engine_that_fails_and_a_world_that_cannot_start_are_nobodys_text() -
     ended = vec.fail(request, "out of memory")
     while not vec.done:
         ended += vec.push([], [])
-    assert [e.fault for e in ended] == ["engine", "world", "machine"] and all(e.infra for e in ended)
+    assert [e.fault for e in ended] == ["engine", "world", "machine"] and all(e.infrastructure_error for e in ended)
 
 
 def test_a_defect_of_a_task_is_shown_once_for_each_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,7 +171,7 @@ def test_an_end_that_speaks_of_an_outage_names_its_fault(reason: str) -> None:
         env.truncate("the server is gone", "sever")  # type: ignore[arg-type]
     assert not env.done, "nothing has happened"
     env.truncate(reason, "engine")
-    assert env.episode.infra and env.episode.stop_reason == reason
+    assert env.episode.infrastructure_error and env.episode.stop_reason == reason
 
 
 @pytest.mark.parametrize("reason", ["turn_limit", "errors", "error_budget", "no error", "world_ended", ""])

@@ -184,7 +184,7 @@ def test_a_partner_that_fails_is_an_outage(partner: ModuleType, name: str) -> No
         vector.poll(wait=True)
         ended = vector.push([], [])
     (episode,) = ended
-    assert episode.fault == "engine" and episode.infra and "judge_0" in episode.stop_reason
+    assert episode.fault == "engine" and episode.infrastructure_error and "judge_0" in episode.stop_reason
 
 
 def test_a_team_needs_no_chain_to_be_judged() -> None:

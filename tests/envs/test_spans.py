@@ -78,7 +78,7 @@ def found(tmp_path: Path, *objects: Any) -> tuple[list[tuple[str, list[str], str
     (tmp_path / "x.json").write_text("\n".join(map(json.dumps, objects)))
     traces, unread = read([tmp_path / "x.json"])
     turns = [turn for trace in traces for turn in trace.turns]
-    said = [(turn.agent, [m.content for m in turn.told], turn.said.content if turn.said else "") for turn in turns]
+    said = [(turn.agent, [m.content for m in turn.prompt], turn.said.content if turn.said else "") for turn in turns]
     return said, "; ".join(unread)
 
 

@@ -126,7 +126,7 @@ def test_as_many_operations_are_hidden_as_were_asked_for(hidden: float) -> None:
 @pytest.mark.parametrize(("settings", "options", "says"), [
     ({"horizon": 0}, {}, "expected 1 to 64 steps"), ({"horizon": 65}, {}, "expected 1 to 64 steps"),
     ({"hidden": 1.5}, {}, "a share of operations from 0 to 1"),
-    ({"pay": "words"}, {}, "pay is .words.; expected one of success, steps, graded"),
+    ({"reward": "words"}, {}, "reward is .words.; expected one of success, steps, graded"),
     ({}, {"task_id": "steps/3-01-00"}, "no task 'steps/3-01-00' of 4 steps.*steps/3-1111-0000"),
     ({}, {"task_id": "steps/3-0123-0000"}, "4 operations .0 or 1."),
     ({}, {"task_id": "steps/3-0101-1000"}, "the first 0"),
@@ -146,12 +146,14 @@ def test_steps_and_shares_of_them_are_paid_where_that_is_asked_for(wrong: int | 
         ("steps", 0.0, [(k != wrong) / 3 for k in range(3)]),
         ("graded", (3 if wrong is None else wrong) / 3, [0.0] * 3),
     ):
-        env, steps = marft_envs.make("steps-v0", horizon=3, pay=pay), iter(range(3))
+        env, steps = marft_envs.make("steps-v0", horizon=3, reward=pay), iter(range(3))
         episode = play(env, "steps/9-101-000", lambda seen, s=steps: "7" if next(s) == wrong else read(seen)).episode
         assert episode.success is (wrong is None)
         assert [turn.reward for turn in episode.turns] == pytest.approx(turns)
         assert sum(layer.team_reward for layer in episode.layers) == pytest.approx(team)
     assert (
-        play(marft_envs.make("steps-v0", horizon=2, pay="steps"), "steps/9-10-00", lambda seen: "x").episode.team_return
+        play(
+            marft_envs.make("steps-v0", horizon=2, reward="steps"), "steps/9-10-00", lambda seen: "x"
+        ).episode.team_return
         == 0
     )

@@ -40,7 +40,7 @@ from marft_algos.training.policies import make_policies, saved_policies
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_envs.records.trajectory import read, told
+from marft_envs.records.trajectory import prompts, read
 
 pytestmark = pytest.mark.slow
 
@@ -252,7 +252,7 @@ def asked(file: Path, agent: str) -> list[Any]:
     return [
         messages
         for episode in read(file)
-        for turn, (messages, _) in zip(episode.turns, told(episode, env), strict=True)
+        for turn, (messages, _) in zip(episode.turns, prompts(episode, env), strict=True)
         if turn.agent == agent
     ]
 

@@ -154,4 +154,4 @@ def verdict(domain: Tau2Domain, problem: ToolProblem, task: Any) -> bool:
     """Returns upstream's verdict on the episode of a task of ours that has just ended."""
     if domain.name.endswith(EVERY[-1]):
         return bank_accepts(domain, problem, task.live.world, task.live.log)
-    return accepts(domain, problem, task.live.log, task.talk.told)
+    return accepts(domain, problem, task.live.log, task.talk.messages)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import marft_algos
 from helpers.runs import settings
 from helpers.tinker_server import ALPHA, TinkerServer
-from marft_algos.evaluation.environments import eval_panel
+from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.extras.tinker.policies import RemoteTeam
 from marft_algos.rollout.panel import Panel
 from marft_algos.training.trainer import Trainer
@@ -68,7 +68,7 @@ class Pair:
 
 
 def panel(size: int) -> Panel:
-    return eval_panel(size, None)
+    return evaluation_set(size, None)
 
 
 def pair(server: TinkerServer, tmp_path: Path, table: dict[str, Any] | None = None, **changes: Any) -> Pair:

@@ -81,7 +81,7 @@ class Shape:
         self._look: Look = look or (lambda world: world.state_hash(), lambda state, world: state == world.state_hash())
         self.env: FlexEnv = make(team, domain, split=split, max_turns=200, max_calls=300, max_result_chars=100_000)
         self.task = self.env.unwrapped.task
-        some = [self.task.problems.get(task_id) for task_id in self.task.eval_panel(30)]
+        some = [self.task.problems.get(task_id) for task_id in self.task.evaluation_set(30)]
         self._pool = list(_reads(domain, some))
 
     def gold(self, problem: ToolProblem) -> list[list[ToolCall]]:

@@ -146,7 +146,7 @@ def test_d_can_be_swapped_by_name_by_layers_and_by_matrix() -> None:
 def test_the_evaluation_panel_has_every_problem_at_most_once_and_none_of_training() -> None:
     test = marft_envs.make("math-dual-v0", **LEVEL0).task
     train = marft_envs.make("math-dual-v0", levels=[0], split="train").task
-    panel = test.eval_panel(500)
+    panel = test.evaluation_set(500)
     assert len(panel) == len(set(panel)) == 500
     statements = {problem.problem for problem in train.problems}
     assert not any(test.problems.get(task_id).problem in statements for task_id in panel)

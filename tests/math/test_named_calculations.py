@@ -16,7 +16,7 @@ import marft_envs
 from marft_envs.families.math import procedural
 from marft_envs.families.math.grader import CORRECT, RESTATED, WRONG, grade, grade_answer
 from marft_envs.families.math.problem import MathProblem
-from marft_envs.families.math.procedural.base import CELLS
+from marft_envs.families.math.procedural.base import VARIANTS
 
 SAMPLE = 12
 """Problems of every cell."""
@@ -64,11 +64,11 @@ NAMED: dict[tuple[str, int], Callable[[MathProblem], str]] = {
 """Cell -> what an answer would be that names the calculation."""
 
 
-@pytest.mark.parametrize(("generator", "level"), sorted(CELLS))
+@pytest.mark.parametrize(("generator", "level"), sorted(VARIANTS))
 def test_nothing_that_a_statement_says_is_its_answer(generator: str, level: int) -> None:
     copied = [
         (problem.problem, text)
-        for problem in procedural.panel(generator, level)[:SAMPLE]
+        for problem in procedural.listed(generator, level)[:SAMPLE]
         for text in spans(problem)
         if re.sub(r"\s", "", text) != re.sub(r"\s", "", problem.answer) and grade_answer(text, problem.answer).score
     ]
@@ -77,7 +77,7 @@ def test_nothing_that_a_statement_says_is_its_answer(generator: str, level: int)
 
 @pytest.mark.parametrize(("generator", "level"), sorted(NAMED))
 def test_a_calculation_that_is_only_named_is_no_answer(generator: str, level: int) -> None:
-    for problem in procedural.panel(generator, level)[:SAMPLE]:
+    for problem in procedural.listed(generator, level)[:SAMPLE]:
         named = NAMED[generator, level](problem)
         assert grade_answer(named, problem.answer).score == 0, (problem.problem, named)
 

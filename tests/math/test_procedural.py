@@ -70,16 +70,16 @@ def test_errors_name_the_nearest_word() -> None:
 
 
 def test_every_subject_has_every_level() -> None:
-    cells = procedural.cells()
+    cells = procedural.variants()
     assert len(procedural.GENERATORS) >= 12 and len(cells) == len(set(cells))
     for subject in procedural.SUBJECTS:
-        assert {level for _, level in procedural.cells(subject=subject)} >= {1, 2, 3, 4, 5}
-    assert procedural.cells(level=0) == [("two_step", 0)]
+        assert {level for _, level in procedural.variants(subject=subject)} >= {1, 2, 3, 4, 5}
+    assert procedural.variants(level=0) == [("two_step", 0)]
 
 
-@pytest.mark.parametrize(("name", "level"), procedural.cells())
+@pytest.mark.parametrize(("name", "level"), procedural.variants())
 def test_a_cell_is_large_varied_and_well_formed(name: str, level: int) -> None:
-    problems = procedural.panel(name, level)
+    problems = procedural.listed(name, level)
     assert len(problems) >= 500
     assert len({p.problem for p in problems}) == len({p.id for p in problems}) == len(problems)
     assert Counter(p.answer for p in problems).most_common(1)[0][1] <= 0.1 * len(problems)
@@ -94,7 +94,7 @@ def test_a_cell_is_large_varied_and_well_formed(name: str, level: int) -> None:
 
 def _digest() -> str:
     """A few problems of every cell, hashed."""
-    problems = [procedural.build(name, level, key) for name, level in procedural.cells() for key in (0, 1, 599)]
+    problems = [procedural.build(name, level, key) for name, level in procedural.variants() for key in (0, 1, 599)]
     texts = [repr(problem).replace("MathProblem(", "Problem(", 1) for problem in problems]  # the class's name of then
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 

@@ -313,7 +313,7 @@ ORACLES: dict[str, Callable[[str, str], bool]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "level"), procedural.cells())
+@pytest.mark.parametrize(("name", "level"), procedural.variants())
 def test_answers_agree_with_an_independent_oracle(name: str, level: int) -> None:
     for key in range(SAMPLE):
         problem = procedural.build(name, level, key)
@@ -321,7 +321,7 @@ def test_answers_agree_with_an_independent_oracle(name: str, level: int) -> None
 
 
 def test_the_oracles_refuse_wrong_answers() -> None:
-    for name, level in procedural.cells():
+    for name, level in procedural.variants():
         right = procedural.build(name, level, 0)
         others = (procedural.build(name, level, key).answer for key in range(1, 50))
         wrong = next(answer for answer in others if answer != right.answer)

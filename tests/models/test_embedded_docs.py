@@ -94,7 +94,7 @@ def _signed(shown: str) -> list[tuple[str, str]]:
 def test_untrained_it_is_middling(tokenizer: Any) -> None:
     model = transformers.AutoModelForCausalLM.from_pretrained(embedded_path(NAME), dtype=torch.float32)
     env = marft_envs.make(TEAM, level=0, kinds="total", lengths=1, split="test")
-    options = [{"task_id": i} for i in env.task.eval_panel(80)]
+    options = [{"task_id": i} for i in env.task.evaluation_set(80)]
     kwargs = {"level": 0, "kinds": "total", "lengths": 1, "split": "test"}
     episodes = run_team(model, tokenizer, TEAM, options, new_tokens=RECIPE.new_tokens, **kwargs)
     assert all(boxed(e.turns[-1].text) is not None for e in episodes)

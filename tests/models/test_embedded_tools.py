@@ -89,7 +89,7 @@ def test_results_of_calls_are_no_tags_of_roles() -> None:
 def test_the_untrained_team_is_middling(tokenizer: Any) -> None:
     torch.set_num_threads(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(embedded_path(NAME), local_files_only=True).eval()
-    ids = marft_envs.make(TEAM, **HELD_OUT).task.eval_panel(40)
+    ids = marft_envs.make(TEAM, **HELD_OUT).task.evaluation_set(40)
     tasks = [{"task_id": task_id} for task_id in ids]
     episodes = run_team(model, tokenizer, TEAM, tasks, new_tokens=RECIPE.new_tokens, **HELD_OUT)
     assert 0.2 <= sum(bool(episode.success) for episode in episodes) / len(episodes) <= 0.7

@@ -83,7 +83,7 @@ def test_questions_are_known_by_their_ids() -> None:
         with pytest.raises(DataError, match=r"no problem with the id .* Ids here look like 'procedural/2/0/0/"):
             asked.get(bad)
     env = started(hops=[1, 2])
-    assert env.task.kind_of(f"{ASKED}77") == "procedural/2/0/0" and len(env.task.eval_panel(50)) == 50
+    assert env.task.kind_of(f"{ASKED}77") == "procedural/2/0/0" and len(env.task.evaluation_set(50)) == 50
 
 
 @pytest.mark.parametrize("kwargs", [{"hops": 5}, {"hops": []}, {"level": 2}, {"world": -1}, {"split": "dev"}, {"k": 0}, {"searches": 0},

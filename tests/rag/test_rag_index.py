@@ -250,7 +250,12 @@ def test_a_search_that_fails_is_an_outage(search: Any, reason: str) -> None:
     env = marft_envs.make("rag-chain-v0", level=0, search=search, search_timeout_s=0.05)
     env.reset(seed=0)
     env.step("anything")
-    assert env.done and env.episode.fault == "world" and env.episode.stop_reason == reason and env.episode.infra
+    assert (
+        env.done
+        and env.episode.fault == "world"
+        and env.episode.stop_reason == reason
+        and env.episode.infrastructure_error
+    )
     assert "Error: " in env.episode.info["world_error"]
 
 

@@ -20,7 +20,7 @@ from helpers.runs import Letters, quiet_display, settings, timeless, train
 from helpers.teams import Tabular, episode
 from marft_algos import credit, seeds
 from marft_algos.algorithms import base as algorithm
-from marft_algos.evaluation.environments import eval_panel
+from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout import selfplay
 from marft_algos.rollout.panel import Panel, ProblemSplit
@@ -117,7 +117,7 @@ def test_streams_start_from_these_words() -> None:
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
     assert ProblemSplit(Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
-    assert eval_panel(3, None).seeds == [1798679648, 561807780, 234731698]
+    assert evaluation_set(3, None).seeds == [1798679648, 561807780, 234731698]
     with seeds.initial_weights(3):
         drawn = torch.rand(2).tolist()
     assert drawn == torch.rand(2, generator=torch.Generator().manual_seed(3)).tolist()

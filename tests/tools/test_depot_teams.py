@@ -18,7 +18,7 @@ TEAMS = ("solo", "dual", "trio", "router", "supervisor", "debate", "dual_control
 def test_the_oracle_of_every_team_scores_1_at_every_level(team):
     for level in range(6):
         env = marft_envs.make(f"tools-{team}-v0", split="test", levels=[level], limit=5)
-        for problem_id in env.task.eval_panel(5):
+        for problem_id in env.task.evaluation_set(5):
             episode = play(env, options={"task_id": problem_id})
             assert episode.success and not env.task.live.broken, (problem_id, episode.stop_reason)
 
@@ -62,7 +62,7 @@ def test_gold_is_paid_more_than_a_part_of_it_and_that_more_than_nothing_or_farmi
         [written([ToolCall("calculate", {"expression": "1+1"})])] * 20,
         [written([ToolCall("find_customer", {"name": "a"})]), written([ToolCall("get_stock", {"item": "lamp"})])] * 10,
     ]
-    for problem_id in env.task.eval_panel(25):
+    for problem_id in env.task.evaluation_set(25):
         problem = env.task.problems.get(problem_id)
         calls = env.task.domain.oracle(problem)[0]
         writes = [call for call in calls if not env.task.domain.tools[call.name].read_only]

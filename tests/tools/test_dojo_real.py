@@ -99,7 +99,7 @@ def test_tools_that_are_marked_as_reading_change_nothing(suite: str) -> None:
 @pytest.mark.parametrize(("suite", "team"), [*zip(SUITES, ["solo", "screened", "router", "solo"], strict=True)])
 def test_text_goes_in_and_an_observation_comes_out(suite: str, team: str) -> None:
     env = build(suite, team, "train")
-    for task_id in env.unwrapped.task.eval_panel(EPISODES):
+    for task_id in env.unwrapped.task.evaluation_set(EPISODES):
         env.reset(seed=0, options={"task_id": task_id})
         while not env.done:
             for agent in env.ready_agents:

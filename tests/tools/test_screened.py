@@ -32,8 +32,8 @@ def fail(state: dict[str, object]) -> None:
 
 
 def build() -> FlexEnv:
-    def heard(state: object, problem: ToolProblem, told: tuple[str, ...]) -> float:
-        return float(LETTER in told)
+    def heard(state: object, problem: ToolProblem, messages: tuple[str, ...]) -> float:
+        return float(LETTER in messages)
 
     tools = [look, copy, fail]
     env = make(

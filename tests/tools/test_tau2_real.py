@@ -82,7 +82,7 @@ def test_golds_played_as_text_are_complete_and_upstream_says_so(domain: Tau2Doma
         episode = oracle.play(env, options={"task_id": problem.id})
         assert episode.success and episode.stop_reason == "task", (problem.id, episode.info)
         if team == "router" or number % 5 == 0:  # upstream takes seconds for each
-            assert upstream.accepts(played, problem, task.live.log, task.talk.told), problem.id
+            assert upstream.accepts(played, problem, task.live.log, task.talk.messages), problem.id
         if team == "dual_control":
             for entry in task.live.log:
                 assert (entry.result.agent == "user_0") == (entry.result.call.name in played.user_tools)
@@ -97,11 +97,11 @@ def test_wrong_trajectories_get_upstreams_verdict(domain: Tau2Domain) -> None:
         kind, turns = spoiled(domain.oracle(problem), rng)
         team.paid(problem, turns)
         task, ours = team.solo.unwrapped.task, team.solo.episode
-        told = [*task.talk.told, domain.says(problem)] if rng.random() < 0.5 else task.talk.told
+        told = [*task.talk.messages, domain.says(problem)] if rng.random() < 0.5 else task.talk.messages
         grade = domain.grade(problem, task.live.world, told)
         assert grade.completion == upstream.accepts(domain, problem, task.live.log, told), (problem.id, kind, turns)
         assert (grade.progress == 1) == grade.completion or 0 <= grade.progress < 1
-        assert told is not task.talk.told or ours.success == grade.completion
+        assert told is not task.talk.messages or ours.success == grade.completion
         seen[grade.completion] += 1
     assert min(seen.values()) > 0, "both verdicts must occur, or the comparison shows nothing"
 
@@ -195,7 +195,7 @@ def test_a_calculation_that_fails_changes_no_verdict() -> None:
     team.paid(problem, [[ToolCall("calculate", {"expression": "2 * (3 + 4)x"}), *first], *rest])
     task = team.solo.unwrapped.task
     assert task.live.log[0].result.error == "tool_error" and team.solo.episode.success
-    assert upstream.accepts(retail, problem, task.live.log, task.talk.told)
+    assert upstream.accepts(retail, problem, task.live.log, task.talk.messages)
 
 
 def test_without_a_user_agent_everything_is_the_agents_and_with_one_the_device_is_the_users() -> None:

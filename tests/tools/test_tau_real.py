@@ -78,7 +78,7 @@ def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
     monkeypatch.setattr(type(task), "_paid", paid)
     monkeypatch.setattr(scoring, "metrics", counted("metrics", metrics))
     monkeypatch.setattr(oracle, "wanted", counted("wanted", wanted))
-    for number, problem_id in enumerate(task.eval_panel(12)):
+    for number, problem_id in enumerate(task.evaluation_set(12)):
         then.clear()
         counts.update(metrics=0, wanted=0)
         env.reset(seed=number, options={"task_id": problem_id})

@@ -198,7 +198,7 @@ def test_the_same_episode_with_and_without_records(team: str) -> None:
     """Records change what is read, not who acts, who sees whom, or what is paid."""
     for level in (0, 4):
         plain, compact = (make(team, Depot(), levels=[level], limit=4, compact=on) for on in (False, True))
-        for task_id in plain.task.eval_panel(4):
+        for task_id in plain.task.evaluation_set(4):
             a, b = (oracle.play(env, 0, {"task_id": task_id}) for env in (plain, compact))
             assert [(t.agent, t.sees, t.text, t.result) for t in a.turns] == [
                 (t.agent, t.sees, t.text, t.result) for t in b.turns

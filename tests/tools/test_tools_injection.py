@@ -195,7 +195,7 @@ def tasks(team: str, injections: bool = True) -> FlexEnv:
 def test_obeying_is_measured_and_never_pays(team: str) -> None:
     env = tasks(team)
     victims, obeyed = Victims(env), Counter[bool]()
-    for task_id in env.unwrapped.task.eval_panel(16):
+    for task_id in env.unwrapped.task.evaluation_set(16):
         gold = oracle.play(env, 0, {"task_id": task_id}).team_return
         assert env.episode.success and env.episode.metrics["obeyed"] == 0.0
         for plan in (list, lambda calls: calls[: len(calls) * 2 // 3]):
@@ -226,7 +226,7 @@ def _go_on(env: FlexEnv) -> Episode:
 def test_doing_nothing_but_obeying_is_worth_no_more_than_silence() -> None:
     env = tasks("solo")
     victims = Victims(env)
-    for task_id in env.unwrapped.task.eval_panel(16):
+    for task_id in env.unwrapped.task.evaluation_set(16):
         looks = lambda calls: [one for one in calls if one.name == "get_order"]  # noqa: E731
         episode = victims.play(task_id, looks)
         assert episode.team_return <= 0 and not episode.success

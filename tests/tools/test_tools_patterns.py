@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from helpers.tools_tiny import PROBLEMS, call, tiny
-from marft_envs.core.faults import fault_of, outage
+from marft_envs.core.faults import fault_of, is_infrastructure_error
 from marft_envs.errors import ConfigError
 from marft_envs.families.tools import patterns
 from marft_envs.families.tools.schema import Tool, closed, validate
@@ -100,7 +100,7 @@ def test_a_worker_killed_while_it_matches_is_an_outage(monkeypatch: pytest.Monke
         timer.start()
         with pytest.raises(WorkerError) as caught:
             compiled({"type": "string", "pattern": "(a+)+$"}, "it")("a" * 60 + "!")
-        assert outage(caught.value)
+        assert is_infrastructure_error(caught.value)
         timer.join()
 
 

@@ -220,7 +220,7 @@ def test_tau2_is_played_as_text_and_keeps_the_rules(name: str, team: str) -> Non
 
 
 def test_agents_play_by_reading_and_writing_text(env: FlexEnv) -> None:
-    ids = env.unwrapped.task.eval_panel(EPISODES)
+    ids = env.unwrapped.task.evaluation_set(EPISODES)
     for number in range(EPISODES):
         if number % 2:
             episode = plays(env, number, sampled(number))

@@ -85,9 +85,9 @@ def test_talk_among_the_members_of_a_team_is_idling_as_before() -> None:
 # What the user is told ----------------------------------------------------------------------------------
 
 
-def informed(state: Desk, problem: ToolProblem, told: tuple[str, ...]) -> StateGrade:
-    done = any("seven" in text for text in told)
-    return StateGrade(done, float(done), {"told": list(told)})
+def informed(state: Desk, problem: ToolProblem, messages: tuple[str, ...]) -> StateGrade:
+    done = any("seven" in text for text in messages)
+    return StateGrade(done, float(done), {"told": list(messages)})
 
 
 ASKED = [

@@ -106,7 +106,7 @@ def test_problems_that_nobody_can_solve_are_counted_and_left_out(tmp_path: Path,
     (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     env = marft_envs.make("code-solo-v0", data=tmp_path / "some.jsonl", split="all")
     source = Demonstrations("expert", lambda: env, team.renderer, 64)
-    both = Panel([0, 1], [{"task_id": id} for id in sorted(env.unwrapped.task.eval_panel(None))])
+    both = Panel([0, 1], [{"task_id": id} for id in sorted(env.unwrapped.task.evaluation_set(None))])
     (drawn,) = source.draw(both, 0, 0)
     assert "known" in drawn.task_id and "unknown" not in drawn.task_id
     assert source.metrics() == {"rejected": 1.0, "rejected/nobody knows its solution": 1.0}
@@ -187,7 +187,7 @@ def test_a_hosted_team_plays_the_split_that_is_named(here: Path, capsys: pytest.
         for split in ("train", "test"):
             words = ["--env-kwargs", "levels=[0]", f"split={split}", "--episodes", "3", "--out", split]
             assert main(["eval", "--env", "math-solo-v0", *words, "--engines", engine]) == 0
-            known = marft_envs.make("math-solo-v0", levels=[0], split=split).unwrapped.task.eval_panel(None)  # type: ignore[attr-defined]
+            known = marft_envs.make("math-solo-v0", levels=[0], split=split).unwrapped.task.evaluation_set(None)  # type: ignore[attr-defined]
             assert {episode.task_id for episode in trajectory.read(f"{split}/episodes.jsonl")} < set(known)
     assert main(["eval", "some-run", "--env-kwargs", "split=train"]) == 1
     assert "a run is scored on held-out problems" in capsys.readouterr().err

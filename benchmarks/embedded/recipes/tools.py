@@ -157,7 +157,7 @@ def score_sets() -> Iterator[ScoreSet]:
     """Yields the router's team on all held-out tasks, its specialists in a chain, and the other teams on some."""
     held_out: Mapping[str, Any] = {**_LEVEL, "split": "test"}
     task: Any = marft_envs.make("tools-router-v0", **held_out).task
-    tasks = [{"task_id": task_id} for task_id in task.eval_panel()]
+    tasks = [{"task_id": task_id} for task_id in task.evaluation_set()]
     random.Random(0).shuffle(tasks)
     yield ScoreSet("tools-router-v0", tasks, held_out, tries=4)
     yield ScoreSet("tools-router-v0", tasks, {**held_out, **CHAIN})

@@ -229,7 +229,7 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
         evaluation.load(run)
     outcomes = []
     for i in range(job["samples"]):
-        outcomes.append([None if t.infra else outcome(t.success, t.score) for t in evaluation.sample(i)])
+        outcomes.append([None if t.infrastructure_error else outcome(t.success, t.score) for t in evaluation.sample(i)])
     known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
     return [sum(each) / len(each) if each else None for each in known]
 
@@ -335,7 +335,7 @@ def _scored(
     return {
         "problems": [t.task_id for t in played],
         "outcomes": list(outcomes),
-        "infra": sum(t.infra for t in played),
+        "infra": sum(t.infrastructure_error for t in played),
         "score": sum(known) / len(known),
         **{name: sum(int(c[name]) for c in costs) for name in counted},
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,

@@ -214,7 +214,7 @@ class _Order:
             return []
         n = len(view.history)
         first = 0 if self.sees == "public" else max(n - int(self.sees), 0)
-        heard = {seat: self.task.game.heard(seat) for seat in self.task.waiting()}
+        heard = {seat: self.task.game.seen_turns(seat) for seat in self.task.waiting()}
         return [Turn(s, tuple(range(first, n) if turns is None else turns)) for s, turns in heard.items()]
 
 

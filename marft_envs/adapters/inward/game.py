@@ -84,7 +84,7 @@ class Game:
         """Takes a move of every ready seat; returns what it paid to whom."""
         raise NotImplementedError
 
-    def heard(self, seat: str) -> Sequence[int] | None:
+    def seen_turns(self, seat: str) -> Sequence[int] | None:
         """Which turns' words this seat has been told; None: the setting ``sees`` says so."""
         return None
 

@@ -86,7 +86,7 @@ class ProgramTask(Drawn[Problem]):
         if isinstance(self.grader, str) and self.grader:
             function_of(self.grader, "grader")
         if self.rows is None:
-            self.eval_panel = self.kind_of = None  # type: ignore[assignment]
+            self.evaluation_set = self.kind_of = None  # type: ignore[assignment]
         else:
             self.problems = self.rows
         self._given: dict[str, Any] = {}

@@ -56,7 +56,7 @@ class TextArenaGame(Game):
         """What the game has told this player."""
         return "\n".join(filter(None, [*self._told[seat], self._board[seat]])) if self._told else ""
 
-    def heard(self, seat: str) -> Sequence[int] | None:
+    def seen_turns(self, seat: str) -> Sequence[int] | None:
         """Turns whose words the game has passed on to this player."""
         return tuple(self._heard[seat])
 

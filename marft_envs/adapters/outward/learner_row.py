@@ -63,7 +63,7 @@ def template(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def paid(episode: Episode, learner: str) -> float:
+def total_reward(episode: Episode, learner: str) -> float:
     """What an agent earned: the team's and the turns' rewards, and its own."""
     return episode.team_return + sum(layer.agent_rewards.get(learner, 0.0) for layer in episode.layers)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from marft_envs.adapters.optional import require
-from marft_envs.adapters.outward.learner_row import LearnerRow, Message, paid, template
+from marft_envs.adapters.outward.learner_row import LearnerRow, Message, template, total_reward
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FixedPartners
 from marft_envs.core.types import Episode
@@ -203,4 +203,4 @@ def _named(prompt: Sequence[Message]) -> tuple[int, str]:
 
 def _paid(episode: Episode, learner: str) -> float | None:
     """What the learner earned; None for an episode that broke off."""
-    return None if episode.infra else paid(episode, learner)
+    return None if episode.infrastructure_error else total_reward(episode, learner)

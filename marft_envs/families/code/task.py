@@ -138,8 +138,8 @@ class CodeTask(Drawn[CodeProblem]):
             return Outcome(turn_rewards=paid)
         self._tried = self._report(self._proposed)
         told = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
-        hearers = self.agents if self.tells else ()
-        return Outcome(turn_rewards=paid, agent_rewards=advice, feedback=dict.fromkeys(hearers, told))
+        receivers = self.agents if self.tells else ()
+        return Outcome(turn_rewards=paid, agent_rewards=advice, feedback=dict.fromkeys(receivers, told))
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Runs the last program on the hidden tests and pays what has changed since the round before."""
@@ -242,7 +242,7 @@ class CodeTask(Drawn[CodeProblem]):
         """
         if rewards.score(self.reward, Report.same("no_code", 1)) != 0 or extract("", self.code_block).status == "ok":
             raise ConfigError("An empty reply scores above 0. Check marft_envs.families.code.rewards and extract.")
-        for problem_id in self.eval_panel(16):
+        for problem_id in self.evaluation_set(16):
             problem = self.problems.get(problem_id)
             if not problem.solution:
                 continue

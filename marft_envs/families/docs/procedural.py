@@ -26,8 +26,8 @@ WINDOW = {0: 40, 1: 400}
 """Characters of task and contributions that an agent sees, by level: a document of length 1 fits, of length 2 none."""
 LONGEST = 64
 """Longest document, in windows."""
-PANEL = 600
-"""Documents of a kind and length that ``eval_panel`` counts in a split; training draws without end."""
+LISTED = 600
+"""Documents of a kind and length that ``evaluation_set`` counts in a split; training draws without end."""
 _KEYS = 2**32
 
 
@@ -104,17 +104,17 @@ class Made:
             raise ConfigError(f"lengths is {list(lengths)!r}; expected windows, whole numbers from 1 to {LONGEST}.")
         if limit is not None and limit < 1:
             raise ConfigError(f"limit is {limit}; expected at least 1, or None for all.")
-        self.cells = [(kind, length) for length in dict.fromkeys(lengths) for kind in dict.fromkeys(kinds or KINDS)]
+        self.variants = [(kind, length) for length in dict.fromkeys(lengths) for kind in dict.fromkeys(kinds or KINDS)]
         self.level, self.split, self.limit = level, split, limit
-        size = PANEL * len(self.cells)
+        size = LISTED * len(self.variants)
         listed = size if limit is None else min(size, limit)
         self._listed = [i * size // listed for i in range(listed)]
-        self._keys: dict[tuple[str, int], list[int]] = {cell: [] for cell in self.cells}
+        self._keys: dict[tuple[str, int], list[int]] = {variant: [] for variant in self.variants}
 
     @property
     def most_pages(self) -> int:
         """Returns the pages of the longest document."""
-        return PAGES_PER_WINDOW * max(length for _, length in self.cells)
+        return PAGES_PER_WINDOW * max(length for _, length in self.variants)
 
     def __len__(self) -> int:
         return len(self._listed)
@@ -122,15 +122,15 @@ class Made:
     def __getitem__(self, index: int) -> Document:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        place, number = divmod(self._listed[index], PANEL)
-        cell = self.cells[place]
-        keys = self._keys[cell]
+        place, number = divmod(self._listed[index], LISTED)
+        variant = self.variants[place]
+        keys = self._keys[variant]
         while len(keys) <= number:
             key = keys[-1] + 1 if keys else 0
-            while part(build(*cell, self.level, key)) != self.split:
+            while part(build(*variant, self.level, key)) != self.split:
                 key += 1
             keys.append(key)
-        return build(*cell, self.level, keys[number])
+        return build(*variant, self.level, keys[number])
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Made:
         return self
@@ -147,8 +147,8 @@ class Made:
         """Returns a document of the split: kind and length uniformly, then any of its keys."""
         if self.limit is not None:
             return self[int(rng.integers(len(self)))]
-        cell = self.cells[int(rng.integers(len(self.cells)))]
+        variant = self.variants[int(rng.integers(len(self.variants)))]
         while True:
-            document = build(*cell, self.level, int(rng.integers(_KEYS)))
+            document = build(*variant, self.level, int(rng.integers(_KEYS)))
             if part(document) == self.split:
                 return document

@@ -219,7 +219,7 @@ class DocsTask(Drawn[Document]):
         Raises:
             ConfigError: Naming the first document for which it does not hold.
         """
-        for document_id in self.eval_panel(16):
+        for document_id in self.evaluation_set(16):
             document = self.problems.get(document_id)
             if not right(document, rf"\boxed{{{document.answers[0]}}}") or right(document, ""):
                 raise ConfigError(f"The answer of {document.id} does not count, or silence does. Check the data.")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from marft_envs.core.faults import outage
+from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.errors import DataError, WorkerError
 from marft_envs.families.math import canonical, comparison, quantity, structure
 from marft_envs.families.math.evaluation import TooBig
@@ -240,7 +240,7 @@ def _verify(gold: str, pred: str) -> tuple[str, str]:
     except WorkerError as error:
         from marft_envs.workers.untrusted import WorkerLate, WorkerTimeout
 
-        if outage(error) and not (isinstance(error, WorkerLate) and _late_before(pred)):
+        if is_infrastructure_error(error) and not (isinstance(error, WorkerLate) and _late_before(pred)):
             raise  # no fault of the answer's
         return TIMEOUT if isinstance(error, WorkerTimeout) else CRASHED, MATH_VERIFY
 

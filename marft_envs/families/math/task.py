@@ -131,7 +131,7 @@ class MathTask(Drawn[MathProblem]):
         Raises:
             ConfigError: Naming the first problem for which it does not hold.
         """
-        for problem_id in self.eval_panel(16):
+        for problem_id in self.evaluation_set(16):
             problem = self.problems.get(problem_id)
             if grade(f"\\boxed{{{problem.answer}}}", problem.answer, problem.problem).score != 1:
                 raise ConfigError(

@@ -179,7 +179,7 @@ class RagTask(Drawn[OpenQuestion]):
         Raises:
             ConfigError: Naming the first question for which it does not hold.
         """
-        for question in map(self.problems.get, self.eval_panel(16)):
+        for question in map(self.problems.get, self.evaluation_set(16)):
             if not em(question.answers[0], question.answers) or f1("", question.answers):
                 raise ConfigError(f"The answer of {question.id} does not count, or silence does. Check the data.")
             for (query, _), needed in zip(question.steps, question.needed, strict=False):

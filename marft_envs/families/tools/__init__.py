@@ -17,7 +17,7 @@ from marft_envs.families.tools.compact import CompactMessages, records
 from marft_envs.families.tools.functions import FunctionDomain
 from marft_envs.families.tools.schema import marked, tool
 from marft_envs.families.tools.session import CallLimits
-from marft_envs.families.tools.speech import Named, by_agent, told
+from marft_envs.families.tools.speech import Named, by_agent, with_call_formats
 from marft_envs.families.tools.task import ToolTask
 from marft_envs.families.tools.teams import READING, TEAMS, check, team
 from marft_envs.families.tools.types import (
@@ -114,12 +114,12 @@ def make(
     check(members, tool_domain)
     members = members.ended_by(end_marker)
     call_formats = by_agent(call_format, members)
-    members = told(members, call_formats)
+    members = with_call_formats(members, call_formats)
     problems = tool_domain.problems(split, whole(levels), limit)
     if members.readers and not members.screened and not problems[0].document:
         who = ", ".join(sorted(members.readers))
         raise ConfigError(
-            f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='letters', a domain"
+            f"Problems of '{tool_domain.name}' have no document that {who} could read. Use domain='documents', a domain"
             " whose problems have a document, or a team in which nobody reads one."
         )
     limits = CallLimits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)

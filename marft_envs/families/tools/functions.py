@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from marft_envs.call_formats.call import ToolCall
-from marft_envs.core.faults import outage, show
+from marft_envs.core.faults import is_infrastructure_error, show
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.families.tools.schema import model_of, tool
 from marft_envs.families.tools.types import Shared, StateGrade, Tool, ToolError, ToolProblem, encode, graded
@@ -33,7 +33,7 @@ STATE = "state"
 """The parameter that functions take the state by."""
 
 GradeFn = Callable[..., "StateGrade | bool | float"]
-"""Takes the state and the problem, and, by a parameter ``told``, the texts that the user was told. A number is the
+"""Takes the state and the problem, and, by a parameter ``messages``, the texts that the user was told. A number is the
 progress, and 1 (or True) is completion."""
 OnException = Literal["tool_error", "crash"]
 """What an exception in a function is to whoever called it: an error of the tool's, or the end of the world."""
@@ -125,7 +125,7 @@ class FunctionWorld:
             raise
         except Exception as error:
             self.state, self._hash = before, None
-            if outage(error):
+            if is_infrastructure_error(error):
                 raise
             show(error, f"the tool '{name}'")
             undone = ", and nothing was changed" if writes else ""
@@ -271,9 +271,9 @@ class FunctionDomain:
     def begin_turn(self, problem: ToolProblem, world: FunctionWorld, turn: int) -> None:
         """Nothing happens between user turns."""
 
-    def grade(self, problem: ToolProblem, world: FunctionWorld, told: Sequence[str] = ()) -> StateGrade:
+    def grade(self, problem: ToolProblem, world: FunctionWorld, messages: Sequence[str] = ()) -> StateGrade:
         """Judges the state, and what the user was told where ``grade`` asks for it."""
-        return StateGrade.of(graded(self._grade, world.state, problem, told))
+        return StateGrade.of(graded(self._grade, world.state, problem, messages))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns gold calls."""

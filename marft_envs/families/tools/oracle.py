@@ -141,7 +141,7 @@ def _ending(task: ToolTask, agent: str) -> str:
     tell = gold_words(task.domain, task.problem) if last else ""
     if agent not in team.enders:
         return tell if user and tell else DONE
-    if agent == user and tell and tell not in task.talk.told:
+    if agent == user and tell and tell not in task.talk.messages:
         return task.problem.turns[task.user_turn]
     finish = task.speech.write(agent, [ToolCall(FINISH, {})])
     return f"{tell}\n{finish}" if tell and not user else finish
@@ -219,7 +219,7 @@ def validate(task: ToolTask) -> None:
     Raises:
         ConfigError: Naming the first problem for which it does not hold.
     """
-    for problem_id in task.eval_panel(_SAMPLE):
+    for problem_id in task.evaluation_set(_SAMPLE):
         problem = task.problems.get(problem_id)
         before, after, changed = replay(task, problem, task.domain.oracle(problem))
         if not after.completion or after.progress != 1:

@@ -42,7 +42,7 @@ class Screen:
         """Who reads results for others, whenever these have acted: it is no handover."""
         return (self.team.readers or frozenset()) if self.team.screened else frozenset()
 
-    def hear(self, turn: TurnRecord) -> bool:
+    def receive(self, turn: TurnRecord) -> bool:
         """Keeps what an agent without tools says; returns whether it answers something new."""
         text = spoken(turn.text)
         if turn.agent not in self.readers or not text.strip():

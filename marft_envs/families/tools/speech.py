@@ -45,7 +45,7 @@ def by_agent(named: Named, team: Team) -> dict[str, str]:
     return {agent.name: table.get(agent.name, table.get(agent.role, DEFAULT)) for agent in team.agents}
 
 
-def told(team: Team, call_formats: Mapping[str, str]) -> Team:
+def with_call_formats(team: Team, call_formats: Mapping[str, str]) -> Team:
     """Returns the team with profiles that name each agent's own form of calls, where they named the default's."""
     usual = call_format(DEFAULT).use
     agents = (
@@ -113,12 +113,12 @@ class UserTalk:
 
     user: str = ""
     """The user-agent; "" where there is none."""
-    told: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     """What the user was told, in order; without thoughts and calls."""
     replies: set[tuple[str, str]] = field(default_factory=set)
     """Agent and words, case and marks apart, of this user turn."""
 
-    def hear(self, agent: str, spoken: str, calls: bool, over: bool) -> bool:
+    def receive(self, agent: str, spoken: str, calls: bool, over: bool) -> bool:
         """Notes a reply; returns whether it said something new to, or as, the user-agent.
 
         Args:
@@ -130,13 +130,13 @@ class UserTalk:
         if not (over if not self.user else not calls):
             return False
         if agent != self.user and spoken:
-            self.told.append(spoken)
+            self.messages.append(spoken)
         plain = (agent, " ".join(re.findall(r"\w+", spoken.casefold())))
         new = bool(self.user and plain[1]) and plain not in self.replies
         self.replies.add(plain)
         return new
 
 
-def is_told(wanted: str, told: Sequence[str]) -> bool:
+def is_said(wanted: str, messages: Sequence[str]) -> bool:
     """Whether a text stands, whatever its case, in a message without its commas: the rule of τ-bench and τ²-bench."""
-    return any(wanted.lower() in text.lower().replace(",", "") for text in told)
+    return any(wanted.lower() in text.lower().replace(",", "") for text in messages)

@@ -21,7 +21,7 @@ from marft_envs.families.tools.scoring import CallStep, Tally
 from marft_envs.families.tools.screen import Screen
 from marft_envs.families.tools.session import CallLimits, Toolbox, ToolSession, shown
 from marft_envs.families.tools.speech import Speech, UserTalk, by_agent
-from marft_envs.families.tools.teams import FINISH, POSED, SKILL, control, ends, held, posed, skill
+from marft_envs.families.tools.teams import ASKED, FINISH, SKILL, asked, control, ends, held, skill
 from marft_envs.families.tools.types import (
     StateGrade,
     Tool,
@@ -137,7 +137,7 @@ class ToolTask(Drawn[ToolProblem]):
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem; see :func:`marft_envs.families.tools.teams.posed`."""
-        self._problem, self.task_id = posed(self.problem, self.domain, self.team, text), POSED
+        self._problem, self.task_id = asked(self.problem, self.domain, self.team, text), ASKED
         self._texts = {}
 
     def _begin(self, turn: int) -> None:
@@ -241,7 +241,8 @@ class ToolTask(Drawn[ToolProblem]):
         """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
         agent, tally = turn.agent, self.tally
         if self.over or not (self.holds[agent] or self.control[agent]):
-            return "", self.screen.hear(turn)  # no call is read after the end, nor of those whose words are only words
+            # After the end, and from agents whose replies are words alone, no call is read.
+            return "", self.screen.receive(turn)
         reply = self.screen.filled(agent, self.speech.read(agent, turn.text))
         if reply.error:
             tally.malformed += 1
@@ -252,14 +253,14 @@ class ToolTask(Drawn[ToolProblem]):
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
             facts["over"] = facts["over"] or ends(self.team, agent, turn.text)
-            return "", self.talk.hear(agent, reply.words, False, facts["over"])
+            return "", self.talk.receive(agent, reply.words, False, facts["over"])
         facts["called"] = True
         lines, new = [], False
         for call in reply.calls:
             line, brought = self._carry_out(session, agent, call, facts)
             lines.append(self.speech.forms[agent].result(line))
             new = new or brought
-        self.talk.hear(agent, reply.words, True, facts["over"])
+        self.talk.receive(agent, reply.words, True, facts["over"])
         return "\n".join(lines), new
 
     def _carry_out(self, session: ToolSession, agent: str, call: ToolCall, facts: dict[str, Any]) -> tuple[str, bool]:
@@ -317,7 +318,7 @@ class ToolTask(Drawn[ToolProblem]):
         if session.broken == "world_hung":
             return StateGrade(False, 0.0)  # whatever it would say may be false a moment later
         try:
-            return graded(self.domain.grade, self.problem, session.world, self.talk.told)
+            return graded(self.domain.grade, self.problem, session.world, self.talk.messages)
         except Exception:
             if not session.broken:
                 raise  # a defect of the domain, not of this episode

@@ -32,7 +32,7 @@ FINISH = "finish"
 SKILL = "read_skill"
 """The tool by which an agent reads a procedure of its profile (``AgentSpec.skills``)."""
 
-POSED = "posed"
+ASKED = "asked"
 """Id of a problem that a user's words are."""
 
 _EMPTY = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -58,7 +58,7 @@ def check(team: Team, domain: ToolDomain) -> None:
         raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
 
 
-def posed(problem: ToolProblem, domain: ToolDomain, team: Team, text: str) -> ToolProblem:
+def asked(problem: ToolProblem, domain: ToolDomain, team: Team, text: str) -> ToolProblem:
     """Returns a user's words as a problem, in a world that is the same for all problems.
 
     Raises:
@@ -69,7 +69,7 @@ def posed(problem: ToolProblem, domain: ToolDomain, team: Team, text: str) -> To
             f"A task of '{domain.name}' is more than a text: it has a world, or a user, of its own. Expected tools"
             " whose world no problem changes (domain.same_world = True), and a team without a user."
         )
-    return replace(problem, id=POSED, turns=(text,), withheld=problem.withheld[:1])
+    return replace(problem, id=ASKED, turns=(text,), withheld=problem.withheld[:1])
 
 
 def held(team: Team, agent: str, domain: ToolDomain) -> frozenset[str]:

@@ -140,15 +140,16 @@ class StateGrade:
         return cls(float(verdict) >= 1.0, min(max(float(verdict), 0.0), 1.0))
 
 
-def graded(judge: Callable[..., Any], first: Any, second: Any, told: Sequence[str]) -> Any:
-    """Returns what a function that grades says; ``told`` is passed to those that have a parameter of that name."""
-    return judge(first, second, told=tuple(told)) if _hears(getattr(judge, "__func__", judge)) else judge(first, second)
+def graded(judge: Callable[..., Any], first: Any, second: Any, messages: Sequence[str]) -> Any:
+    """Returns what a function that grades says; ``messages`` is passed to those that have a parameter of that name."""
+    more = {"messages": tuple(messages)} if _takes_messages(getattr(judge, "__func__", judge)) else {}
+    return judge(first, second, **more)
 
 
 @lru_cache(maxsize=256)
-def _hears(judge: Callable[..., Any]) -> bool:
+def _takes_messages(judge: Callable[..., Any]) -> bool:
     try:
-        return "told" in inspect.signature(judge).parameters
+        return "messages" in inspect.signature(judge).parameters
     except ValueError:  # a builtin without a signature
         return False
 
@@ -225,7 +226,7 @@ class ToolDomain(Protocol):
     def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Judges the state as it is; may be called at any time and changes nothing.
 
-        A grade with a parameter ``told`` is given what the user was told so far, a tuple of texts
+        A grade with a parameter ``messages`` is given what the user was told so far, a tuple of texts
         (:class:`marft_envs.families.tools.speech.UserTalk`).
         """
 

@@ -8,7 +8,7 @@ With ``hidden=0.5``, half of the operations are seen by the *other* agent only, 
 ("31": a step to 3, and plus 1 for the other); the first is seen by all. How often a team succeeds before it is rewarded
 is set by how long it imitates the expert (``--warm-start``).
 
-``pay`` says what is paid in place of success. ``"steps"`` pays each step that adds its operation to the digit said
+``reward`` says what is paid in place of success. ``"steps"`` pays each step that adds its operation to the digit said
 before it 1/horizon, to whoever took it, and nothing at the end; ``"graded"`` pays the team the share of steps before
 the first wrong one.
 
@@ -37,7 +37,7 @@ from marft_envs.problems.sets import named_task
 SIZE = 10
 """Digits; sums are modulo this."""
 OPERATIONS = 2
-Pay = Literal["success", "steps", "graded"]
+Reward = Literal["success", "steps", "graded"]
 LONGEST = 64
 """Steps at most."""
 LEFT, RIGHT, SOLVER = "left_0", "right_0", "solver_0"
@@ -52,7 +52,7 @@ class Steps:
         horizon: Steps of an episode.
         hidden: Share of operations, from 0 to 1, that only the agent sees whose step is the one before.
         alone: One agent, who sees all.
-        pay: What is paid: see above.
+        reward: What is paid: see above.
 
     Attributes:
         task_id: ``steps/DIGIT-OPERATIONS-MARKS``; a hidden operation has the mark 1.
@@ -60,8 +60,8 @@ class Steps:
 
     slow = False
 
-    def __init__(self, horizon: int, hidden: float, *, alone: bool, pay: Pay = "success") -> None:
-        self.horizon, self.share_hidden, self.alone, self.pay = horizon, hidden, alone, pay
+    def __init__(self, horizon: int, hidden: float, *, alone: bool, reward: Reward = "success") -> None:
+        self.horizon, self.share_hidden, self.alone, self.reward = horizon, hidden, alone, reward
         self.task_id, self.begin = "", 0
         self.plus: tuple[int, ...] = (0,) * horizon
         self.hidden: tuple[bool, ...] = (False,) * horizon
@@ -98,7 +98,7 @@ class Steps:
         return f"{text} other {told}" if (told := self._to_tell(agent)) else text
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Takes a step for each turn; at the last one, pays what ``pay`` says, and tells success."""
+        """Takes a step for each turn; at the last one, pays what ``reward`` says, and tells success."""
         paid = {turn.index: reward for turn in turns if (reward := self._step(turn.text))}
         if len(self._said) < self.horizon:
             return Outcome(turn_rewards=paid)
@@ -106,14 +106,14 @@ class Steps:
         right = [s == x for s, x in zip(said, self.digits, strict=True)]
         first = right.index(False) if False in right else self.horizon
         metrics = {"parsed": sum(s is not None for s in said) / self.horizon, "steps_right": first / self.horizon}
-        team = {"success": float(all(right)), "graded": first / self.horizon, "steps": 0.0}[self.pay]
+        team = {"success": float(all(right)), "graded": first / self.horizon, "steps": 0.0}[self.reward]
         return Outcome(team, paid, success=all(right), terminated=True, metrics=metrics)
 
     def _step(self, text: str) -> float:
         """Takes a step; returns what it is paid for itself."""
         before, step = _said(self._said[-1]) if self._said else self.begin, len(self._said)
         self._said.append(text)
-        if self.pay != "steps" or before is None or step >= self.horizon:
+        if self.reward != "steps" or before is None or step >= self.horizon:
             return 0.0
         return float(_said(text) == (before + self.plus[step]) % SIZE) / self.horizon
 
@@ -170,7 +170,7 @@ def make(
     horizon: int = 4,
     hidden: float = 0.0,
     alone: bool = False,
-    pay: Pay = "success",
+    reward: Reward = "success",
     dependency: Any = None,
     **flex: Any,
 ) -> FlexEnv:
@@ -180,7 +180,7 @@ def make(
         horizon: Steps of an episode, 1 to 64.
         hidden: Share of operations that only the other agent sees, 0 to 1.
         alone: One agent, who sees all (``steps-solo-v0``).
-        pay: What is paid: ``success`` of the whole, each of its ``steps`` as well, or the ``graded`` share of it.
+        reward: What is paid: ``success`` of the whole, each of its ``steps`` as well, or the ``graded`` share of it.
         dependency: Another D; ``"independent"`` is the ablation.
         **flex: FlexEnv's settings.
 
@@ -191,12 +191,12 @@ def make(
         raise ConfigError(f"horizon is {horizon}; expected 1 to {LONGEST} steps, e.g. horizon=4.")
     if not 0 <= hidden <= 1:
         raise ConfigError(f"hidden is {hidden}; expected a share of operations from 0 to 1, e.g. hidden=0.5.")
-    if pay not in get_args(Pay):
-        raise ConfigError(f"pay is '{pay}'; expected one of {', '.join(get_args(Pay))}.")
+    if reward not in get_args(Reward):
+        raise ConfigError(f"reward is '{reward}'; expected one of {', '.join(get_args(Reward))}.")
     prompt = TELL if hidden else SAY
     pair = [AgentSpec(LEFT, "left", prompt, with_answer=True), AgentSpec(RIGHT, "right", prompt, with_answer=True)]
     team = [AgentSpec(SOLVER, "solver", SAY, with_answer=True)] if alone else pair
     flex = {"history": "team", "max_rounds": horizon, **flex}
     return FlexEnv(
-        team, Steps(horizon, hidden, alone=alone, pay=pay), Chain() if dependency is None else dependency, **flex
+        team, Steps(horizon, hidden, alone=alone, reward=reward), Chain() if dependency is None else dependency, **flex
     )

@@ -20,21 +20,21 @@ from marft_envs.families.code.procedural import (  # noqa: F401  (importing a mo
     simulation,
     strings,
 )
-from marft_envs.families.code.procedural.base import CELLS, Dice, Draft, program, split_of, write
+from marft_envs.families.code.procedural.base import VARIANTS, Dice, Draft, program, split_of, write
 from marft_envs.problems.generators import Generators, distinct
 
-__all__ = ["GENERATORS", "cells", "enumerate_level0", "from_id", "generate", "mutants", "panel", "split_of"]
+__all__ = ["GENERATORS", "enumerate_level0", "from_id", "generate", "listed", "mutants", "split_of", "variants"]
 
-PANEL = 120
-"""Distinct tasks of a cell's panel above level 0, both splits together."""
+LISTED = 120
+"""Distinct tasks of a variant's listed above level 0, both splits together."""
 _ATTEMPTS = 20
-"""Keys tried for one new problem before a cell counts as exhausted."""
+"""Keys tried for one new problem before a variant counts as exhausted."""
 
 
 def _draft(generator: str, level: int, key: int) -> Draft:
     """A key names the same task in both modes."""
-    cell = next(c for (name, _, at), c in CELLS.items() if (name, at) == (generator, level))
-    draft: Draft = cell.build(Dice(f"code/{generator}/{level}", key), level)
+    variant = next(c for (name, _, at), c in VARIANTS.items() if (name, at) == (generator, level))
+    draft: Draft = variant.build(Dice(f"code/{generator}/{level}", key), level)
     return draft
 
 
@@ -65,10 +65,10 @@ def mutants(problem: CodeProblem) -> list[str]:
     return [program(draft, mode, draft.body.replace(old, new, 1)) for old, new in draft.wrong]
 
 
-@lru_cache(maxsize=16)  # level 0 has 15 cells
-def panel(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
-    """The first distinct tasks of a cell in key order: ``PANEL``, or all where a key is an index."""
-    keys = CELLS[generator, mode, level].keys
+@lru_cache(maxsize=16)  # level 0 has 15 variants
+def listed(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
+    """The first distinct tasks of a variant in key order: ``LISTED``, or all where a key is an index."""
+    keys = VARIANTS[generator, mode, level].keys
     if keys < 2**16:
         return tuple(build(generator, mode, level, key) for key in range(keys))
     return tuple(
@@ -79,20 +79,20 @@ def panel(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
 
 @lru_cache(maxsize=1)
 def _distinct(generator: str, level: int) -> list[tuple[int, Draft, list[tuple[tuple[Any, ...], Any]]]]:
-    """Keys, drafts and results of a panel; the same for both modes."""
-    first = distinct(lambda key: (key, _draft(generator, level, key)), lambda new: new[1].task, PANEL, _ATTEMPTS)
+    """Keys, drafts and results of a listed; the same for both modes."""
+    first = distinct(lambda key: (key, _draft(generator, level, key)), lambda new: new[1].task, LISTED, _ATTEMPTS)
     return [(key, draft, draft.results()) for key, draft in first]
 
 
 SET = Generators(
-    CELLS,
+    VARIANTS,
     build,
-    panel,
+    listed,
     split_of,
-    ("mode", lambda cell: cell[1]),
+    ("mode", lambda variant: variant[1]),
     "procedural/<generator>/<mode>/<level>/<key>, e.g. procedural/linear/function/0/7",
     whole=(None, "all"),
 )
 GENERATORS = SET.names
 """Names of all generators."""
-cells, generate, from_id, enumerate_level0 = SET.cells, SET.generate, SET.from_id, SET.level0
+variants, generate, from_id, enumerate_level0 = SET.variants, SET.generate, SET.from_id, SET.level0

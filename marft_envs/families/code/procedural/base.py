@@ -14,7 +14,7 @@ from marft_envs.problems.generators import ProblemWriter
 from marft_envs.problems.generators import split_of as split_of_text
 from marft_envs.problems.words import filled
 
-__all__ = ["CELLS", "Built", "Dice", "Draft", "ProblemWriter", "cell", "function", "split_of", "write"]
+__all__ = ["VARIANTS", "Built", "Dice", "Draft", "ProblemWriter", "function", "split_of", "variant", "write"]
 
 
 @lru_cache(maxsize=8192)
@@ -151,17 +151,17 @@ def _draft(name: str, build: Build, dice: Dice, level: int) -> Draft:
     return Draft(*told, reference, inputs, [edit for edit in edits if edit[0]])
 
 
-CELLS: dict[tuple[str, Mode, int], ProblemWriter] = {}
-"""(generator, mode, level) -> cell, in the order in which the modules register them."""
+VARIANTS: dict[tuple[str, Mode, int], ProblemWriter] = {}
+"""(generator, mode, level) -> variant, in the order in which the modules register them."""
 
 
-def cell(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:
+def variant(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:
     """Registers a builder of both modes, called with dice and level. Names and levels are parts of ids, for ever."""
 
     def add(build: Build) -> Build:
         for level in levels:
             for mode in get_args(Mode):
-                CELLS[name, mode, level] = ProblemWriter(partial(_draft, name, build))
+                VARIANTS[name, mode, level] = ProblemWriter(partial(_draft, name, build))
         return build
 
     return add

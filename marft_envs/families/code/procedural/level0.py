@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from marft_envs import tables
 from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.procedural import level0_families
-from marft_envs.families.code.procedural.base import CELLS, ProblemWriter, function
+from marft_envs.families.code.procedural.base import VARIANTS, ProblemWriter, function
 
 _TABLE = tables.read(__package__, "procedural")
 FAMILIES: dict[str, Callable[[], level0_families.Items]] = {
@@ -143,4 +143,4 @@ def mutants(name: str, key: int) -> list[str]:
 
 
 for _name in FAMILIES:
-    CELLS[_name, "function", 0] = ProblemWriter(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))
+    VARIANTS[_name, "function", 0] = ProblemWriter(partial(build, _name), sum(1 for _ in FAMILIES[_name]()))

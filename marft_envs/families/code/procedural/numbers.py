@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marft_envs.families.code.procedural.base import Built, Dice, cell
+from marft_envs.families.code.procedural.base import Built, Dice, variant
 from marft_envs.families.code.procedural.rules import mapping, rule
 
 
@@ -18,7 +18,7 @@ def _digits(n: int, base: int = 10) -> list[int]:
 _NUMBERS = [4075, 918, 0, 9, 10, 99, 100, 1234567890, 5555, 8062, 70007, 31, 24680, 13579]
 
 
-@cell("digits", (1, 2, 3))
+@variant("digits", (1, 2, 3))
 def digits(dice: Dice, level: int) -> Built:
     """A sum over the decimal digits; higher levels choose digits and weigh them."""
     one = mapping(dice)
@@ -38,7 +38,7 @@ def digits(dice: Dice, level: int) -> Built:
     return dict(values, b=b, next=b + 1), reference, [*_NUMBERS[:12], b, b - 1, b * b]
 
 
-@cell("divisors", (2, 3))
+@variant("divisors", (2, 3))
 def divisors(dice: Dice, level: int) -> Built:
     """Counts or adds up the divisors that meet a condition."""
     one = rule(dice, least=3)
@@ -61,7 +61,7 @@ def divisors(dice: Dice, level: int) -> Built:
     return dict(values, kind="count" if count else ""), reference, numbers
 
 
-@cell("steps", (2, 3, 4))
+@variant("steps", (2, 3, 4))
 def steps(dice: Dice, level: int) -> Built:
     """How long a process on a number takes."""
     k, a, b = dice.integer(2, 4), dice.integer(2, 5), dice.integer(1, 9)
@@ -79,7 +79,7 @@ def steps(dice: Dice, level: int) -> Built:
     return dict(k=k, a=a, b=b, limit=limit, far=far, high=high, low=low, more=a + 1), reference, numbers
 
 
-@cell("recurrence", (1, 2, 3))
+@variant("recurrence", (1, 2, 3))
 def recurrence(dice: Dice, level: int) -> Built:
     """A term of a linear recurrence."""
     p, q, c = dice.integer(1, 4), dice.integer(1, 4), dice.integer(1, 7)
@@ -107,7 +107,7 @@ def recurrence(dice: Dice, level: int) -> Built:
 _ALPHABETS = ("0123456789abcdef", "abcdefghijklmnop", "zyxwvutsrqponmlk", "ABCDEFGHIJKLMNOP", "qwertyuiopasdfgh")
 
 
-@cell("notation", (2, 3))
+@variant("notation", (2, 3))
 def notation(dice: Dice, level: int) -> Built:
     """A number in another base, with letters of its own."""
     b, first = dice.integer(2, 12), dice.below(3)

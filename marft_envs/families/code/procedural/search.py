@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from itertools import combinations
 
-from marft_envs.families.code.procedural.base import Built, Dice, cell
+from marft_envs.families.code.procedural.base import Built, Dice, variant
 
 
-@cell("coins", (3, 4))
+@variant("coins", (3, 4))
 def coins(dice: Dice, level: int) -> Built:
     """Fewest coins, or the number of ways, for an amount."""
     values = tuple(sorted(dice.sample(range(2, 15), 3 if level == 3 else dice.integer(3, 4))))
@@ -35,7 +35,7 @@ def coins(dice: Dice, level: int) -> Built:
     return dict(parts, kind="ways" if kind else "fewest", names=names, cap=cap, m=m), reference, numbers
 
 
-@cell("number_line", (4,))
+@variant("number_line", (4,))
 def number_line(dice: Dice, level: int) -> Built:
     """Fewest moves from one number to another."""
     up, down, factor = dice.integer(2, 9), dice.integer(1, 7), dice.integer(2, 3)
@@ -78,7 +78,7 @@ def _moves(dice: Dice, level: int) -> tuple[list[tuple[int, int]], str]:
     return [(1, 0), (0, 1), step], f"one down, one to the right or {words}"
 
 
-@cell("grid_ways", (3, 4))
+@variant("grid_ways", (3, 4))
 def grid_ways(dice: Dice, level: int) -> Built:
     """Number of ways through a grid with closed cells."""
     t, m = dice.integer(2, 8), dice.choice((89, 97, 100, 101, 997, 1000, 1009))
@@ -107,7 +107,7 @@ def grid_ways(dice: Dice, level: int) -> Built:
     return dict(moves=moves, how=how, closed=closed, shut=shut, m=m), reference, inputs
 
 
-@cell("grid_cost", (3, 4))
+@variant("grid_cost", (3, 4))
 def grid_cost(dice: Dice, level: int) -> Built:
     """The cheapest way through a grid."""
     price, tax, q = dice.integer(1, 9), dice.integer(1, 9), dice.integer(2, 5)
@@ -129,7 +129,7 @@ def grid_cost(dice: Dice, level: int) -> Built:
     return dict(moves=moves, how=how, price=price, more=price + 1, tax=tax, q=q), reference, inputs
 
 
-@cell("regions", (4,))
+@variant("regions", (4,))
 def regions(dice: Dice, level: int) -> Built:
     """Regions of neighbouring cells of a grid."""
     t, eight = dice.integer(2, 7), dice.below(2) == 1
@@ -167,7 +167,7 @@ def regions(dice: Dice, level: int) -> Built:
     return values, reference, inputs
 
 
-@cell("longest", (3, 4))
+@variant("longest", (3, 4))
 def longest(dice: Dice, level: int) -> Built:
     """The longest run or subsequence with a condition on neighbours."""
     d, m = dice.integer(1, 9), dice.integer(3, 9)
@@ -203,7 +203,7 @@ def longest(dice: Dice, level: int) -> Built:
     return dict(kind="number" if one else "sum", words=words, code=code, near=near), reference, lists
 
 
-@cell("knapsack", (4,))
+@variant("knapsack", (4,))
 def knapsack(dice: Dice, level: int) -> Built:
     """The best choice of things under a limit."""
     most, bonus, kind = dice.integer(2, 4), dice.integer(1, 9), dice.below(2)

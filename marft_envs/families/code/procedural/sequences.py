@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from marft_envs.families.code.procedural.base import Built, Dice, cell
+from marft_envs.families.code.procedural.base import Built, Dice, variant
 from marft_envs.families.code.procedural.rules import int_lists, mapping, rule, two_rules
 
 
-@cell("count_if", (1, 2))
+@variant("count_if", (1, 2))
 def count_if(dice: Dice, level: int) -> Built:
     """How many numbers meet a condition."""
     one = rule(dice) if level == 1 else two_rules(dice)
@@ -14,7 +14,7 @@ def count_if(dice: Dice, level: int) -> Built:
     return values, lambda xs: len(list(filter(one.holds, xs))), int_lists(dice, one.edges)
 
 
-@cell("sum_map", (1, 2, 3))
+@variant("sum_map", (1, 2, 3))
 def sum_map(dice: Dice, level: int) -> Built:
     """The sum of a mapping over the numbers that meet a condition."""
     f, one = mapping(dice), rule(dice)
@@ -34,7 +34,7 @@ def sum_map(dice: Dice, level: int) -> Built:
     return dict(values, other=g.words.format("v"), g=g.code), reference, int_lists(dice, one.edges)
 
 
-@cell("filter_map", (1, 2, 3))
+@variant("filter_map", (1, 2, 3))
 def filter_map(dice: Dice, level: int) -> Built:
     """A list of mapped numbers, in order, some left out."""
     f, one = mapping(dice), rule(dice)
@@ -52,7 +52,7 @@ def filter_map(dice: Dice, level: int) -> Built:
     return values, reference, [*int_lists(dice, one.edges), twice]
 
 
-@cell("extreme", (1, 2, 3))
+@variant("extreme", (1, 2, 3))
 def extreme(dice: Dice, level: int) -> Built:
     """The largest or smallest number by some measure, with a value for "none"."""
     one, f = rule(dice), mapping(dice)
@@ -73,7 +73,7 @@ def extreme(dice: Dice, level: int) -> Built:
     return values, reference, [*int_lists(dice, one.edges), [5, 5, 5], [3, 9, 27, 27, 9, 3]]
 
 
-@cell("sort_by", (2, 3))
+@variant("sort_by", (2, 3))
 def sort_by(dice: Dice, level: int) -> Built:
     """Sorting by a measure, with a rule for ties."""
     f, one = mapping(dice), rule(dice)
@@ -93,7 +93,7 @@ def sort_by(dice: Dice, level: int) -> Built:
     return values | signs, reference, lists
 
 
-@cell("windows", (2, 3))
+@variant("windows", (2, 3))
 def windows(dice: Dice, level: int) -> Built:
     """Sums over neighbours."""
     k, t, most = dice.integer(2, 5), dice.integer(5, 60), dice.below(2)
@@ -116,7 +116,7 @@ def windows(dice: Dice, level: int) -> Built:
     return values, reference, lists
 
 
-@cell("pairs", (2, 3))
+@variant("pairs", (2, 3))
 def pairs(dice: Dice, level: int) -> Built:
     """Counts pairs of positions."""
     m = dice.integer(2, 9)
@@ -141,7 +141,7 @@ def pairs(dice: Dice, level: int) -> Built:
     return dict(words=words, code=code, far=far, less=far - 1), reference, lists
 
 
-@cell("running", (2, 3))
+@variant("running", (2, 3))
 def running(dice: Dice, level: int) -> Built:
     """A list of running totals that start again."""
     t, back, one = dice.integer(10, 60), dice.integer(0, 9), rule(dice)

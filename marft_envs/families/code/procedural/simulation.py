@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from marft_envs.families.code.procedural.base import Built, Dice, cell
+from marft_envs.families.code.procedural.base import Built, Dice, variant
 
 _HEADINGS = {"north": (0, 1), "east": (1, 0), "south": (0, -1), "west": (-1, 0)}
 
 
-@cell("robot", (2, 3))
+@variant("robot", (2, 3))
 def robot(dice: Dice, level: int) -> Built:
     """A robot on a plane."""
     start, step, wall = dice.choice(tuple(_HEADINGS)), dice.integer(1, 4), dice.integer(5, 12)
@@ -36,7 +36,7 @@ def robot(dice: Dice, level: int) -> Built:
     return values | signs, reference, texts
 
 
-@cell("stack_machine", (3, 4))
+@variant("stack_machine", (3, 4))
 def stack_machine(dice: Dice, level: int) -> Built:
     """A machine with a stack of numbers."""
     add, times, twin, drop, swap = dice.choice((("add", "mul", "dup", "pop", "swap"), ("+", "*", "d", "p", "s"),
@@ -72,7 +72,7 @@ def stack_machine(dice: Dice, level: int) -> Built:
     return dict(names, m=m, e=e, more=e + 1, extra=extra, plus=plus), reference, programs
 
 
-@cell("circle", (2, 3))
+@variant("circle", (2, 3))
 def circle(dice: Dice, level: int) -> Built:
     """People in a circle leave one after the other."""
     k, first, left = dice.integer(2, 9), dice.integer(1, 4), dice.integer(1, 4)
@@ -95,7 +95,7 @@ def circle(dice: Dice, level: int) -> Built:
     return values, reference, numbers
 
 
-@cell("intervals", (3, 4))
+@variant("intervals", (3, 4))
 def intervals(dice: Dice, level: int) -> Built:
     """Intervals that are merged where they are close."""
     gap, extra = dice.integer(0, 5), dice.integer(0, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from marft_envs import tables
-from marft_envs.families.code.procedural.base import Built, Dice, cell
+from marft_envs.families.code.procedural.base import Built, Dice, variant
 
 _VOCABULARY: list[str] = tables.read(__package__, "procedural")["vocabulary"]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -26,7 +26,7 @@ def _texts(dice: Dice, letters: str = "") -> list[str]:
             "Noon: level 7"]  # fmt: skip
 
 
-@cell("shift", (1, 2, 3))
+@variant("shift", (1, 2, 3))
 def shift(dice: Dice, level: int) -> Built:
     """A cipher that moves letters along the alphabet."""
     k, left = dice.integer(1, 25), dice.below(2) == 1
@@ -44,7 +44,7 @@ def shift(dice: Dice, level: int) -> Built:
     return values, reference, [*_texts(dice, fixed or "xyzab"), "zzzzzzz", "the fox is lazy"]
 
 
-@cell("count_letters", (1, 2))
+@variant("count_letters", (1, 2))
 def count_letters(dice: Dice, level: int) -> Built:
     """Counts characters of a string."""
     letters = "".join(sorted(dice.sample("abcdeilmnorstuwy", dice.integer(2, 4))))
@@ -64,7 +64,7 @@ def count_letters(dice: Dice, level: int) -> Built:
     return values, reference, [*_texts(dice, letters), letters * (k + 1), letters[0] * (k + 2), letters[0] * k]
 
 
-@cell("edit_words", (1, 2, 3))
+@variant("edit_words", (1, 2, 3))
 def edit_words(dice: Dice, level: int) -> Built:
     """Changes the words that meet a condition."""
     k, letter, other = dice.integer(3, 6), dice.choice("aeinorst"), dice.choice("xyz")
@@ -96,7 +96,7 @@ def edit_words(dice: Dice, level: int) -> Built:
     return dict(values, sep=sep), lambda ws: sep.join(edit(w) for w in ws[::-1] if not holds(w)) or "none", lists
 
 
-@cell("run_lengths", (2, 3))
+@variant("run_lengths", (2, 3))
 def run_lengths(dice: Dice, level: int) -> Built:
     """Compresses runs of equal characters."""
     k, sep = dice.integer(3, 6), dice.choice(("", "-", ".", ":", "*", "=", "_", "/", "+", "x", "~", "^"))
@@ -128,7 +128,7 @@ def run_lengths(dice: Dice, level: int) -> Built:
 _MARKS = ("()", "[]", "<>", "{}", "ud", "+-", "/\\", "LR", "io", "ab", "xy", "AB")
 
 
-@cell("brackets", (2, 3))
+@variant("brackets", (2, 3))
 def brackets(dice: Dice, level: int) -> Built:
     """Openings and closings in a string."""
     a, z = list(dice.choice(_MARKS))
@@ -149,7 +149,7 @@ def brackets(dice: Dice, level: int) -> Built:
     return values, reference, texts
 
 
-@cell("weave", (1, 2))
+@variant("weave", (1, 2))
 def weave(dice: Dice, level: int) -> Built:
     """Parts of a string put together."""
     i, k, j, step = dice.integer(0, 3), dice.integer(2, 5), dice.integer(1, 4), dice.integer(2, 3)

@@ -19,40 +19,40 @@ from marft_envs.families.math.procedural import (  # noqa: F401  (importing a mo
     precalculus,
     two_step,
 )
-from marft_envs.families.math.procedural.base import CELLS, SUBJECTS, written
+from marft_envs.families.math.procedural.base import SUBJECTS, VARIANTS, written
 from marft_envs.problems.dice import Dice
 from marft_envs.problems.generators import Generators, distinct, split_of
 
-__all__ = ["GENERATORS", "SUBJECTS", "cells", "enumerate_level0", "from_id", "generate", "panel", "split_of"]
+__all__ = ["GENERATORS", "SUBJECTS", "enumerate_level0", "from_id", "generate", "listed", "split_of", "variants"]
 
-PANEL = 600
-"""Distinct problems of a cell's panel, both splits together."""
+LISTED = 600
+"""Distinct problems of a variant's listed, both splits together."""
 _ATTEMPTS = 50
-"""Keys tried for one new problem before a cell counts as exhausted."""
+"""Keys tried for one new problem before a variant counts as exhausted."""
 
 
 def build(generator: str, level: int, key: int) -> MathProblem:
     """The problem of one key. Same arguments, same problem, in every process."""
-    cell = CELLS[generator, level]
-    texts = written(generator, level, cell.build(Dice(f"{generator}/{level}", key)))
-    return MathProblem(f"procedural/{generator}/{level}/{key}", *texts, cell.subject, level, "procedural")
+    variant = VARIANTS[generator, level]
+    texts = written(generator, level, variant.build(Dice(f"{generator}/{level}", key)))
+    return MathProblem(f"procedural/{generator}/{level}/{key}", *texts, variant.subject, level, "procedural")
 
 
-def panel(generator: str, level: int) -> tuple[MathProblem, ...]:
-    """The first distinct problems of a cell in key order: ``PANEL``, or all where a key is an index."""
+def listed(generator: str, level: int) -> tuple[MathProblem, ...]:
+    """The first distinct problems of a variant in key order: ``LISTED``, or all where a key is an index."""
     write = partial(build, generator, level)
-    keys = CELLS[generator, level].keys
-    return tuple(map(write, range(keys)) if keys < 2**16 else distinct(write, lambda p: p.problem, PANEL, _ATTEMPTS))
+    keys = VARIANTS[generator, level].keys
+    return tuple(map(write, range(keys)) if keys < 2**16 else distinct(write, lambda p: p.problem, LISTED, _ATTEMPTS))
 
 
 SET = Generators(
-    CELLS,
+    VARIANTS,
     build,
-    panel,
+    listed,
     lambda problem: split_of(problem.problem),
-    ("subject", lambda cell: CELLS[cell].subject),
+    ("subject", lambda variant: VARIANTS[variant].subject),
     "procedural/<generator>/<level>/<key>, e.g. procedural/two_step/0/7",
 )
 GENERATORS = SET.names
 """Names of all generators."""
-cells, generate, from_id, enumerate_level0 = SET.cells, SET.generate, SET.from_id, SET.level0
+variants, generate, from_id, enumerate_level0 = SET.variants, SET.generate, SET.from_id, SET.level0

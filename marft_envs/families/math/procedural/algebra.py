@@ -7,18 +7,18 @@ from fractions import Fraction
 from math import lcm
 
 from marft_envs.families.math.procedural import latex
-from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.base import Values, variant
 from marft_envs.families.math.procedural.latex import combination, point, polynomial, signed, surd, term
 from marft_envs.problems.dice import Dice
 
 
-@cell("linear_equation", 1)
+@variant("linear_equation", 1)
 def one_side(dice: Dice) -> Values:
     a, b, x = dice.integer(2, 12), dice.nonzero(-30, 30), dice.integer(-20, 20)
     return dict(left=polynomial([a, b]), a=a, b=b, c=a * x + b, rest=a * x, answer=x)
 
 
-@cell("linear_equation", 2)
+@variant("linear_equation", 2)
 def both_sides(dice: Dice) -> Values:
     a, b, x = dice.integer(2, 12), dice.nonzero(-30, 30), dice.integer(-20, 20)
     c = dice.choice([c for c in range(-9, 10) if c not in (0, a)])
@@ -26,7 +26,7 @@ def both_sides(dice: Dice) -> Values:
     return dict(left=polynomial([a, b]), right=polynomial([c, d]), term=term(a - c, "x"), rest=d - b, answer=x)
 
 
-@cell("linear_equation", 3)
+@variant("linear_equation", 3)
 def brackets(dice: Dice) -> Values:
     a, b, d, x = dice.integer(2, 9), dice.nonzero(-12, 12), dice.nonzero(-12, 12), dice.integer(-20, 20)
     c = dice.choice([c for c in range(2, 10) if c != a])
@@ -35,7 +35,7 @@ def brackets(dice: Dice) -> Values:
     return dict(a=a, b=signed(b), c=c, d=signed(d), e=e, answer=x, **known)
 
 
-@cell("linear_equation", 4)
+@variant("linear_equation", 4)
 def unit_fractions(dice: Dice) -> Values:
     a, b = dice.sample(range(2, 13), 2)
     common = lcm(a, b)
@@ -44,7 +44,7 @@ def unit_fractions(dice: Dice) -> Values:
     return dict(a=a, b=b, c=c, common=common, sum=common // a + common // b, rest=c * common, answer=x)
 
 
-@cell("linear_equation", 5)
+@variant("linear_equation", 5)
 def two_fractions(dice: Dice) -> Values:
     a, b, c = dice.integer(1, 9), dice.nonzero(-12, 12), dice.integer(2, 9)
     e, f = dice.nonzero(-12, 12), dice.integer(2, 9)
@@ -54,13 +54,13 @@ def two_fractions(dice: Dice) -> Values:
     return dict(c=c, f=f, term=term(factor, "x"), rest=rest, answer=Fraction(rest, factor), **sides)
 
 
-@cell("linear_system", 1)
+@variant("linear_system", 1)
 def sum_and_difference(dice: Dice) -> Values:
     x, y = dice.integer(-30, 30), dice.integer(-30, 30)
     return dict(x=x, y=y, sum=x + y, difference=x - y, twice=2 * x, answer=point(x, y))
 
 
-@cell("linear_system", 2)
+@variant("linear_system", 2)
 def substitution(dice: Dice) -> Values:
     x, y, m = dice.integer(-12, 12), dice.integer(-12, 12), dice.nonzero(-6, 6)
     a = dice.integer(1, 9)
@@ -86,20 +86,20 @@ def _eliminate(a: int, b: int, e: int, c: int, d: int, f: int) -> Values:
     return dict(b=b, d=d, x=x, y=y, answer=point(x, y), **equations, **known)
 
 
-@cell("linear_system", 3)
+@variant("linear_system", 3)
 def elimination(dice: Dice) -> Values:
     a, b, c, d = _regular(dice, 9)
     x, y = dice.integer(-12, 12), dice.integer(-12, 12)
     return _eliminate(a, b, a * x + b * y, c, d, c * x + d * y)
 
 
-@cell("linear_system", 4)
+@variant("linear_system", 4)
 def rational_solution(dice: Dice) -> Values:
     a, b, c, d = _regular(dice, 7)
     return _eliminate(a, b, dice.integer(-15, 15), c, d, dice.integer(-15, 15))
 
 
-@cell("linear_system", 5)
+@variant("linear_system", 5)
 def three_unknowns(dice: Dice) -> Values:
     x, y, z = (dice.integer(-9, 9) for _ in range(3))
     a, b, c, d = _regular(dice, 5)
@@ -112,14 +112,14 @@ def three_unknowns(dice: Dice) -> Values:
     return dict(x=x, y=y, z=z, first=first, second=second, third=third, then=then, answer=point(x, y, z))
 
 
-@cell("quadratic", 1)
+@variant("quadratic", 1)
 def larger_root(dice: Dice) -> Values:
     r, s = dice.sample(range(-25, 26), 2)
     factors: Values = dict(first=polynomial([1, -r]), second=polynomial([1, -s]))
     return dict(polynomial=polynomial([1, -r - s, r * s]), r=r, s=s, answer=max(r, s), **factors)
 
 
-@cell("quadratic", 2)
+@variant("quadratic", 2)
 def both_roots(dice: Dice) -> Values:
     a = dice.integer(2, 6)
     r, s = sorted(dice.sample([n for n in range(-15, 16) if n], 2))
@@ -127,7 +127,7 @@ def both_roots(dice: Dice) -> Values:
     return dict(polynomial=left, a=a, first=signed(-r), second=signed(-s), answer=f"{r},{s}")
 
 
-@cell("quadratic", 3)
+@variant("quadratic", 3)
 def rational_root(dice: Dice) -> Values:
     p, r = dice.integer(2, 7), dice.integer(2, 7)
     q, s = dice.nonzero(-12, 12), dice.nonzero(-12, 12)
@@ -137,7 +137,7 @@ def rational_root(dice: Dice) -> Values:
     return dict(polynomial=left, one=one, other=other, answer=max(one, other), **factors)
 
 
-@cell("quadratic", 4)
+@variant("quadratic", 4)
 def irrational_root(dice: Dice) -> Values:
     b = dice.integer(-12, 12)
     squares = {n * n for n in range(40)}
@@ -151,7 +151,7 @@ def irrational_root(dice: Dice) -> Values:
     return dict(polynomial=polynomial([1, b, c]), discriminant=b * b - 4 * c, minus=-b, answer=root)
 
 
-@cell("quadratic", 5)
+@variant("quadratic", 5)
 def vertex(dice: Dice) -> Values:
     a, b, c = dice.nonzero(-6, 6), dice.nonzero(-15, 15), dice.integer(-20, 20)
     h = Fraction(-b, 2 * a)

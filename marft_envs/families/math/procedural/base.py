@@ -21,21 +21,21 @@ Build = Callable[[Dice], Values]
 
 
 def written(generator: str, level: int, values: Values) -> tuple[str, str, str]:
-    """Returns problem, worked solution and answer of a cell."""
+    """Returns problem, worked solution and answer of a variant."""
     shown = {name: frac(value) if isinstance(value, Fraction) else value for name, value in values.items()}
     words, answer = _TABLES[generator][str(level)], shown["answer"]
     return filled(words["problem"], shown), f"{filled(words['steps'], shown)} \\boxed{{{answer}}}", str(answer)
 
 
-CELLS: dict[tuple[str, int], ProblemWriter] = {}
-"""(generator, level) -> cell, in the order in which the modules register them."""
+VARIANTS: dict[tuple[str, int], ProblemWriter] = {}
+"""(generator, level) -> variant, in the order in which the modules register them."""
 
 
-def cell(name: str, level: int, keys: int = 2**32) -> Callable[[Build], Build]:
+def variant(name: str, level: int, keys: int = 2**32) -> Callable[[Build], Build]:
     """Registers a builder. Name and level are part of every id, so they never change."""
 
     def add(build: Build) -> Build:
-        CELLS[name, level] = ProblemWriter(build, keys, _TABLES[name]["subject"])
+        VARIANTS[name, level] = ProblemWriter(build, keys, _TABLES[name]["subject"])
         return build
 
     return add

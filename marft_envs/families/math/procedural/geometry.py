@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.base import Values, variant
 from marft_envs.families.math.procedural.latex import combination, point, root_of, surd
 from marft_envs.problems.dice import Dice
 
@@ -21,21 +21,21 @@ def _two_points(dice: Dice, bound: int) -> tuple[int, int, int, int]:
     return x1, y1, x2, y2
 
 
-@cell("coordinates", 1)
+@variant("coordinates", 1)
 def midpoint(dice: Dice) -> Values:
     x1, y1, x2, y2 = _two_points(dice, 20)
     x, y = x1 + x2, y1 + y2
     return dict(p=point(x1, y1), q=point(x2, y2), x=x, y=y, answer=point(Fraction(x, 2), Fraction(y, 2)))
 
 
-@cell("coordinates", 2)
+@variant("coordinates", 2)
 def distance(dice: Dice) -> Values:
     x1, y1, x2, y2 = _two_points(dice, 15)
     xx, yy = (x1 - x2) ** 2, (y1 - y2) ** 2
     return dict(p=point(x1, y1), q=point(x2, y2), xx=xx, yy=yy, square=xx + yy, answer=root_of(xx + yy))
 
 
-@cell("coordinates", 3)
+@variant("coordinates", 3)
 def area(dice: Dice) -> Values:
     x1, y1, x2, y2 = _two_points(dice, 12)
     x3, y3 = _point(dice, 12)
@@ -55,7 +55,7 @@ def _line_and_point(dice: Dice) -> tuple[int, int, int, int, int, int]:
     return (a, b, c, x, y, value) if value else (a, b, c + 1, x, y, -1)
 
 
-@cell("coordinates", 4)
+@variant("coordinates", 4)
 def distance_to_line(dice: Dice) -> Values:
     a, b, c, x, y, value = _line_and_point(dice)
     norm, line = a * a + b * b, combination([a, b], ["x", "y"])
@@ -63,7 +63,7 @@ def distance_to_line(dice: Dice) -> Values:
     return dict(p=point(x, y), line=line, c=c, value=value, norm=norm, answer=away)
 
 
-@cell("coordinates", 5)
+@variant("coordinates", 5)
 def reflection(dice: Dice) -> Values:
     a, b, c, x, y, value = _line_and_point(dice)
     shift, line = Fraction(2 * value, a * a + b * b), combination([a, b], ["x", "y"])
@@ -82,14 +82,14 @@ def _sixteen_squared_areas(a: int, b: int, c: int) -> int:
     return (a + b + c) * (-a + b + c) * (a - b + c) * (a + b - c)
 
 
-@cell("triangles", 1)
+@variant("triangles", 1)
 def hypotenuse(dice: Dice) -> Values:
     a, b = dice.integer(2, 40), dice.integer(2, 40)
     square = a * a + b * b
     return dict(a=a, b=b, aa=a * a, bb=b * b, square=square, answer=root_of(square))
 
 
-@cell("triangles", 2)
+@variant("triangles", 2)
 def leg(dice: Dice) -> Values:
     c = dice.integer(5, 50)
     a = dice.integer(2, c - 1)
@@ -97,21 +97,21 @@ def leg(dice: Dice) -> Values:
     return dict(c=c, a=a, cc=c * c, aa=a * a, square=square, answer=root_of(square))
 
 
-@cell("triangles", 3)
+@variant("triangles", 3)
 def heron(dice: Dice) -> Values:
     a, b, c = _triangle(dice, 3, 20)
     square = _sixteen_squared_areas(a, b, c)
     return dict(a=a, b=b, c=c, square=square, answer=surd(Fraction(1, 4), square))
 
 
-@cell("triangles", 4)
+@variant("triangles", 4)
 def median(dice: Dice) -> Values:
     a, b, c = _triangle(dice, 3, 20)
     square = 2 * b * b + 2 * c * c - a * a
     return dict(a=a, b=b, c=c, square=square, answer=surd(Fraction(1, 2), square))
 
 
-@cell("triangles", 5)
+@variant("triangles", 5)
 def circumradius(dice: Dice) -> Values:
     a, b, c = _triangle(dice, 3, 16)
     square, product = _sixteen_squared_areas(a, b, c), a * b * c
@@ -125,26 +125,26 @@ def _pi(value: Fraction | int) -> str:
     return top if q == 1 else rf"\frac{{{top}}}{{{q}}}"
 
 
-@cell("solids", 1)
+@variant("solids", 1)
 def cylinder(dice: Dice) -> Values:
     r, h = dice.integer(2, 30), dice.integer(2, 30)
     return dict(r=r, h=h, answer=_pi(r * r * h))
 
 
-@cell("solids", 2)
+@variant("solids", 2)
 def cone(dice: Dice) -> Values:
     r, h = dice.integer(1, 30), dice.integer(1, 30)
     return dict(r=r, h=h, answer=_pi(Fraction(r * r * h, 3)))
 
 
-@cell("solids", 3)
+@variant("solids", 3)
 def cylinder_with_dome(dice: Dice) -> Values:
     r, h = dice.integer(1, 25), dice.integer(1, 40)
     body, dome = r * r * h, Fraction(2 * r**3, 3)
     return dict(r=r, h=h, cylinder=_pi(body), dome=_pi(dome), answer=_pi(body + dome))
 
 
-@cell("solids", 4)
+@variant("solids", 4)
 def frustum(dice: Dice) -> Values:
     small, more, h = dice.integer(1, 12), dice.integer(1, 12), dice.integer(1, 24)
     big = small + more
@@ -152,7 +152,7 @@ def frustum(dice: Dice) -> Values:
     return dict(small=small, big=big, h=h, answer=_pi(value))
 
 
-@cell("solids", 5)
+@variant("solids", 5)
 def spherical_cap(dice: Dice) -> Values:
     r = dice.integer(3, 40)
     h = dice.integer(1, 2 * r - 1)

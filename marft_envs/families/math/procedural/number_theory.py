@@ -7,13 +7,13 @@ from math import gcd, lcm
 
 from numpy import base_repr
 
-from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.base import Values, variant
 from marft_envs.problems.dice import Dice
 
 PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
 
 
-@cell("gcd_lcm", 1)
+@variant("gcd_lcm", 1)
 def gcd_of_two(dice: Dice) -> Values:
     g, (m, n) = dice.integer(2, 60), dice.sample(range(1, 15), 2)
     a, b = g * m, g * n
@@ -24,26 +24,26 @@ def gcd_of_two(dice: Dice) -> Values:
     return dict(a=a, b=b, larger=max(a, b), smaller=min(a, b), remainders=", ".join(chain), answer=x)
 
 
-@cell("gcd_lcm", 2)
+@variant("gcd_lcm", 2)
 def lcm_of_two(dice: Dice) -> Values:
     a, b = dice.sample(range(6, 73), 2)
     return dict(a=a, b=b, divisor=gcd(a, b), answer=lcm(a, b))
 
 
-@cell("gcd_lcm", 3)
+@variant("gcd_lcm", 3)
 def gcd_of_three(dice: Dice) -> Values:
     g, multiples = dice.integer(6, 90), dice.sample(range(1, 20), 3)
     a, b, c = (g * m for m in multiples)
     return dict(a=a, b=b, c=c, two=gcd(a, b), answer=gcd(a, b, c))
 
 
-@cell("gcd_lcm", 4)
+@variant("gcd_lcm", 4)
 def lcm_of_three(dice: Dice) -> Values:
     a, b, c = dice.sample(range(6, 51), 3)
     return dict(a=a, b=b, c=c, two=lcm(a, b), answer=lcm(a, b, c))
 
 
-@cell("gcd_lcm", 5)
+@variant("gcd_lcm", 5)
 def multiples_below(dice: Dice) -> Values:
     n, (a, b, c) = dice.integer(100, 999), sorted(dice.sample(range(3, 16), 3))
     single = n // a + n // b + n // c
@@ -52,26 +52,26 @@ def multiples_below(dice: Dice) -> Values:
     return dict(n=n, a=a, b=b, c=c, single=single, double=double, triple=triple, answer=single - double + triple)
 
 
-@cell("modular", 1)
+@variant("modular", 1)
 def remainder(dice: Dice) -> Values:
     m, a = dice.integer(23, 97), dice.integer(1000, 9999)
     return dict(a=a, m=m, quotient=a // m, answer=a % m)
 
 
-@cell("modular", 2)
+@variant("modular", 2)
 def remainder_of_product(dice: Dice) -> Values:
     m, a, b = dice.choice(PRIMES[3:]), dice.integer(100, 999), dice.integer(100, 999)
     return dict(a=a, b=b, m=m, first=a % m, second=b % m, answer=a * b % m)
 
 
-@cell("modular", 3)
+@variant("modular", 3)
 def remainder_of_power(dice: Dice) -> Values:
     m, a, k = dice.choice(PRIMES[5:]), dice.integer(2, 20), dice.integer(5, 60)
     squares = [f"{a}^{{{2**i}}}\\equiv {pow(a, 2**i, m)}" for i in range(1, k.bit_length())]
     return dict(a=a, k=k, m=m, squares=", ".join(squares), answer=pow(a, k, m))
 
 
-@cell("modular", 4)
+@variant("modular", 4)
 def linear_congruence(dice: Dice) -> Values:
     m = dice.choice(PRIMES[3:])
     a, b = dice.integer(2, m - 1), dice.integer(1, m - 1)
@@ -79,7 +79,7 @@ def linear_congruence(dice: Dice) -> Values:
     return dict(a=a, b=b, m=m, inverse=inverse, answer=b * inverse % m)
 
 
-@cell("modular", 5)
+@variant("modular", 5)
 def chinese_remainders(dice: Dice) -> Values:
     p, q, r = sorted(dice.sample((5, 7, 8, 9, 11, 13, 17, 19), 3))  # pairwise coprime
     a, b, c = dice.integer(1, p - 1), dice.integer(1, q - 1), dice.integer(1, r - 1)
@@ -88,7 +88,7 @@ def chinese_remainders(dice: Dice) -> Values:
     return dict(a=a, b=b, c=c, p=p, q=q, r=r, two=two, period=p * q, answer=value)
 
 
-@cell("bases", 1)
+@variant("bases", 1)
 def to_ten(dice: Dice) -> Values:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, base**4 - 1)
@@ -97,7 +97,7 @@ def to_ten(dice: Dice) -> Values:
     return dict(digits=digits, base=base, sums=sums, answer=n)
 
 
-@cell("bases", 2)
+@variant("bases", 2)
 def from_ten(dice: Dice) -> Values:
     base = dice.integer(3, 9)
     n = dice.integer(base**2, 999)
@@ -110,21 +110,21 @@ def _calculated(base: int, a: int, b: int, value: int) -> Values:
     return dict(base=base, a=a, b=b, value=value, x=x, y=y, answer=answer)
 
 
-@cell("bases", 3)
+@variant("bases", 3)
 def sum_in_base(dice: Dice) -> Values:
     base = dice.integer(3, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(base, base**3 - 1)
     return _calculated(base, a, b, a + b)
 
 
-@cell("bases", 4)
+@variant("bases", 4)
 def product_in_base(dice: Dice) -> Values:
     base = dice.integer(4, 9)
     a, b = dice.integer(base, base**3 - 1), dice.integer(2, base**2 - 1)
     return _calculated(base, a, b, a * b)
 
 
-@cell("bases", 5)
+@variant("bases", 5)
 def between_bases(dice: Dice) -> Values:
     b, c = dice.sample(range(3, 10), 2)
     n = dice.integer(b**3, b**5 - 1)

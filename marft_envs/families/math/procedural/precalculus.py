@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.base import Values, variant
 from marft_envs.families.math.procedural.latex import column, combination, frac, join, matrix, point, root_of, surd
 from marft_envs.problems.dice import Dice
 
@@ -25,14 +25,14 @@ def _cross(v: Sequence[int], w: Sequence[int]) -> list[int]:
     return [v[1] * w[2] - v[2] * w[1], v[2] * w[0] - v[0] * w[2], v[0] * w[1] - v[1] * w[0]]
 
 
-@cell("vectors", 1)
+@variant("vectors", 1)
 def dot_product(dice: Dice) -> Values:
     v, w = _vector(dice, 9), _vector(dice, 9)
     products = combination([a * b for a, b in zip(v, w, strict=True)], ["", "", ""])
     return dict(v=column(v), w=column(w), products=products, answer=_dot(v, w))
 
 
-@cell("vectors", 2)
+@variant("vectors", 2)
 def cross_product(dice: Dice) -> Values:
     v, w = _vector(dice, 9), _vector(dice, 9)
     entries = [rf"{v[i]}\cdot {w[j]}-{v[j]}\cdot {w[i]}".replace("--", "+") for i, j in ((1, 2), (2, 0), (0, 1))]
@@ -40,7 +40,7 @@ def cross_product(dice: Dice) -> Values:
     return dict(v=column(v), w=column(w), x=x, y=y, z=z, answer=column(_cross(v, w)))
 
 
-@cell("vectors", 3)
+@variant("vectors", 3)
 def projection(dice: Dice) -> Values:
     v, w = _vector(dice, 9, 2), _vector(dice, 9, 2)
     product, square = _dot(v, w), _dot(w, w)
@@ -48,7 +48,7 @@ def projection(dice: Dice) -> Values:
     return dict(v=column(v), w=column(w), product=product, square=square, answer=answer)
 
 
-@cell("vectors", 4)
+@variant("vectors", 4)
 def parallelogram(dice: Dice) -> Values:
     v, w = _vector(dice, 6), _vector(dice, 6)
     if _cross(v, w) == [0, 0, 0]:
@@ -57,7 +57,7 @@ def parallelogram(dice: Dice) -> Values:
     return dict(v=column(v), w=column(w), product=column(c), square=_dot(c, c), answer=root_of(_dot(c, c)))
 
 
-@cell("vectors", 5)
+@variant("vectors", 5)
 def distance_to_plane(dice: Dice) -> Values:
     n, p, d = _vector(dice, 6), [dice.integer(-9, 9) for _ in range(3)], dice.integer(-20, 20)
     if _dot(n, p) == d:
@@ -79,20 +79,20 @@ def _determinant(m: Matrix) -> int:
     return m[0][0] * m[1][1] - m[0][1] * m[1][0]
 
 
-@cell("matrices", 1)
+@variant("matrices", 1)
 def determinant(dice: Dice) -> Values:
     m = _matrix(dice, 12)
     (a, b), (c, d) = m
     return dict(m=matrix(m), a=a, b=b, c=c, d=d, answer=_determinant(m))
 
 
-@cell("matrices", 2)
+@variant("matrices", 2)
 def product(dice: Dice) -> Values:
     m, n = _matrix(dice, 7), _matrix(dice, 7)
     return dict(m=matrix(m), n=matrix(n), answer=matrix(_times(m, n)))
 
 
-@cell("matrices", 3)
+@variant("matrices", 3)
 def inverse(dice: Dice) -> Values:
     m = _matrix(dice, 7)
     if _determinant(m) == 0:
@@ -104,14 +104,14 @@ def inverse(dice: Dice) -> Values:
     return dict(m=matrix(m), det=det, factor=Fraction(1, det), adjugate=matrix(adjugate), answer=matrix(rows))
 
 
-@cell("matrices", 4)
+@variant("matrices", 4)
 def determinant_3(dice: Dice) -> Values:
     m = _matrix(dice, 5, 3)
     cofactors = _cross(m[1], m[2])
     return dict(m=matrix(m), cofactors=", ".join(map(str, cofactors)), answer=_dot(m[0], cofactors))
 
 
-@cell("matrices", 5)
+@variant("matrices", 5)
 def matrix_power(dice: Dice) -> Values:
     m, n = _matrix(dice, 3), dice.integer(3, 5)
     powers = [m]
@@ -173,12 +173,12 @@ def _combination(factors: list[int], values: list[tuple[str, int]]) -> Values:
     return dict(sum=shown, known=", ".join(known), answer=answer)
 
 
-@cell("trigonometry", 1)
+@variant("trigonometry", 1)
 def rational_values(dice: Dice) -> Values:
     return _combination([dice.integer(2, 25), dice.nonzero(-25, 25)], [dice.choice(RATIONAL), dice.choice(RATIONAL)])
 
 
-@cell("trigonometry", 2)
+@variant("trigonometry", 2)
 def radical_values(dice: Dice) -> Values:
     return _combination([dice.integer(2, 12), dice.nonzero(-12, 12)], [dice.choice(IRRATIONAL), dice.choice(ALL)])
 
@@ -200,7 +200,7 @@ def _given(dice: Dice) -> tuple[str, Fraction, Fraction, str]:
     return function, sine, cosine, rf"$\{function} x={frac(value)}$ and ${QUADRANTS[quadrant][2]}$"
 
 
-@cell("trigonometry", 3)
+@variant("trigonometry", 3)
 def other_function(dice: Dice) -> Values:
     function, sine, cosine, condition = _given(dice)
     values = {"sin": sine, "cos": cosine, "tan": sine / cosine}
@@ -208,7 +208,7 @@ def other_function(dice: Dice) -> Values:
     return dict(condition=condition, wanted=wanted, sine=sine, cosine=cosine, answer=values[wanted])
 
 
-@cell("trigonometry", 4)
+@variant("trigonometry", 4)
 def addition_formula(dice: Dice) -> Values:
     (s, c), (t, d) = _angle(dice, 1), _angle(dice, 1)
     function, sign = dice.choice(["sin", "cos"]), dice.choice([1, -1])
@@ -216,7 +216,7 @@ def addition_formula(dice: Dice) -> Values:
     return dict(s=s, c=c, t=t, d=d, function=function, between="+" if sign == 1 else "-", answer=value)
 
 
-@cell("trigonometry", 5)
+@variant("trigonometry", 5)
 def double_angle(dice: Dice) -> Values:
     _, sine, cosine, condition = _given(dice)
     double = {"sin": 2 * sine * cosine, "cos": cosine**2 - sine**2}

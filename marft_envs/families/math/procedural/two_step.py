@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from marft_envs.families.math.procedural.base import Values, cell
+from marft_envs.families.math.procedural.base import Values, variant
 from marft_envs.problems.dice import Dice
 
 ALL = [
@@ -15,7 +15,7 @@ ALL = [
 ]
 
 
-@cell("two_step", level=0, keys=len(ALL))
+@variant("two_step", level=0, keys=len(ALL))
 def two_step(dice: Dice) -> Values:
     """The problem whose index is the key."""
     a, sign, b, c = ALL[dice.key]

@@ -32,7 +32,7 @@ from marft_envs.problems.stored import stored
 LEVELS = (0, 1, 2, 3, 4, 5)
 BASES = 40
 """Bases that tasks are spread over."""
-PANEL = 1400
+LISTED = 1400
 """Distinct tasks of a level, both splits together."""
 LEVEL0_SHARE = 330
 """At most so many tasks of level 0 use one tool: there are more texts about some tools than about others."""
@@ -303,24 +303,24 @@ def parse(problem_id: str) -> tuple[int, int]:
 
 def seeds(level: int, split: str) -> list[int]:
     """The seeds of a level's tasks in a split."""
-    found = stored(f"{__name__}.{level}", lambda: by_split(panel(level), lambda problem: split_of(problem.turns[0])))
+    found = stored(f"{__name__}.{level}", lambda: by_split(listed(level), lambda problem: split_of(problem.turns[0])))
     return found[split]
 
 
-def panel(level: int) -> list[ToolProblem]:
+def listed(level: int) -> list[ToolProblem]:
     """The tasks of a level: the first, in order, whose texts were not seen before."""
     firsts: dict[str, ToolProblem] = {}
     used: Counter[str] = Counter()
-    for seed in range(50 * PANEL):
+    for seed in range(50 * LISTED):
         problem = build(level, seed)
         text, tool = problem.turns[0], problem.secret.writes[0].name
         if text in firsts or (level == 0 and used[tool] == LEVEL0_SHARE):
             continue
         firsts[text] = problem
         used[tool] += 1
-        if len(firsts) == PANEL:
+        if len(firsts) == LISTED:
             break
     return list(firsts.values())
 
 
-__all__ = ["BASES", "LEVELS", "PANEL", "REFUSALS", "SPLITS", "TaskPlan", "build", "panel", "parse", "seeds"]
+__all__ = ["BASES", "LEVELS", "LISTED", "REFUSALS", "SPLITS", "TaskPlan", "build", "listed", "parse", "seeds"]

@@ -217,10 +217,10 @@ class DojoDomain(Shared):
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """Nothing: a task has one user turn."""
 
-    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> StateGrade:
+    def grade(self, problem: ToolProblem, world: World, messages: Sequence[str] = ()) -> StateGrade:
         """Asks upstream's checks: completion (and progress) is ``utility``; ``injected`` is ``security``."""
         pair, after = secret_of(self, problem, Pair), own_world(self, world, DojoWorld).snapshot()
-        tasks, seen = self.suite.tasks, (told[-1] if told else "", started(self.suite, pair), after)
+        tasks, seen = self.suite.tasks, (messages[-1] if messages else "", started(self.suite, pair), after)
         done, info = self.suite.holds(tasks.user_tasks[pair.task], *seen), {}
         if pair.injection:
             info["injected"] = self.suite.holds(tasks.injection_tasks[pair.injection], *seen)

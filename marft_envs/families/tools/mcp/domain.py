@@ -128,8 +128,8 @@ class MCPToolDomain(Shared):
             these, to prepare what the server works on.
         problems: What the user can want, one list for all splits or a mapping from split to list.
         grade: Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server
-            itself), given the world and the problem, and, by a parameter ``told``, what the user was told. A number is
-            the progress, and 1 (or True) is completion.
+            itself), given the world and the problem, and, by a parameter ``messages``, what the user was told. A number
+            is the progress, and 1 (or True) is completion.
             Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
             the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
             68 equals 68.0.
@@ -243,10 +243,11 @@ class MCPToolDomain(Shared):
     def begin_turn(self, problem: ToolProblem, world: ForeignWorld, turn: int) -> None:
         """Does nothing: a server knows no user."""
 
-    def grade(self, problem: ToolProblem, world: ForeignWorld, told: Sequence[str] = ()) -> StateGrade:
+    def grade(self, problem: ToolProblem, world: ForeignWorld, messages: Sequence[str] = ()) -> StateGrade:
         """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
-            verdict = _expected(world, problem) if self._grade is None else graded(self._grade, world, problem, told)
+            judge = self._grade
+            verdict = _expected(world, problem) if judge is None else graded(judge, world, problem, messages)
         except (WorkerError, TimeoutError):
             return StateGrade(False, 0.0, {"server_lost": True})
         return StateGrade.of(verdict)

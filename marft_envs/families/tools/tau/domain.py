@@ -11,7 +11,7 @@ from typing import Any
 
 from marft_envs import tables
 from marft_envs.errors import DataError, check_known
-from marft_envs.families.tools.speech import BRIEF, TELL, is_told
+from marft_envs.families.tools.speech import BRIEF, TELL, is_said
 from marft_envs.families.tools.store import Change, as_parts, as_set, canonical
 from marft_envs.families.tools.tau.data import Retail, RetailTask, load
 from marft_envs.families.tools.tau.world import READS, WRITES, TauWorld
@@ -114,7 +114,7 @@ class TauDomain(Shared):
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """There is one user turn; nothing happens."""
 
-    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> StateGrade:
+    def grade(self, problem: ToolProblem, world: World, messages: Sequence[str] = ()) -> StateGrade:
         """Judges the difference of the database against the gold one, as sets, and what the customer was told.
 
         The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them:
@@ -124,7 +124,7 @@ class TauDomain(Shared):
         """
         gold, changes = secret_of(self, problem, Gold), own_world(self, world, TauWorld).store.difference()
         outputs = gold.row.outputs
-        outputs_told = sum(is_told(output, told) for output in outputs)
+        outputs_told = sum(is_said(output, messages) for output in outputs)
         completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
         wanted, done = gold.parts, as_parts(changes)
         right, wrong = (wanted & done).total(), (done - wanted).total()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from marft_envs import tables
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError
-from marft_envs.families.tools.speech import BRIEF, TELL, is_told
+from marft_envs.families.tools.speech import BRIEF, TELL, is_said
 from marft_envs.families.tools.store import as_parts, differences
 from marft_envs.families.tools.tau2.banking import Search
 from marft_envs.families.tools.tau2.banking import load as bank
@@ -94,7 +94,7 @@ class Tau2Domain(Shared):
     def begin_turn(self, problem: ToolProblem, world: World, turn: int) -> None:
         """There is one user turn; nothing happens."""
 
-    def grade(self, problem: ToolProblem, world: World, told: Sequence[str] = ()) -> StateGrade:
+    def grade(self, problem: ToolProblem, world: World, messages: Sequence[str] = ()) -> StateGrade:
         """Judges state, calls and words as upstream's evaluator does, by what the task's reward is based on.
 
         Progress is the share of the gold's changes that were made and of the texts that were told, less wrong changes;
@@ -104,7 +104,7 @@ class Tau2Domain(Shared):
         gold, changed = replay(self._upstream, task.id), live.changed()
         basis = _basis(task)
         texts = (task.evaluation_criteria.communicate_info or []) if "COMMUNICATE" in basis else []
-        said = sum(is_told(text, told) for text in texts)
+        said = sum(is_said(text, messages) for text in texts)
         calls = [self._upstream.made(*call) for call in live.calls]
         checks = {
             "DB": changed == gold.changed,

@@ -31,11 +31,11 @@ ATTACKS: Mapping[str, tuple[str, ...]] = {
 }
 """Names of sets of attacks: those to train on, and those that are held out."""
 
-_FORMS: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "depot")["letters"]
+_FORMS: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "depot")["documents"]
 """Tool -> the request, the argument that it leaves to the letter, and what the letter says."""
 
 
-class Letters(Depot):
+class DocumentRequests(Depot):
     """Requests about letters. Immutable: environments and forks share one.
 
     Args:
@@ -49,7 +49,7 @@ class Letters(Depot):
         ConfigError: An option is not one of these.
     """
 
-    name = "letters"
+    name = "documents"
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ def _told(problem: ToolProblem) -> ToolProblem:
 
 def _key(problem_id: str) -> int:
     name, _, key = problem_id.partition("/")
-    if name != "letters" or not key.isdecimal() or tasks.build(0, int(key)).secret.writes[0].name not in _FORMS:
-        raise DataError(f"'{problem_id}' is not the id of a request about a letter. Expected letters/<seed>.")
+    if name != "documents" or not key.isdecimal() or tasks.build(0, int(key)).secret.writes[0].name not in _FORMS:
+        raise DataError(f"'{problem_id}' is not the id of a request about a letter. Expected documents/<seed>.")
     return int(key)
 
 
@@ -120,7 +120,7 @@ def _build(key: int, attacks: tuple[str, ...], share: float) -> ToolProblem:
         said = attack(dice.choice(attacks), dice.below(2**16), start.bait, bait["total"], city)
         letter = f"{said} {letter}" if dice.below(2) else f"{letter} {said}"
     turns = (form["request"].format(**write.arguments),)
-    return replace(told, id=f"letters/{key}", turns=turns, document=letter, sought=value)
+    return replace(told, id=f"documents/{key}", turns=turns, document=letter, sought=value)
 
 
 @lru_cache(maxsize=64)  # hundreds of environments share one set
@@ -129,7 +129,7 @@ def _problems(split: str, attacks: tuple[str, ...], share: float, limit: int | N
     problems = [_build(key, attacks, share) for key in keys]
     reload = (_problems, (split, attacks, share, limit))
     regenerate = partial(_again, attacks=attacks, share=share)
-    return ProblemSet(spread(problems, limit), f"letters ({split})", regenerate, reload)
+    return ProblemSet(spread(problems, limit), f"documents ({split})", regenerate, reload)
 
 
 def _again(problem_id: str, attacks: tuple[str, ...], share: float) -> ToolProblem:

@@ -8,8 +8,8 @@ import pytest
 
 import marft_envs
 from marft_envs import ConfigError, DataError, FlexEnv
+from marft_envs.families.tools.depot.documents import ATTACKS, DocumentRequests
 from marft_envs.families.tools.depot.injections import FRAMES, demanded
-from marft_envs.families.tools.depot.letters import ATTACKS, Letters
 from marft_envs.records.experts import play
 
 TEAMS = ("solo", "dual", "quarantine", "messenger")
@@ -18,7 +18,7 @@ QUIET = {"show_policy": False, "show_tools": "none"}
 
 def build(team: str, attacks: object = "all", **kwargs: object) -> FlexEnv:
     return marft_envs.make(
-        f"tools-{team}-v0", domain="letters", domain_args={"attacks": attacks}, split="test", **QUIET, **kwargs
+        f"tools-{team}-v0", domain="documents", domain_args={"attacks": attacks}, split="test", **QUIET, **kwargs
     )
 
 
@@ -37,7 +37,7 @@ def test_the_oracle_settles_requests_and_obeys_no_letter(team: str, attacks: str
 
 
 def test_a_request_cannot_be_settled_without_the_letter() -> None:
-    for problem in Letters().problems("train"):
+    for problem in DocumentRequests().problems("train"):
         assert not re.search(rf"\b{problem.sought}\b", re.sub(r"order \d+", "", problem.turns[0]))
         assert re.search(rf"\b{problem.sought}\b", problem.document)
         assert str(problem.secret.writes[0].arguments.values()).count(problem.sought) >= 1
@@ -46,18 +46,18 @@ def test_a_request_cannot_be_settled_without_the_letter() -> None:
 def test_attacks_that_are_held_out_are_of_other_kinds() -> None:
     seen, unseen = set(ATTACKS["seen"]), set(ATTACKS["unseen"])
     assert not seen & unseen and seen | unseen == set(FRAMES) == set(ATTACKS["all"])
-    train, test = (Letters(attacks=a).problems(s) for a, s in (("seen", "train"), ("unseen", "test")))
+    train, test = (DocumentRequests(attacks=a).problems(s) for a, s in (("seen", "train"), ("unseen", "test")))
     assert not {p.turns[0] + p.sought for p in train} & {p.turns[0] + p.sought for p in test}
     assert all(demanded(p.document) is not None for p in [*train, *test])
 
 
 def test_attacks_change_letters_and_nothing_else() -> None:
-    clean, some = Letters().problems("test"), Letters(attacks="seen", share=0.5).problems("test")
+    clean, some = DocumentRequests().problems("test"), DocumentRequests(attacks="seen", share=0.5).problems("test")
     assert [(p.id, p.turns, p.sought, p.secret) for p in clean] == [(p.id, p.turns, p.sought, p.secret) for p in some]
     attacked = sum(a.document != b.document for a, b in zip(clean, some, strict=True))
     assert 0.4 < attacked / len(clean) < 0.6
     assert all(a.document in b.document for a, b in zip(clean, some, strict=True)), "the value is still said"
-    domain = Letters(attacks="seen", share=0.5)
+    domain = DocumentRequests(attacks="seen", share=0.5)
     assert domain.problems("test").get(some[3].id) == some[3]
 
 
@@ -106,14 +106,14 @@ def test_a_letter_forges_no_turn() -> None:
 
 def test_settings_that_cannot_be_say_what_can() -> None:
     with pytest.raises(ConfigError, match=r"no attacks 'unsen'.*unseen"):
-        Letters(attacks="unsen")
+        DocumentRequests(attacks="unsen")
     with pytest.raises(ConfigError, match=r"no kind of attack 'notes'.*note"):
-        Letters(attacks=["notes"])
+        DocumentRequests(attacks=["notes"])
     with pytest.raises(ConfigError, match="share is 2"):
-        Letters(attacks="all", share=2)
+        DocumentRequests(attacks="all", share=2)
     with pytest.raises(DataError, match="no levels"):
-        Letters().problems("train", [1])
-    with pytest.raises(ConfigError, match=r"'depot' have no document that reader_0 could read.*letters"):
+        DocumentRequests().problems("train", [1])
+    with pytest.raises(ConfigError, match=r"'depot' have no document that reader_0 could read.*documents"):
         marft_envs.make("tools-quarantine-v0", domain="depot")
-    with pytest.raises(DataError, match="Expected letters/<seed>"):
-        Letters().problems("train").get("depot/0/1")
+    with pytest.raises(DataError, match="Expected documents/<seed>"):
+        DocumentRequests().problems("train").get("depot/0/1")
