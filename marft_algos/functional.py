@@ -102,8 +102,8 @@ def lambda_returns(
                     weight = discounts.lambda_turn * (1.0 if traces is None else traces[j])
                     ahead += _blend(floats[j], returns[j], weight) / len(successors[k])
                     near += _blend(floats[j], returns[j], 0.0) / len(successors[k])
-            paid, v = None if token_rewards is None else token_rewards[k], floats[k]
-            x = np.zeros(lengths[k]) if paid is None else np.array(paid, dtype=np.float64)
+            earned, v = None if token_rewards is None else token_rewards[k], floats[k]
+            x = np.zeros(lengths[k]) if earned is None else np.array(earned, dtype=np.float64)
             x[-1] += rewards[k]
             if truncated is None or v is None or (weights := truncated[k]) is None:
                 x[-1] += discounts.gamma_turn * ahead
@@ -133,33 +133,33 @@ def _blend(values: Array | None, returns: Array, weight: float) -> float:
     return g if values is None else (1.0 - weight) * float(values[0]) + weight * g
 
 
-def _inside(values: Sequence[Array | None], paid: Sequence[Array], d: Discounts) -> list[Array]:
-    """G of turns that do not depend on each other; the last of ``paid`` holds what comes behind. All ways add alike."""
+def _inside(values: Sequence[Array | None], earned: Sequence[Array], d: Discounts) -> list[Array]:
+    """G of turns that do not depend on each other; the last of ``earned`` holds what follows. All ways add alike."""
     gamma, rest = d.gamma_tok, dict[int, tuple[float, Array]]()
-    found = {k: x for k, x in enumerate(paid) if len(x) == 1}  # all of them at action level
-    for k in [k for k in range(len(paid)) if k not in found]:
-        v, x = values[k], paid[k]
+    found = {k: x for k, x in enumerate(earned) if len(x) == 1}  # all of them at action level
+    for k in [k for k in range(len(earned)) if k not in found]:
+        v, x = values[k], earned[k]
         lam, ahead = (1.0, np.zeros(len(x))) if v is None else (d.lambda_tok, (1.0 - d.lambda_tok) * v)
         if gamma == lam == 1.0 and not ahead[1:].any():
             found[k] = np.add.accumulate(x[::-1], out=x[::-1])[::-1]
         else:
             rest[k] = lam, ahead
     if len(rest) >= ROWS:
-        found |= zip(rest, _together([paid[k] for k in rest], rest.values(), gamma), strict=True)
+        found |= zip(rest, _together([earned[k] for k in rest], rest.values(), gamma), strict=True)
         rest = {}
     for k, (lam, ahead) in rest.items():
-        returns = [g := float(paid[k][-1])]
-        for x, value in zip(paid[k][-2::-1].tolist(), ahead[:0:-1].tolist(), strict=True):
+        returns = [g := float(earned[k][-1])]
+        for x, value in zip(earned[k][-2::-1].tolist(), ahead[:0:-1].tolist(), strict=True):
             returns.append(g := x + gamma * (value + lam * g))
         found[k] = np.array(returns[::-1])
-    return [found[k] for k in range(len(paid))]
+    return [found[k] for k in range(len(earned))]
 
 
-def _together(paid: Sequence[Array], rest: Collection[tuple[float, Array]], gamma: float) -> list[Array]:
+def _together(earned: Sequence[Array], rest: Collection[tuple[float, Array]], gamma: float) -> list[Array]:
     """``_inside`` for many turns: a step goes through all that are long enough, the longest first."""
-    lengths = np.array([len(x) for x in paid])
+    lengths = np.array([len(x) for x in earned])
     order, ends = np.argsort(-lengths, kind="stable"), lengths.cumsum()
-    flat, ahead = np.concatenate(paid), np.concatenate([ahead for _, ahead in rest])
+    flat, ahead = np.concatenate(earned), np.concatenate([ahead for _, ahead in rest])
     lam, at = np.array([lam for lam, _ in rest])[order], ends[order] - 1
     g = flat[at]
     for n in np.searchsorted(-lengths[order], -np.arange(1, lengths.max())):
@@ -176,9 +176,9 @@ def _corrected(
     goal, one_step = (float(x[-1] + d.gamma_turn * y) for y in beyond)
     near, blended, g, found = 0.0, 0.0, 0.0, list[tuple[float, float]]()
     steps = zip(*(np.asarray(y)[::-1].tolist() for y in (x, values, ahead, *weights)), strict=True)
-    for t, (paid, v, v_ahead, rho, c) in enumerate(steps):
+    for t, (earned, v, v_ahead, rho, c) in enumerate(steps):
         if t:
-            goal, one_step = paid + gamma * (blended + lam * g), paid + gamma * (near + 0.0 * g)
+            goal, one_step = earned + gamma * (blended + lam * g), earned + gamma * (near + 0.0 * g)
         g = v + rho * (one_step - v) + c * (goal - one_step)
         near, blended = v, v_ahead
         found.append((goal, g))

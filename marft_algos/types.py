@@ -158,7 +158,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trajectory:
-    """One finished episode of the whole team, in play order. Nothing changes it; ``paid`` makes another."""
+    """One finished episode of the whole team, in play order. Nothing changes it; ``with_rewards`` makes another."""
 
     episode: Episode
     """The environment's record."""
@@ -242,7 +242,7 @@ class Trajectory:
         """The sum over layers of the longest reply: tokens that have to be sampled one after the other."""
         return sum(max((self.transitions[k].length for k in layer.turns), default=0) for layer in self.layers)
 
-    def paid(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
+    def with_rewards(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
         """Returns the same episode with other pay.
 
         Args:
@@ -271,7 +271,7 @@ class Estimates:
     """Shaped as ``values``."""
     returns: dict[Transition, FloatArray] = field(default_factory=dict)
     """Shaped as ``values``."""
-    paid: dict[Transition, float] = field(default_factory=dict)
+    rewards_to_go: dict[Transition, float] = field(default_factory=dict)
     """Sum of all that is paid from a turn on, no discount and no V in it; of algorithms that whiten advantages."""
     penalties: dict[Transition, FloatArray] = field(default_factory=dict)
     """[L] what ``kl_reward_coef`` takes off each token's reward; not there: nothing."""

@@ -236,7 +236,7 @@ def ray(machines: Machines, runs: Path, part: str, seconds: float) -> dict[str, 
         started(runs / "head.log")
         cluster.append(machines.start(1, runs / "node.log", *starts, "--address", head, *address[1], **token))
         started(runs / "node.log")
-        words = command(runs, part, "--rollouts", "ray", "--workers", "2", "--lanes", "8")
+        words = command(runs, part, "--rollouts", "ray", "--workers", "2", "--reduction-slots", "8")
         driver = machines.start(0, log, *words, RAY_ADDRESS=head, **token)
         counts = [0, 0]
 
@@ -283,7 +283,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Machines() as machines:
         runs = Path(folder)
         alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-        words = command(runs, "one", "--lanes", "8")
+        words = command(runs, "one", "--reduction-slots", "8")
         done = subprocess.run(words, env=alone, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr)

@@ -42,19 +42,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--times is 1 or more, and --seed is 0 or more")
     if sys.platform != "linux":
         raise ConfigError("Drills find processes in /proc, which this system does not have. Expected Linux.")
-    from benchmarks.drills.faults import DRILLS
+    from benchmarks.drills.faults import FAULT_TESTS
 
     if not options.names:
-        say(*(f"{name:<16} {drill.fails}\n{'':<16} → {drill.then}" for name, drill in DRILLS.items()), sep="\n")
+        say(*(f"{name:<16} {one.fails}\n{'':<16} → {one.then}" for name, one in FAULT_TESTS.items()), sep="\n")
         return 0
-    names = list(DRILLS) if options.names == ["all"] else list(options.names)
+    names = list(FAULT_TESTS) if options.names == ["all"] else list(options.names)
     for name in names:
-        if name not in DRILLS:
-            raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, DRILLS)}")
+        if name not in FAULT_TESTS:
+            raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, FAULT_TESTS)}")
     require_training()
     from benchmarks.drills.rehearsal import Rehearsal
 
-    _check_cluster([name for name in names if "ray" in DRILLS[name].kind])
+    _check_cluster([name for name in names if "ray" in FAULT_TESTS[name].kind])
     words = sys.argv[1:] if argv is None else argv
     failed, before = 0, _read(Path(options.out)) if options.out else {}
     with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:

@@ -76,7 +76,7 @@ Notice = Callable[[Run, Strike], float | None]
 
 
 @dataclass(frozen=True)
-class Drill:
+class FaultTest:
     """One row of the table of docs/faults.md."""
 
     fails: str
@@ -211,8 +211,8 @@ PLACE = "takes its place", "it is left out"
 AGAIN = ("is played again",)
 ALGO = "benchmarks.drills.sabotage:"
 
-DRILLS: dict[str, Drill] = {
-    "kill-worker": Drill(
+FAULT_TESTS: dict[str, FaultTest] = {
+    "kill-worker": FaultTest(
         "a worker is killed (SIGKILL, out of memory)",
         "another one takes its place, and its chunk is played by whoever is free",
         RAY,
@@ -220,7 +220,7 @@ DRILLS: dict[str, Drill] = {
         by_words(*PLACE),
         each=3,
     ),
-    "freeze-worker": Drill(
+    "freeze-worker": FaultTest(
         "a worker hangs (SIGSTOP)",
         "the same, after --worker-timeout (here 20 s); its process is ended",
         RAY,
@@ -229,7 +229,7 @@ DRILLS: dict[str, Drill] = {
         ("--worker-timeout", "20"),
         first=0,
     ),
-    "no-workers": Drill(
+    "no-workers": FaultTest(
         "every worker is killed, and every one that takes its place",
         "the run ends with an error once all are left out, and goes on with --resume",
         RAY,
@@ -237,9 +237,9 @@ DRILLS: dict[str, Drill] = {
         by_words(*PLACE),
         code=ENDED,
     ),
-    "deadly-chunk": Drill(
+    "deadly-chunk": FaultTest(
         "whoever plays a certain episode dies of it",
-        "after --retries (here 1) its chunk is an outage, kept for marft replay; beyond --max-lost the run ends, and"
+        "after --retries (here 1) its chunk is lost and kept for replay; beyond --max-error-rate the run ends, and"
         " goes on with --resume",
         RAY,
         by_itself,
@@ -250,7 +250,7 @@ DRILLS: dict[str, Drill] = {
         algo=f"{ALGO}Deadly",
         says=("marft replay",),
     ),
-    "damaged-episode": Drill(
+    "damaged-episode": FaultTest(
         "a byte of a worker's episodes changes on the way",
         "its sha256 tells; the chunk is played again",
         RAY,
@@ -259,7 +259,7 @@ DRILLS: dict[str, Drill] = {
         calls=30,
         algo=f"{ALGO}DamagesEpisodes",
     ),
-    "damaged-weights": Drill(
+    "damaged-weights": FaultTest(
         "a byte of the weights changes on the way to a worker",
         "their sha256 tells; they are put into the store again, and the chunk is played again",
         RAY,
@@ -268,7 +268,7 @@ DRILLS: dict[str, Drill] = {
         calls=20,
         algo=f"{ALGO}DamagesWeights",
     ),
-    "lost-store": Drill(
+    "lost-store": FaultTest(
         "the store has lost the weights before a worker has read them",
         "they are put there again, and the chunk is played again",
         RAY,
@@ -277,7 +277,7 @@ DRILLS: dict[str, Drill] = {
         calls=40,
         algo=f"{ALGO}Loses",
     ),
-    "kill-rank": Drill(
+    "kill-rank": FaultTest(
         "a rank is killed (SIGKILL), while it writes a checkpoint, too",
         "all ranks start again from the last checkpoint",
         RANKS,
@@ -285,7 +285,7 @@ DRILLS: dict[str, Drill] = {
         by_ranks,
         each=3,
     ),
-    "freeze-rank": Drill(
+    "freeze-rank": FaultTest(
         "a rank hangs (SIGSTOP)",
         "the others give up after --collective-timeout (here 20 s), and all start again from the last checkpoint",
         RANKS,
@@ -293,7 +293,7 @@ DRILLS: dict[str, Drill] = {
         by_ranks,
         ("--collective-timeout", "20"),
     ),
-    "hang-rank": Drill(
+    "hang-rank": FaultTest(
         "a rank hangs in a call that does not return",
         "the same; what it hangs in is printed",
         RANKS,
@@ -304,7 +304,7 @@ DRILLS: dict[str, Drill] = {
         algo=f"{ALGO}Hangs",
         says=("sabotage.py",),
     ),
-    "broken-rank": Drill(
+    "broken-rank": FaultTest(
         "a rank dies again and again, as one does whose GPU is lost",
         "after three restarts half as many ranks go on",
         RANKS,
@@ -314,7 +314,7 @@ DRILLS: dict[str, Drill] = {
         algo=f"{ALGO}Breaks",
         says=("Half as many go on: 1 of 2",),
     ),
-    "corrupt-rank": Drill(
+    "corrupt-rank": FaultTest(
         "a bit of one rank's weights changes in its memory",
         "at the next checkpoint the run ends and names the ranks; it goes on from the checkpoint before",
         RANKS,
@@ -325,7 +325,7 @@ DRILLS: dict[str, Drill] = {
         algo=f"{ALGO}Flips",
         says=("rank 0", "rank 1"),
     ),
-    "out-of-memory": Drill(
+    "out-of-memory": FaultTest(
         "memory runs out on a rank in an update",
         "all ranks compute half as much at once from there on; results differ by rounding",
         RANKS,
@@ -335,7 +335,7 @@ DRILLS: dict[str, Drill] = {
         algo=f"{ALGO}Scarce",
         equal=False,
     ),
-    "sigterm": Drill(
+    "sigterm": FaultTest(
         "the launcher is told to stop (SIGTERM, Ctrl-C, a node that is drained)",
         "all ranks stop behind the same iteration, which is saved; it goes on with --resume",
         RANKS,
@@ -343,7 +343,7 @@ DRILLS: dict[str, Drill] = {
         by_end,
         code=STOPPED,
     ),
-    "kill-launcher": Drill(
+    "kill-launcher": FaultTest(
         "the launcher is killed",
         "its ranks stop behind the iteration, which is saved; it goes on with --resume",
         RANKS,
@@ -351,7 +351,7 @@ DRILLS: dict[str, Drill] = {
         by_end,
         code=KILLED,
     ),
-    "full-disk": Drill(
+    "full-disk": FaultTest(
         "the disk of the run is full",
         "the run ends with an error, what was saved is whole; when there is room, it goes on with --resume",
         RANKS,

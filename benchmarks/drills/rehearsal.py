@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drills.disk import SmallDisk
-from benchmarks.drills.faults import DRILLS, Drill, Pace, Strike, moments
+from benchmarks.drills.faults import FAULT_TESTS, FaultTest, Pace, Strike, moments
 from benchmarks.drills.stage import ITERATIONS, POLL_S, Run, StageError, running
 
 WITHIN_S = 60.0
@@ -72,11 +72,11 @@ class Rehearsal:
         Raises:
             StageError: The undisturbed run is not what it should be, or the moment does not come.
         """
-        drill = DRILLS[name]
-        pace = self._pace(drill.kind)
+        fault_test = FAULT_TESTS[name]
+        pace = self._pace(fault_test.kind)
         for attempt in range(TRIES):
             rng = random.Random(f"{self._seed}/{name}/{number}/{attempt}")
-            if (result := self._once(drill, pace, min(most, drill.each), rng)) is not None:
+            if (result := self._once(fault_test, pace, min(most, fault_test.each), rng)) is not None:
                 return result
         raise StageError(f"{name}: {TRIES} runs were over before the moment that was drawn for them.")
 
@@ -115,25 +115,25 @@ class Rehearsal:
         if code := run.wait():
             raise StageError(f"The undisturbed run ended with {code}:\n{run.said()}")
 
-    def _once(self, drill: Drill, pace: Pace, most: int, rng: random.Random) -> Result | None:
-        run, began = self._new((*drill.kind, *drill.words), algo=drill.algo), time.monotonic()
-        if drill.calls:
-            run.plan(rng.randint(1, drill.calls))
-        with _placed(run, drill):
+    def _once(self, fault_test: FaultTest, pace: Pace, most: int, rng: random.Random) -> Result | None:
+        run, began = self._new((*fault_test.kind, *fault_test.words), algo=fault_test.algo), time.monotonic()
+        if fault_test.calls:
+            run.plan(rng.randint(1, fault_test.calls))
+        with _placed(run, fault_test):
             with running(run):
-                strikes = list(_struck(run, drill, pace, most, rng))
+                strikes = list(_struck(run, fault_test, pace, most, rng))
                 codes = [run.wait()]
-                hits = [_hit(run, drill, strike) for strike in strikes]
+                hits = [_hit(run, fault_test, strike) for strike in strikes]
             if not hits:
                 return None
             assert run.ended is not None
             over = run.ended - strikes[-1].at < NEEDED_S
-            faults = list(_faults(drill, codes[0], hits, over, run))
-            if codes[0] and codes[0] == drill.code:
+            faults = list(_faults(fault_test, codes[0], hits, over, run))
+            if codes[0] and codes[0] == fault_test.code:
                 codes.append(self._goes_on(run))
                 faults += [f"it went on, and ended with {codes[1]}:\n{run.said()}"] if codes[1] else []
             equal = codes[-1] == 0 and run.digest() == self.digest
-        if drill.equal and not equal:
+        if fault_test.equal and not equal:
             faults.append("the weights are not those of the undisturbed run")
         return Result(hits, codes, round(time.monotonic() - began, 1), equal, faults)
 
@@ -145,26 +145,26 @@ class Rehearsal:
             return run.wait()
 
 
-def _struck(run: Run, drill: Drill, pace: Pace, most: int, rng: random.Random) -> Iterator[Strike]:
+def _struck(run: Run, fault_test: FaultTest, pace: Pace, most: int, rng: random.Random) -> Iterator[Strike]:
     """Strikes at random moments, each after the one before was noticed."""
-    for moment in moments(most, rng, pace, drill.role, drill.first):
-        if (strike := drill.act(run, rng, moment)) is None:
+    for moment in moments(most, rng, pace, fault_test.role, fault_test.first):
+        if (strike := fault_test.act(run, rng, moment)) is None:
             return
         yield strike
         if most > 1:
-            run.until(lambda at=strike: run.look() is None or drill.notice(run, at) is not None)  # type: ignore[misc]
+            run.until(lambda at=strike: run.look() is None or fault_test.notice(run, at) is not None)  # type: ignore[misc]
 
 
-def _hit(run: Run, drill: Drill, strike: Strike) -> Hit:
-    at = drill.notice(run, strike)
+def _hit(run: Run, fault_test: FaultTest, strike: Strike) -> Hit:
+    at = fault_test.notice(run, strike)
     return Hit(strike.what, round(strike.at - run.started, 2), None if at is None else round(at - strike.at, 2))
 
 
-def _faults(drill: Drill, code: int, hits: list[Hit], over: bool, run: Run) -> Iterator[str]:
-    if code != drill.code and not (over and code == 0):
-        yield f"it ended with {code}, not with {drill.code}:\n{run.said()}"
+def _faults(fault_test: FaultTest, code: int, hits: list[Hit], over: bool, run: Run) -> Iterator[str]:
+    if code != fault_test.code and not (over and code == 0):
+        yield f"it ended with {code}, not with {fault_test.code}:\n{run.said()}"
     words = " ".join(line.text for line in run.lines)
-    for text in drill.says if code == drill.code else ():
+    for text in fault_test.says if code == fault_test.code else ():
         if text not in " ".join(words.split()):
             yield f"it did not say '{text}':\n{run.said()}"
     for hit in hits:
@@ -175,10 +175,10 @@ def _faults(drill: Drill, code: int, hits: list[Hit], over: bool, run: Run) -> I
 
 
 @contextmanager
-def _placed(run: Run, drill: Drill) -> Iterator[None]:
+def _placed(run: Run, fault_test: FaultTest) -> Iterator[None]:
     """Gives the run a small disk, if the drill needs one."""
     with ExitStack() as stack:
-        if drill.disk:
+        if fault_test.disk:
             disk = stack.enter_context(SmallDisk(run.folder))
             run.first, run.disk = disk.first, disk.view
         yield

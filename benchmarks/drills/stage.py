@@ -21,7 +21,7 @@ MARK = "MARFT_DRILL"
 ITERATIONS = 6
 """Each a second of playing and learning, of the embedded model."""
 SIZE = ("--iterations", str(ITERATIONS), "--episodes-per-iteration", "16", "--eval-episodes", "8")
-RUN = (*SIZE, "--eval-every", "0", "--save-every", "1", "--lanes", "8", "--chunk", "4", "--name", "run")
+RUN = (*SIZE, "--eval-every", "0", "--save-every", "1", "--reduction-slots", "8", "--chunk", "4", "--name", "run")
 """What all trainings have in common, the undisturbed one too."""
 PLAN, STRUCK, DEADLY = "plan", "struck", "deadly"
 """Files of a run's folder: at which call ``sabotage`` strikes; when it has; which episode is deadly from then on."""

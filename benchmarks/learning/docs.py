@@ -54,18 +54,18 @@ def place(env: str) -> tuple[str, int]:
 
 def finished(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
     """Returns (who, length) -> the finished runs, by seed."""
-    cells: dict[tuple[str, int], list[Row]] = {}
+    settings: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         shown = row["status"] == "done" and not row["hidden"] and row["env"] not in MIXED
         if shown and row["algorithm"] != "untrained":
-            cells.setdefault(place(row["env"]), []).append(row)
-    return {cell: sorted(runs, key=lambda run: int(run["seed"])) for cell, runs in cells.items()}
+            settings.setdefault(place(row["env"]), []).append(row)
+    return {setting: sorted(runs, key=lambda run: int(run["seed"])) for setting, runs in settings.items()}
 
 
-def scores(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
+def scores(settings: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
     """Returns a line for each who and length: score by seed, and what an episode sampled, processed and waited for."""
     lines = []
-    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
+    for (who, length), runs in sorted(settings.items(), key=lambda setting: (setting[0][1], setting[0][0])):
         episodes = len(runs[0]["problems"])
         costs = [sum(run[name] for run in runs) / len(runs) for name in ("eval_tokens", "eval_processed")]
         waited = sum(run["critical_path"] for run in runs) / len(runs)
@@ -75,23 +75,23 @@ def scores(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
     return lines
 
 
-def means(cells: Mapping[tuple[str, int], Sequence[Row]]) -> tuple[list[str], list[list[str]]]:
+def means(settings: Mapping[tuple[str, int], Sequence[Row]]) -> tuple[list[str], list[list[str]]]:
     """Returns a heading and a line for each who: by length, the mean score over seeds, the least and the greatest."""
-    lengths = sorted({length for _, length in cells})
+    lengths = sorted({length for _, length in settings})
     lines = []
-    for who in sorted({who for who, _ in cells}):
+    for who in sorted({who for who, _ in settings}):
         line = [who]
         for length in lengths:
-            each = [statistics.fmean(known(run)) for run in cells.get((who, length), ())]
+            each = [statistics.fmean(known(run)) for run in settings.get((who, length), ())]
             line.append(f"{statistics.fmean(each):.3f} ({min(each):.2f} to {max(each):.2f})" if each else "")
         lines.append(line)
     return ["who", *(f"{length} window{'s' * (length > 1)}" for length in lengths)], lines
 
 
-def gains(cells: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
+def gains(settings: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
     """Returns what training has added to each who, by seed: the last evaluation less the first, paired."""
     lines = []
-    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
+    for (who, length), runs in sorted(settings.items(), key=lambda setting: (setting[0][1], setting[0][0])):
         ends = [(run["curve"][0], run["curve"][-1]) for run in runs if run.get("curve")]
         if ends:
             each = [intervals.paired(*both(first, last)).signed() for first, last in ends]
@@ -104,11 +104,11 @@ def known(run: Row) -> list[float]:
     return [outcome for outcome in run["outcomes"] if outcome is not None]
 
 
-def differences(cells: Mapping[tuple[str, int], Sequence[Row]], team: str = TEAM) -> list[list[str]]:
+def differences(settings: Mapping[tuple[str, int], Sequence[Row]], team: str = TEAM) -> list[list[str]]:
     """Returns the team's outcomes less everybody else's, on the same documents, seed by seed."""
     lines = []
-    for (who, length), runs in sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])):
-        ours = {run["seed"]: run for run in cells.get((team, length), ())}
+    for (who, length), runs in sorted(settings.items(), key=lambda setting: (setting[0][1], setting[0][0])):
+        ours = {run["seed"]: run for run in settings.get((team, length), ())}
         pairs = [(run, ours[run["seed"]]) for run in runs if who != team and run["seed"] in ours]
         pairs = [(other, mine) for other, mine in pairs if other["problems"] == mine["problems"]]
         if pairs:
@@ -130,12 +130,12 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
+def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
     """Draws score over waiting time, a curve for each who, named where it ends: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
-    for i, who in enumerate(dict.fromkeys(who for who, _ in cells)):
-        lengths, runs = zip(*((n, of) for (name, n), of in sorted(cells.items()) if name == who), strict=True)
+    for i, who in enumerate(dict.fromkeys(who for who, _ in settings)):
+        lengths, runs = zip(*((n, of) for (name, n), of in sorted(settings.items()) if name == who), strict=True)
         path = [statistics.fmean(run["critical_path"] for run in of) for of in runs]
         each = [[statistics.fmean(known(run)) for run in of] for of in runs]
         mean, color = [statistics.fmean(of) for of in each], plots.COLORS[i % len(plots.COLORS)]
@@ -155,15 +155,15 @@ def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str =
     axes.set_xlabel("waiting for an answer: tokens written one after the other", fontsize=9)
     plots.finish(axes, "documents solved")
     axes.tick_params(labelsize=9)
-    figure.suptitle(claim(cells, team, model), fontsize=11, weight="bold", color=TITLE, x=0.01, ha="left")
+    figure.suptitle(claim(settings, team, model), fontsize=11, weight="bold", color=TITLE, x=0.01, ha="left")
     figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
 
 
-def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
+def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
     """Says of a model what its team has on the longest documents, and what is as fast as it at most has."""
-    longest = max(length for who, length in cells if who == team)
+    longest = max(length for who, length in settings if who == team)
     waits, score = {}, {}
-    for (who, length), runs in cells.items():
+    for (who, length), runs in settings.items():
         if length == longest:
             waits[who] = statistics.fmean(run["critical_path"] for run in runs)
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
@@ -190,7 +190,7 @@ def main() -> int:
     parser.add_argument("--figure", type=Path, help="draw score over waiting time here")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
-    cells = finished(folder.rows())
+    settings = finished(folder.rows())
     head = [
         "length",
         "who",
@@ -201,12 +201,12 @@ def main() -> int:
         "critical path",
         "trained: processed",
     ]
-    print(table(*means(cells)))
-    print(table(head, scores(cells)))
-    print(table(["length", "who", "at first", "gained in training, by seed"], gains(cells)))
-    print(table(["length", "difference", "by seed", "over seeds"], differences(cells, args.team)))
+    print(table(*means(settings)))
+    print(table(head, scores(settings)))
+    print(table(["length", "who", "at first", "gained in training, by seed"], gains(settings)))
+    print(table(["length", "difference", "by seed", "over seeds"], differences(settings, args.team)))
     if args.figure:
-        draw(cells, args.figure, args.team, base_model(folder))
+        draw(settings, args.figure, args.team, base_model(folder))
     return 0
 
 

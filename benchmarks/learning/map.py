@@ -32,17 +32,17 @@ Row = Mapping[str, Any]
 BUDGETS = (1, 2, 4, 8)
 IMITATION = "rft"
 """What the others are compared with: it learns from its successes only."""
-Cells = Mapping[str, Mapping[str, Sequence[Row]]]
+Settings = Mapping[str, Mapping[str, Sequence[Row]]]
 """Environment -> algorithm -> its finished runs, by seed."""
 
 
-def finished(rows: Iterable[Row]) -> Cells:
+def finished(rows: Iterable[Row]) -> Settings:
     """Groups the runs that are done."""
-    cells: dict[str, dict[str, list[Row]]] = {}
+    settings: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
         if row["status"] == "done" and not row["hidden"] and row["algorithm"] != "untrained":
-            cells.setdefault(row["env"], {}).setdefault(row["algorithm"], []).append(row)
-    return cells
+            settings.setdefault(row["env"], {}).setdefault(row["algorithm"], []).append(row)
+    return settings
 
 
 def outcomes(runs: Sequence[Row], tokens: float) -> Outcomes:
@@ -59,10 +59,10 @@ def at(budget: int, runs: Sequence[Row], whole: int) -> Outcomes:
     return outcomes(runs, np.inf if budget == BUDGETS[-1] else whole * budget / BUDGETS[-1])
 
 
-def scores(cells: Cells, budgets: Mapping[str, int]) -> list[list[str]]:
+def scores(settings: Settings, budgets: Mapping[str, int]) -> list[list[str]]:
     """Returns a line for each environment and algorithm: where it began, and its score at each budget."""
     lines = []
-    for env, algorithms in cells.items():
+    for env, algorithms in settings.items():
         for name, runs in algorithms.items():
             start = np.nanmean(outcomes(runs, 0))
             each = [said(at(budget, runs, budgets[env])) for budget in BUDGETS]
@@ -76,10 +76,10 @@ def said(values: Outcomes) -> str:
     return str(estimate(known)).partition(", n")[0] if enough(known) else f"{known[0].mean():.3f}"
 
 
-def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list[str]]:
+def crossings(settings: Settings, budgets: Mapping[str, int], rival: str) -> list[list[str]]:
     """Returns, for each environment and algorithm, its score less the rival's at each budget, in points."""
     lines = []
-    for env, algorithms in cells.items():
+    for env, algorithms in settings.items():
         theirs = {run["seed"]: run for run in algorithms.get(rival, ())}
         for name, runs in algorithms.items():
             pairs = [(run, theirs[run["seed"]]) for run in runs if run["seed"] in theirs]
@@ -89,23 +89,23 @@ def crossings(cells: Cells, budgets: Mapping[str, int], rival: str) -> list[list
     if not lines:
         raise ConfigError(
             f"No run of another algorithm than '{rival}' has a seed in common with one of it, so nothing is compared."
-            f" Expected a --rival among {', '.join(sorted({name for runs in cells.values() for name in runs}))}, with"
+            f" Expected a --rival among {', '.join(sorted({name for own in settings.values() for name in own}))}, with"
             " others beside it; teams and single agents are compared by --team."
         )
     return lines
 
 
-def teams(cells: Cells, budgets: Mapping[str, int]) -> list[list[str]]:
+def teams(settings: Settings, budgets: Mapping[str, int]) -> list[list[str]]:
     """Returns, for each ``team-X`` and algorithm, its score less that of the single agent ``own-X``, in points.
 
     Raises:
         ConfigError: There is no such pair, or one was not scored on the same problems.
     """
     lines = []
-    for env in (env for env in cells if env.startswith("team-")):
+    for env in (env for env in settings if env.startswith("team-")):
         alone = f"own-{env.removeprefix('team-')}"
-        for name, runs in cells[env].items():
-            theirs = {run["seed"]: run for run in cells.get(alone, {}).get(name, ())}
+        for name, runs in settings[env].items():
+            theirs = {run["seed"]: run for run in settings.get(alone, {}).get(name, ())}
             if pairs := [(run, theirs[run["seed"]]) for run in runs if run["seed"] in theirs]:
                 if not alike([run for pair in pairs for run in pair]):
                     raise ConfigError(f"{env} and {alone} were not scored on the same problems: no pairs.")
@@ -127,12 +127,12 @@ def gained(gap: Sequence[Outcomes]) -> str:
     return points(estimate(gap, difference=True)) if enough(gap) else f"{100 * gap[0].mean():+.1f}"
 
 
-def draw(cells: Cells, budgets: Mapping[str, int], file: Path, columns: int) -> None:
+def draw(settings: Settings, budgets: Mapping[str, int], file: Path, columns: int) -> None:
     """Draws a panel for each environment: mean score over budgets, and the range of the seeds."""
-    names = list(dict.fromkeys(name for algorithms in cells.values() for name in algorithms))
-    height = -(-len(cells) // columns)
+    names = list(dict.fromkeys(name for algorithms in settings.values() for name in algorithms))
+    height = -(-len(settings) // columns)
     figure = plots.figure(2.9 * columns, 2.5 * height)
-    for i, (env, algorithms) in enumerate(cells.items()):
+    for i, (env, algorithms) in enumerate(settings.items()):
         axes = figure.add_subplot(height, columns, i + 1)
         starts = []
         for name, runs in algorithms.items():
@@ -161,16 +161,16 @@ def main() -> None:
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
     rows = folder.rows()
-    cells = finished(rows)
+    settings = finished(rows)
     grid = folder.described()["grid"]
-    own = {env: grid.get("env", {}).get(env, {}).get("token_budget") for env in cells}
+    own = {env: grid.get("env", {}).get(env, {}).get("token_budget") for env in settings}
     budgets = {env: int(budget or grid["token_budget"]) for env, budget in own.items()}
     marks = [f"×{budget}" for budget in BUDGETS]
-    print(table(["environment", "algorithm", "start", *marks, "seeds"], scores(cells, budgets)))
-    compared = teams(cells, budgets) if args.team else crossings(cells, budgets, args.rival)
+    print(table(["environment", "algorithm", "start", *marks, "seeds"], scores(settings, budgets)))
+    compared = teams(settings, budgets) if args.team else crossings(settings, budgets, args.rival)
     print(table(["environment", "points", *marks], compared))
     if args.figure:
-        draw(cells, budgets, args.figure, args.columns)
+        draw(settings, budgets, args.figure, args.columns)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def job_of(env: str, variant: str, seed: int) -> Job:
 def row_of(env: str, variant: str, seed: int, done: Done) -> Row:
     """Keeps what is reported of a run."""
     lines = [line for line in done.metrics if "return" in line]
-    ages = [int(key.split("/")[1]) for line in lines for key in line if key.startswith("behind/")]
+    ages = [int(key.split("/")[1]) for line in lines for key in line if key.startswith("staleness/")]
     evaluated = [line["eval/success"] for line in done.metrics if "eval/success" in line]
     return {
         "env": env,

@@ -89,11 +89,11 @@ Row = Mapping[str, Any]
 
 def finished(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """Returns (environment, algorithm) -> the finished runs of talks, by seed."""
-    cells: dict[tuple[str, str], list[Row]] = {}
+    settings: dict[tuple[str, str], list[Row]] = {}
     for row in sorted(rows, key=lambda row: int(row["seed"])):
         if row["status"] == "done" and row["problems"][0].startswith("stop/") and row["algorithm"] != "untrained":
-            cells.setdefault((row["env"], row["algorithm"]), []).append(row)
-    return cells
+            settings.setdefault((row["env"], row["algorithm"]), []).append(row)
+    return settings
 
 
 def matrix(runs: Sequence[Row], name: str) -> Outcomes:
@@ -146,14 +146,14 @@ def main() -> None:
         head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields), "saved"]
         print(table(head, lines))
         return
-    cells = finished(BenchFolder(args.folder).rows())
-    for cell, runs in cells.items():
+    settings = finished(BenchFolder(args.folder).rows())
+    for key, runs in settings.items():
         line = (
-            f"{'/'.join(cell)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens"
+            f"{'/'.join(key)}: {matrix(runs, 'outcomes').mean():.3f}, {matrix(runs, 'eval_lengths').mean():.1f} tokens"
         )
         gap = complete(saved(runs, args.reliability))
         print(f"{line}; {points(estimate(gap, difference=True))} % of a fixed talk's" if enough(gap) else line)
-    (_, runs), *others = cells.items()
+    (_, runs), *others = settings.items()
     if others:
         head = [
             "rival",
@@ -164,7 +164,7 @@ def main() -> None:
             "net, points",
             "tokens of the first less its own",
         ]
-        print(table(head, [["/".join(cell), *against(runs, theirs, args.price)] for cell, theirs in others]))
+        print(table(head, [["/".join(setting), *against(runs, theirs, args.price)] for setting, theirs in others]))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from marft_algos.algorithms.settings import GroupConfig as GroupConfig
 from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
 from marft_algos.batching import Batch, Level
 from marft_algos.lazy import torch
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
 from marft_envs.errors import ConfigError, did_you_mean
@@ -105,7 +105,7 @@ class Algorithm:
     """Replies that are drawn and tried at every turn; the one with the highest ``worth`` advances."""
     seed: int = 0
     """The run's seed, for hooks that draw; the Learner sets it. Draws also hang on the iteration, on nothing else."""
-    lanes: Lanes = Lanes()
+    reduction: ReductionSlots = ReductionSlots()
     """Who computes what, where several processes train, for hooks that share their work; the Learner sets it."""
 
     def __init__(self, config: Any = None, sampling: SamplingParams | None = None) -> None:

@@ -99,7 +99,7 @@ class HAPPO(PPO):
         )
         for i, (layers, a, g) in enumerate(zip(rounds.values(), advantages, returns, strict=True)):
             for t in (turns[k] for layer in layers for k in layer):
-                estimates.paid[t] = sum(totals[i:])
+                estimates.rewards_to_go[t] = sum(totals[i:])
                 estimates.advantages[t] = np.full(decision_points(t, self.level), a[0], np.float32)
                 estimates.returns[t] = g.astype(np.float32)
 

@@ -33,7 +33,7 @@ from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
 from marft_algos.credit import ReturnChain
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -161,13 +161,13 @@ class PPO(Algorithm):
         taken, nodes = list[SuccessorStep](), [t for trajectory in trajectories for t in trajectory.transitions]
         if not nodes:
             return taken
-        lanes = Lanes() if self.config.vtrace else self.lanes  # V-trace's steps are asked for on every rank
+        reduction = ReductionSlots() if self.config.vtrace else self.reduction  # every rank asks for V-trace's steps
         run = partial(self._run_together, estimates=estimates, taken=taken)
-        advantages, returns, paid = map(np.concatenate, zip(*lanes.parts(trajectories, run, TOGETHER), strict=True))
+        advantages, returns, paid = map(np.concatenate, zip(*reduction.parts(trajectories, run, TOGETHER), strict=True))
         ends = np.cumsum([decision_points(t, self.level) for t in nodes])[:-1]
         estimates.advantages |= zip(nodes, np.split(advantages, ends), strict=True)
         estimates.returns |= zip(nodes, np.split(returns, ends), strict=True)
-        estimates.paid |= zip(nodes, paid.tolist(), strict=True)
+        estimates.rewards_to_go |= zip(nodes, paid.tolist(), strict=True)
         return taken
 
     def _run_together(
@@ -223,7 +223,7 @@ class PPO(Algorithm):
 
         Where all turns were paid alike, advantages are 0: what is left of them is what the critic does not know yet,
         and whitening would make it as large as a signal. Before that rule, teams that had solved a task unlearnt it.
-        What counts is what was paid from a turn on (``Estimates.paid``), whatever λ, discounts and V make of it.
+        What counts are the rewards from a turn on (``Estimates.rewards_to_go``), whatever λ, discounts and V are.
         """
         if self.config.whiten == "off":
             return
@@ -310,7 +310,7 @@ def _alike(turns: Sequence[Transition], places: Mapping[Transition, tuple[str, i
     """Returns whether every turn was paid as those that have its place in other episodes, and some have."""
     paid: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for t in turns:
-        paid[places[t]].append(estimates.paid[t])
+        paid[places[t]].append(estimates.rewards_to_go[t])
     compared = [sums for sums in paid.values() if len(sums) > 1]
     return bool(compared) and all(np.ptp(sums) <= max(1e-6 * max(map(abs, sums)), F.MIN_STD) for sums in compared)
 

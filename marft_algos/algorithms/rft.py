@@ -92,7 +92,7 @@ class RFT(SFT):
     def _pick(self, d: Trajectory, estimates: Estimates) -> None:
         """Assigns 1 to turns that were paid, or stand for a success that their agent is paid for, 0 to others."""
         paid = self.rule(d)
-        own = {t: pay > 0 for t, pay in zip(d.transitions, paid.totals, strict=True)}
+        own = {t: reward > 0 for t, reward in zip(d.transitions, paid.totals, strict=True)}
         apart = {t.agent for t in own if own[t]}
         for t in own:
             share = self._succeeded(d) and t.agent not in apart and credit.agent_score(d, paid, t.agent, estimates) > 0

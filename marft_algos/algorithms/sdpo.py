@@ -47,7 +47,7 @@ class Hindsight(credit.Rule):
 
     name = "hindsight"
 
-    def __call__(self, trajectory: Trajectory) -> credit.Payments:
+    def __call__(self, trajectory: Trajectory) -> credit.Rewards:
         """Pays what the record says."""
         return credit.broadcast(trajectory)
 

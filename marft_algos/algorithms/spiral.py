@@ -61,9 +61,9 @@ class SPIRAL(Algorithm):
         scores: dict[tuple[int, str], float] = {}
         by_role: dict[str, list[float]] = {}
         for j, d in enumerate(trajectories):
-            paid = self.rule(d)
+            rewards = self.rule(d)
             for agent, role in sorted({(t.agent, t.turn.role) for t in d.transitions}):
-                scores[j, agent] = credit.agent_score(d, paid, agent, estimates)
+                scores[j, agent] = credit.agent_score(d, rewards, agent, estimates)
                 by_role.setdefault(role, []).append(scores[j, agent])
         for role, role_scores in by_role.items():
             self.baselines[role] = groups.decayed(self.baselines.get(role, 0.0), role_scores, self.config.decay)

@@ -173,7 +173,7 @@ def _print_gain(run: RunFolder) -> float | None:
     if (both := run.before_and_after()) is None:
         return None
     before, after, difference = compare(*both)
-    say(f"on:      {run.panel()}")
+    say(f"on:      {run.evaluation_set()}")
     say(f"before:  {before}")
     say(f"after:   {after}")
     say(f"gain:    {difference.signed()} (paired, 95 %)")
@@ -199,7 +199,7 @@ class ShowArguments:
     """Print the numbers of the last iteration as JSON, for programs."""
 
 
-_SHOWN = ("success", "return", "infra", "tokens_total")
+_SHOWN = ("success", "return", "infrastructure_errors", "tokens_total")
 """What is printed of the last iteration, where there is such a number."""
 
 

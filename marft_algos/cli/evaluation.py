@@ -103,11 +103,11 @@ class _Progress:
     def __call__(self, ended: int, total: int, lost: int) -> None:
         if ended * _SAID // total > self._said:
             self._said = ended * _SAID // total
-            say(f"  {ended}/{total} episodes, infra {lost}", error=True)
+            say(f"  {ended}/{total} episodes, infrastructure errors {lost}", error=True)
 
 
 def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:
-    average = Interval(**content["average"] | {"infra": content["infra"]})
+    average = Interval(**content["average"] | {"infrastructure_errors": content["infrastructure_errors"]})
     say(f"{f'avg@{evaluation.config.samples}':<10} {average}")
     for k, interval in content["pass"].items():
         say(f"{f'pass@{k}':<10} {Interval(**interval)}")

@@ -45,17 +45,17 @@ def play(options: EvalArguments) -> int:
     trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
     evaluation = HeldOut(config)
     swapped = _agent_called(options.swap, evaluation.team) if options.swap else ""
-    if swapped and len(evaluation.panel) < 2:
+    if swapped and len(evaluation.evaluation_set) < 2:
         raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
     if trained is not None:
         checkpoint.check_policies(trained, evaluation.names)
     evaluation.check()
-    _announce(config, eval_kwargs(config), len(evaluation.panel))
+    _announce(config, eval_kwargs(config), len(evaluation.evaluation_set))
     played = evaluation.play()
     before = play.records(played)
     if words := too_long(played, set()):
         say(words, error=True)
-    say(f"on           {runs.PanelFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
+    say(f"on           {runs.EvaluationSetFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if options.one_by_one:
         _waited(played, evaluation.waited)

@@ -46,7 +46,7 @@ class EvalConfig(Settings):
     """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file, and with --swap
     those with exchanged messages to ``NAME-exchanged.jsonl`` beside it. With --engines: the evaluation's folder;
     empty: ``evals/ENV-TIME``."""
-    max_lost: Annotated[float, SHARE] = 0.1
+    max_error_rate: Annotated[float, SHARE] = 0.1
     """With --engines: largest share of the episodes that outages may take."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """With --engines: what an exception of the task's own code does while it judges a text."""
@@ -123,7 +123,7 @@ class EvalArguments(EvalConfig):
         return {name for name, value in vars(self).items() if value != getattr(plain, name)}
 
 
-ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed", "max_lost", "on_task_error")
+ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed", "max_error_rate", "on_task_error")
 """Options of ``--engines``."""
 COMPARE_ONLY = ("cohort", "fail_if_worse", "gate", "json", "junit")
 """Options of ``--compare``."""

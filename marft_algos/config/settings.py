@@ -120,7 +120,7 @@ class TrainConfig(Settings):
     and learner differ by (docs/models.md); a head in fp32 takes 4 bytes a weight, and a slower product."""
     max_new_tokens: Annotated[int, COUNT] = 512
     """Longest reply; 512 as in the paper."""
-    tell_budget: bool = False
+    show_budget: bool = False
     """Every profile says how long a reply may be (the environment's ``reply_tokens``)."""
     context: Annotated[int | None, COUNT] = None
     """Most tokens of prompt and reply together, if fewer than the model can take. The paper: 2048."""
@@ -148,7 +148,7 @@ class TrainConfig(Settings):
     """Episodes in flight; none: all of an iteration, the largest batches."""
     engine_batch: Annotated[int, COUNT] = 256
     """Most rows decoded together; this changes nothing but memory and speed."""
-    kept_gb: Annotated[float, NOT_NEGATIVE] = 4.0
+    cache_gb: Annotated[float, NOT_NEGATIVE] = 4.0
     """GB kept of keys and values, from which agents' next prompts are read on. 4: 64 episodes of 1,700 tokens on 3B."""
     decode_graph: bool = True
     """Repeat steps of decoding as a CUDA graph, nine times as fast for 3B on an H200 (docs/performance.md)."""
@@ -178,7 +178,7 @@ class TrainConfig(Settings):
     the tracker's own environment variable says so (docs/training.md)."""
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
-    lanes: Annotated[int, NOT_NEGATIVE] = 0
+    reduction_slots: Annotated[int, NOT_NEGATIVE] = 0
     """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0:
     one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
     chunk: Annotated[int, NOT_NEGATIVE] = 0
@@ -216,11 +216,11 @@ class TrainConfig(Settings):
     overlap: bool = False
     """Go on generating while slow verdicts (graders, sandboxes) are awaited. Keeps a GPU busy; off: the same seed gives
     the same run, to the bit."""
-    max_lost: Annotated[float, SHARE] = 0.1
-    """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that outages
-    (faults of engine, world or machine) may take. They are left out of everything and counted as ``infra``; beyond the
-    share the run stops, its state saved. .1: what is left still stands for the problems that were drawn, though outages
-    are seldom random."""
+    max_error_rate: Annotated[float, SHARE] = 0.1
+    """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that may be lost
+    to infrastructure errors: faults of the engine, of a tool's world or of the machine. Such episodes are excluded from
+    updates and scores, and counted as ``infrastructure_errors``. Beyond the share the run stops, its state saved. 0.1:
+    the remaining episodes still represent the problems that were drawn, though such errors are seldom random."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
     the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd

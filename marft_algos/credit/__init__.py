@@ -1,6 +1,6 @@
 """Credit rules decide who is paid for what; returns run over the successor relations defined here."""
 
-from marft_algos.credit.costs import Priced
+from marft_algos.credit.costs import WithCosts
 from marft_algos.credit.lookup import get
 from marft_algos.credit.recorded import (
     Difference,
@@ -14,10 +14,10 @@ from marft_algos.credit.recorded import (
 )
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
-    Paid,
-    Payments,
+    Credit,
     Relation,
     ReturnChain,
+    Rewards,
     Rule,
     Setting,
     agent_chain,
@@ -35,20 +35,20 @@ from marft_algos.credit.rewards import (
 
 __all__ = [
     "Counterfactual",
+    "Credit",
     "Difference",
     "Improvement",
     "LeaveOneOut",
     "Local",
     "Margin",
-    "Paid",
-    "Payments",
-    "Priced",
     "Rank",
     "Relation",
     "ReturnChain",
+    "Rewards",
     "Rule",
     "Setting",
     "Shapley",
+    "WithCosts",
     "agent_chain",
     "agent_score",
     "broadcast",

@@ -35,7 +35,7 @@ class Branch:
     absent: frozenset[str] = frozenset()
     """Agents that do not play as trained."""
     absence: Ablation = "silent"
-    until_paid: bool = False
+    until_reward: bool = False
     """Ends as soon as something is paid, or the round is over."""
 
 

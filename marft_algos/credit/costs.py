@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from marft_algos.credit.branches import BranchReplayer
-from marft_algos.credit.rewards import Paid, Relation, ReturnChain, Rule
+from marft_algos.credit.rewards import Credit, Relation, ReturnChain, Rule
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, check
 from marft_algos.types import Keep, Need, Trajectory
 from marft_envs.core.types import AgentSpec
@@ -36,7 +36,7 @@ def costs_of(trajectory: Trajectory, kind: Cost) -> list[float]:
 
 
 @dataclass
-class Priced(Rule):
+class WithCosts(Rule):
     """A rule whose turns also pay for what they cost: r_k − Σ_c λ_c·cost_c(k).
 
     λ is ``costs``, and where there is a budget b it moves after every iteration, for the next one:
@@ -55,8 +55,8 @@ class Priced(Rule):
 
     def __post_init__(self) -> None:
         check(self)
-        self.prices: dict[Cost, float] = {c: self.costs.get(c, 0.0) for c in (*self.costs, *self.budgets)}
-        self._now = dict(self.prices)
+        self.multipliers: dict[Cost, float] = {c: self.costs.get(c, 0.0) for c in (*self.costs, *self.budgets)}
+        self._now = dict(self.multipliers)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -89,27 +89,27 @@ class Priced(Rule):
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
         """Takes this iteration's prices, and moves the next one's."""
         logged = self.rule.prepare(trajectories)
-        self._now = dict(self.prices)
-        for cost, price in self._now.items():
+        self._now = dict(self.multipliers)
+        for cost, multiplier in self._now.items():
             mean = sum(sum(costs_of(d, cost)) for d in trajectories) / max(len(trajectories), 1)
-            logged |= {f"credit/cost/{cost}": mean, f"credit/price/{cost}": price}
+            logged |= {f"credit/cost/{cost}": mean, f"credit/multiplier/{cost}": multiplier}
             if cost in self.budgets and trajectories:
-                self.prices[cost] = max(0.0, price + self.multiplier_lr * (mean - self.budgets[cost]))
+                self.multipliers[cost] = max(0.0, multiplier + self.multiplier_lr * (mean - self.budgets[cost]))
         return logged
 
-    def __call__(self, trajectory: Trajectory) -> Paid:
+    def __call__(self, trajectory: Trajectory) -> Credit:
         """Returns what the rule pays, less what it cost."""
-        paid = self.rule(trajectory)
-        rewards = paid.rewards if isinstance(paid, ReturnChain) else paid.turns
-        for cost, price in self._now.items():
-            rewards = [r - price * c for r, c in zip(rewards, costs_of(trajectory, cost), strict=True)]
-        return replace(paid, rewards=rewards) if isinstance(paid, ReturnChain) else replace(paid, turns=rewards)
+        credit = self.rule(trajectory)
+        rewards = credit.rewards if isinstance(credit, ReturnChain) else credit.turns
+        for cost, multiplier in self._now.items():
+            rewards = [r - multiplier * c for r, c in zip(rewards, costs_of(trajectory, cost), strict=True)]
+        return replace(credit, rewards=rewards) if isinstance(credit, ReturnChain) else replace(credit, turns=rewards)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the next iteration's prices, and what the rule keeps."""
-        return {"prices": dict(self.prices), "rule": self.rule.state_dict()}
+        return {"multipliers": dict(self.multipliers), "rule": self.rule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores ``state_dict``."""
-        self.prices = dict(state["prices"])
+        self.multipliers = dict(state["multipliers"])
         self.rule.load_state_dict(state["rule"])

@@ -90,7 +90,7 @@ def metrics(judged: Sequence[Judged], trajectories: Sequence[Trajectory], estima
         return {}
     estimated = [float(np.mean(estimates.advantages[turns[j.episode, j.index]])) for j in rows]
     rho = spearman(estimated, [j.credit for j in rows])
-    numbers = {"credit/judged": float(len(rows)), "credit/context_variance": float(np.mean([j.variance for j in rows]))}
+    numbers = {"credit/replayed": len(rows), "credit/context_variance": float(np.mean([j.variance for j in rows]))}
     if rho == rho:
         numbers["credit/rank_correlation"] = rho
     for agent in sorted({j.agent for j in rows}):

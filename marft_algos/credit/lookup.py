@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from marft_algos.credit.costs import Priced
+from marft_algos.credit.costs import WithCosts
 from marft_algos.credit.rewards import Rule, Setting, registered
 from marft_algos.ranges import checked, hints
 from marft_envs.errors import ConfigError, did_you_mean
@@ -21,7 +21,7 @@ def get(setting: Setting) -> Rule:
     name = str(table.pop("rule", "broadcast"))
     if name not in registered:
         raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, registered)}")
-    prices = {key: table.pop(key) for key in hints(Priced) if key in table}
+    costs = {key: table.pop(key) for key in hints(WithCosts) if key in table}
     entry: Any = registered[name]
     if table and not dataclasses.is_dataclass(entry):
         raise ConfigError(f"Credit rule '{name}' takes no arguments; got {', '.join(table)}.")
@@ -29,8 +29,8 @@ def get(setting: Setting) -> Rule:
         rule: Rule = checked(entry, table, where=f"the credit rule '{name}'")
     else:
         rule = entry() if isinstance(entry, type) else entry
-    if not prices:
+    if not costs:
         return rule
-    priced: Priced = checked(Priced, prices, where="the credit")
-    priced.rule = rule
-    return priced
+    with_costs: WithCosts = checked(WithCosts, costs, where="the credit")
+    with_costs.rule = rule
+    return with_costs

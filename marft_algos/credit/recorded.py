@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from marft_algos.credit.formulas import spearman
-from marft_algos.credit.rewards import Payments, Relation, Rule, broadcast, punctual, register, team_score
+from marft_algos.credit.rewards import Relation, Rewards, Rule, broadcast, punctual, register, team_score
 from marft_algos.ranges import NOT_NEGATIVE, Settings
 from marft_algos.types import Trajectory
 from marft_envs.core.types import AgentSpec
@@ -23,21 +23,23 @@ INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
 
 
 @register("last")
-def last(trajectory: Trajectory) -> Payments:
+def last(trajectory: Trajectory) -> Rewards:
     """Pays a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
-    paid = broadcast(trajectory)
+    credit = broadcast(trajectory)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
     for i, layer in enumerate(trajectory.layers):
         end = max(j for j, r in enumerate(rounds) if r == rounds[i])
         if end == i:
             continue
-        inside = sum(float(x.sum()) for k in layer.turns if (x := paid.tokens[k]) is not None)
-        paid.team[end] += paid.team[i] + sum(paid.turns[k] for k in layer.turns) + sum(paid.late[i].values()) + inside
-        paid.agents[end] = _add(paid.agents[end], paid.agents[i])
-        paid.team[i], paid.agents[i], paid.late[i] = 0.0, {}, {}
+        inside = sum(float(x.sum()) for k in layer.turns if (x := credit.tokens[k]) is not None)
+        credit.team[end] += (
+            credit.team[i] + sum(credit.turns[k] for k in layer.turns) + sum(credit.late[i].values()) + inside
+        )
+        credit.agents[end] = _add(credit.agents[end], credit.agents[i])
+        credit.team[i], credit.agents[i], credit.late[i] = 0.0, {}, {}
         for k in layer.turns:
-            paid.turns[k], paid.tokens[k] = 0.0, None
-    return paid
+            credit.turns[k], credit.tokens[k] = 0.0, None
+    return credit
 
 
 @register("local")
@@ -49,11 +51,11 @@ class Local(Settings, Rule):
     alpha: Annotated[float, NOT_NEGATIVE] = 1.0
     """Weight of the team's reward; 0 leaves the agent's own quality."""
 
-    def __call__(self, trajectory: Trajectory) -> Payments:
+    def __call__(self, trajectory: Trajectory) -> Rewards:
         """Scales the team channel."""
-        paid = broadcast(trajectory)
-        paid.team = [self.alpha * reward for reward in paid.team]
-        return paid
+        credit = broadcast(trajectory)
+        credit.team = [self.alpha * reward for reward in credit.team]
+        return credit
 
 
 @register("margin")
@@ -67,7 +69,7 @@ class Margin(Rule):
 
     chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
 
-    def __call__(self, trajectory: Trajectory) -> Payments:
+    def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays each agent's margin at its last turn of the round."""
         turns = trajectory.transitions
         quality: dict[tuple[int, str], float] = {}
@@ -80,11 +82,11 @@ class Margin(Rule):
                 key = (turns[layer.turns[0]].round, agent)
                 if key in quality:
                     quality[key] += reward
-        paid = _nothing(trajectory)
-        for (number, agent), turn_pay in quality.items():
+        credit = _nothing(trajectory)
+        for (number, agent), turn_rewards in quality.items():
             others = [q for (r, name), q in quality.items() if r == number and name != agent]
-            paid.turns[places[number, agent]] += turn_pay - (sum(others) / len(others) if others else 0.0)
-        return paid
+            credit.turns[places[number, agent]] += turn_rewards - (sum(others) / len(others) if others else 0.0)
+        return credit
 
 
 @dataclass(frozen=True)
@@ -107,25 +109,25 @@ class _Steps(Rule):
     def _produced(self, now: float, before: float) -> float:
         raise NotImplementedError
 
-    def __call__(self, trajectory: Trajectory) -> Payments:
+    def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays at an agent's last turn of each span."""
-        turns, paid = trajectory.transitions, _nothing(trajectory)
-        paid.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
+        turns, credit = trajectory.transitions, _nothing(trajectory)
+        credit.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
         span, quality = -1, {-1: 0.0}
         places: dict[tuple[int, str], int] = {}
         critic = {t.agent: t.agent in self.critics or t.turn.role in self.critics for t in turns}
-        turn_pay = punctual(trajectory)
+        turn_rewards = punctual(trajectory)
         for layer in trajectory.layers:
             span += any(not critic[turns[k].agent] for k in layer.turns)
-            pay = layer.team_reward + sum(turn_pay[k] for k in layer.turns) + sum(layer.late_rewards.values())
-            quality[span] = quality.get(span, 0.0) + pay
+            reward = layer.team_reward + sum(turn_rewards[k] for k in layer.turns) + sum(layer.late_rewards.values())
+            quality[span] = quality.get(span, 0.0) + reward
             places |= {(span, turns[k].agent): k for k in layer.turns}
         for (s, agent), k in places.items():
             if critic[agent]:
-                paid.turns[k] += quality[s + 1] - quality[s] if s + 1 in quality else 0.0
+                credit.turns[k] += quality[s + 1] - quality[s] if s + 1 in quality else 0.0
             else:
-                paid.turns[k] += self._produced(quality[s], quality[s - 1])
-        return paid
+                credit.turns[k] += self._produced(quality[s], quality[s - 1])
+        return credit
 
 
 @register("difference")
@@ -200,7 +202,7 @@ class Rank(Rule):
         total = sum(agreement.values())
         return {a: len(agents) * agreement[a] / total if total else 1.0 for a in agents}
 
-    def __call__(self, trajectory: Trajectory) -> Payments:
+    def __call__(self, trajectory: Trajectory) -> Rewards:
         """Moves the team's reward to the agents, weighed."""
         if trajectory not in self._weights:
             raise ConfigError(
@@ -208,13 +210,13 @@ class Rank(Rule):
                 "of an iteration. Call rule.prepare(trajectories) first, as an update does."
             )
         weights = self._weights[trajectory]
-        paid = broadcast(trajectory)
-        paid.agents = [
-            _add(turn_pay, {agent: weight * team for agent, weight in weights.items()})
-            for turn_pay, team in zip(paid.agents, paid.team, strict=True)
+        credit = broadcast(trajectory)
+        credit.agents = [
+            _add(turn_rewards, {agent: weight * team for agent, weight in weights.items()})
+            for turn_rewards, team in zip(credit.agents, credit.team, strict=True)
         ]
-        paid.team = [0.0] * len(paid.team)
-        return paid
+        credit.team = [0.0] * len(credit.team)
+        return credit
 
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
@@ -232,10 +234,10 @@ def team_outcome(trajectory: Trajectory) -> float:
     return team_score(trajectory, broadcast(trajectory))
 
 
-def _nothing(trajectory: Trajectory) -> Payments:
+def _nothing(trajectory: Trajectory) -> Rewards:
     """Returns rewards of 0 for every turn."""
     layers = len(trajectory.layers)
-    return Payments([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
+    return Rewards([0.0] * len(trajectory.transitions), [0.0] * layers, [{} for _ in range(layers)])
 
 
 def _add(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:

@@ -30,7 +30,7 @@ Setting = str | Mapping[str, Any]
 
 
 @dataclass(slots=True)
-class Payments:
+class Rewards:
     """Holds what a credit rule pays for one episode, where it pays it. An empty list: nothing of that kind."""
 
     turns: list[float]
@@ -90,7 +90,7 @@ class ReturnChain:
         ]
 
 
-Paid = Payments | ReturnChain
+Credit = Rewards | ReturnChain
 """What a rule returns."""
 
 
@@ -124,7 +124,7 @@ class Rule:
         """Looks at all of an iteration's episodes before any of them is paid; returns numbers to log."""
         return {}
 
-    def __call__(self, trajectory: Trajectory) -> Paid:
+    def __call__(self, trajectory: Trajectory) -> Credit:
         """Returns who is paid what in this episode."""
         raise NotImplementedError
 
@@ -139,12 +139,12 @@ class Rule:
 class Plain(Rule):
     """A rule that is a function of one episode."""
 
-    def __init__(self, name: str, pay: Callable[[Trajectory], Paid]) -> None:
+    def __init__(self, name: str, function: Callable[[Trajectory], Credit]) -> None:
         self.name = name  # type: ignore[misc]
-        self._pay = pay
+        self._function = function
 
-    def __call__(self, trajectory: Trajectory) -> Paid:
-        return self._pay(trajectory)
+    def __call__(self, trajectory: Trajectory) -> Credit:
+        return self._function(trajectory)
 
 
 registered: dict[str, Plain | type[Rule]] = {}
@@ -165,7 +165,7 @@ def register(name: str) -> Callable[[_Rule], _Rule]:
             rule.name = name
             registered[name] = rule
         else:
-            registered[name] = Plain(name, cast(Callable[[Trajectory], Paid], rule))
+            registered[name] = Plain(name, cast(Callable[[Trajectory], Credit], rule))
         return rule
 
     return add
@@ -177,13 +177,13 @@ def rules() -> list[str]:
 
 
 @register("broadcast")
-def broadcast(trajectory: Trajectory) -> Payments:
+def broadcast(trajectory: Trajectory) -> Rewards:
     """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split.
 
     A span of a text is paid at the token that completes it. Where it is paid late, later turns are credited with it as
     with other late pay, and so is the reply up to that token; the reply's last token takes it off what comes behind.
     """
-    paid = Payments(
+    credit = Rewards(
         turns=punctual(trajectory),
         team=[layer.team_reward for layer in trajectory.layers],
         agents=[dict(layer.agent_rewards) for layer in trajectory.layers],
@@ -195,22 +195,22 @@ def broadcast(trajectory: Trajectory) -> Payments:
             t = trajectory.transitions[k]
             if not t.tokens_at:  # its tokens are not known here, or have no loss: the turn is paid whole
                 continue
-            x = np.zeros(len(t.reply.action_ids)) if (before := paid.tokens[k]) is None else before
+            x = np.zeros(len(t.reply.action_ids)) if (before := credit.tokens[k]) is None else before
             for _, end, reward in spans:
                 x[t.tokens_at[end]] += reward
             total = sum(reward for *_, reward in spans)
             if t.layer < layer.index:
                 x[-1] -= total
             else:
-                paid.turns[k] -= total
-            paid.tokens[k] = x
-    return paid
+                credit.turns[k] -= total
+            credit.tokens[k] = x
+    return credit
 
 
 # Successor relations -------------------------------------------------------------------------------
 
 
-def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> ReturnChain:
+def team_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> ReturnChain:
     """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
     What a turn's tokens are paid is paid token by token to the turn itself, and at the layer's end to those beside.
@@ -218,15 +218,15 @@ def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Retu
     Raises:
         ConfigError: Agents are paid differently: one return for all of them has no meaning then.
     """
-    tokens = _of_tokens(trajectory, paid, estimates)
-    if isinstance(paid, ReturnChain):
-        return replace(paid, tokens=tokens)
+    tokens = _of_tokens(trajectory, credit, estimates)
+    if isinstance(credit, ReturnChain):
+        return replace(credit, tokens=tokens)
     names = {t.agent for t in trajectory.transitions}
     rewards = [0.0] * len(trajectory.transitions)
     successors: list[tuple[int, ...]] = [()] * len(trajectory.transitions)
-    for i, (team, agents, late) in enumerate(paid.by_layer(len(trajectory.layers))):
+    for i, (team, agents, late) in enumerate(credit.by_layer(len(trajectory.layers))):
         layer = trajectory.layers[i]
-        reward = team + sum(paid.turns[k] for k in layer.turns) + _common(agents, names, i)
+        reward = team + sum(credit.turns[k] for k in layer.turns) + _common(agents, names, i)
         reward += sum(late.values())
         following = trajectory.layers[i + 1].turns if i + 1 < len(trajectory.layers) else ()
         for k in layer.turns:
@@ -236,13 +236,13 @@ def team_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> Retu
     return ReturnChain(rewards, successors, [beyond] * len(rewards), tokens)
 
 
-def team_score(trajectory: Trajectory, paid: Paid, estimates: Estimates | None = None) -> float:
+def team_score(trajectory: Trajectory, credit: Credit, estimates: Estimates | None = None) -> float:
     """Returns the episode's one score: all that is paid, layer by layer.
 
     Raises:
         ConfigError: As ``team_chain``.
     """
-    totals = team_chain(trajectory, paid, estimates or Estimates()).totals
+    totals = team_chain(trajectory, credit, estimates or Estimates()).totals
     return float(sum(totals[layer.turns[0]] for layer in trajectory.layers))
 
 
@@ -264,30 +264,30 @@ def spread(
     }
 
 
-def agent_score(trajectory: Trajectory, paid: Paid, agent: str, estimates: Estimates) -> float:
+def agent_score(trajectory: Trajectory, credit: Credit, agent: str, estimates: Estimates) -> float:
     """Returns one agent's score of the episode: the team's rewards, its own, and its own turns'."""
-    tokens = _of_tokens(trajectory, paid, estimates)
-    rewards = paid.rewards if isinstance(paid, ReturnChain) else paid.turns
+    tokens = _of_tokens(trajectory, credit, estimates)
+    rewards = credit.rewards if isinstance(credit, ReturnChain) else credit.turns
     score = sum(rewards[t.index] + _sum(tokens[t.index]) for t in trajectory.transitions if t.agent == agent)
-    if isinstance(paid, ReturnChain):
+    if isinstance(credit, ReturnChain):
         return float(score)
-    score += sum(_late(trajectory, late, agent) for late in paid.late)
-    return float(score + sum(paid.team) + sum(layer.get(agent, 0.0) for layer in paid.agents))
+    score += sum(_late(trajectory, late, agent) for late in credit.late)
+    return float(score + sum(credit.team) + sum(layer.get(agent, 0.0) for layer in credit.agents))
 
 
-def agent_chain(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> ReturnChain:
+def agent_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> ReturnChain:
     """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
-    tokens = _of_tokens(trajectory, paid, estimates)
-    if isinstance(paid, ReturnChain):
-        return replace(paid, tokens=tokens)
+    tokens = _of_tokens(trajectory, credit, estimates)
+    if isinstance(credit, ReturnChain):
+        return replace(credit, tokens=tokens)
     turns = trajectory.transitions
-    by_layer = list(paid.by_layer(len(trajectory.layers)))
+    by_layer = list(credit.by_layer(len(trajectory.layers)))
     rewards = [0.0] * len(turns)
     successors: list[tuple[int, ...]] = [()] * len(turns)
     for t in turns:
         later = next((u for u in turns if u.agent == t.agent and u.layer > t.layer), None)
         span = by_layer[t.layer : later.layer if later else None]
-        rewards[t.index] = paid.turns[t.index] + sum(team + agents.get(t.agent, 0.0) for team, agents, _ in span)
+        rewards[t.index] = credit.turns[t.index] + sum(team + agents.get(t.agent, 0.0) for team, agents, _ in span)
         rewards[t.index] += sum(_late(trajectory, late, t.agent) for *_, late in span)
         successors[t.index] = (later.index,) if later else ()
     return ReturnChain(rewards, successors, [_bootstrap(trajectory, t.agent, estimates) for t in turns], tokens)
@@ -300,14 +300,14 @@ def _late(trajectory: Trajectory, late: Mapping[int, float], agent: str) -> floa
 
 def punctual(trajectory: Trajectory) -> list[float]:
     """Returns per turn what it was paid at its own layer, and not late."""
-    paid = [t.turn.reward for t in trajectory.transitions]
+    credit = [t.turn.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
         for k, reward in layer.late_rewards.items():
-            paid[k] -= reward
-    return paid
+            credit[k] -= reward
+    return credit
 
 
-def _of_tokens(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> list[FloatArray | None]:
+def _of_tokens(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> list[FloatArray | None]:
     """Returns per turn what each of its tokens is paid by the rule, and charged by a KL in the reward.
 
     Raises:
@@ -315,18 +315,18 @@ def _of_tokens(trajectory: Trajectory, paid: Paid, estimates: Estimates) -> list
     """
     turns = trajectory.transitions
     charged = [estimates.penalties.get(t) for t in turns]
-    if not paid.tokens:
+    if not credit.tokens:
         return list(charged)
     lengths = [len(t.reply.action_ids) for t in turns]
-    shapes = [None if x is None else np.shape(x) for x in paid.tokens]
+    shapes = [None if x is None else np.shape(x) for x in credit.tokens]
     fits = len(shapes) == len(turns) and all(s in (None, (n,)) for s, n in zip(shapes, lengths, strict=True))
-    if not fits or not all(x is None or np.isfinite(x).all() for x in paid.tokens):
+    if not fits or not all(x is None or np.isfinite(x).all() for x in credit.tokens):
         raise ConfigError(
             f"The credit rule pays tokens of shapes {shapes} in episode {trajectory.number}, whose replies have"
-            f" {lengths} tokens. Expected Payments.tokens to hold a finite number for each token of each turn, in the"
+            f" {lengths} tokens. Expected Rewards.tokens to hold a finite number for each token of each turn, in the"
             " order of trajectory.transitions: an array of len(t.reply.action_ids), or None for nothing."
         )
-    own = [None if x is None else np.asarray(x, dtype=np.float64) for x in paid.tokens]
+    own = [None if x is None else np.asarray(x, dtype=np.float64) for x in credit.tokens]
     return [x if y is None else y if x is None else x + y for x, y in zip(own, charged, strict=True)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.batching import has_loss
 from marft_algos.credit.branches import Branch, BranchReplayer, States
-from marft_algos.credit.rewards import Payments, Rule, broadcast, team_score
+from marft_algos.credit.rewards import Rewards, Rule, broadcast, team_score
 from marft_algos.types import Keep, Need, Trajectory, Transition
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TreeGrowth(Rule):
         """Returns which states are kept: those before decisions, unless nothing branches."""
         return "decisions" if self.width > 1 else "nothing"
 
-    def __call__(self, trajectory: Trajectory) -> Payments:
+    def __call__(self, trajectory: Trajectory) -> Rewards:
         """Pays what the record says."""
         return broadcast(trajectory)
 

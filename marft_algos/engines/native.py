@@ -62,7 +62,7 @@ class Contexts:
         if key in self._gone:
             self._notes.tell(
                 "kept",
-                f"keys and values of earlier rounds take more than --kept-gb {self._size / 1e9:g}: prompts are"
+                f"keys and values of earlier rounds take more than --cache-gb {self._size / 1e9:g}: prompts are"
                 " read again.",
             )
         if key not in self._kept:
@@ -146,7 +146,7 @@ class NativeEngine(EngineBase):
             sleep and wake together: awake, each holds whole ones.
         max_batch: rows decoded at once; halved, once, if memory runs out.
         decode_graph: on a GPU, capture the fused decoder's step in a CUDA graph, and repeat it.
-        kept_gb: keys and values, in GB, that are kept of what agents have read and written, until the weights change,
+        cache_gb: keys and values, in GB, that are kept of what agents have read and written, until the weights change,
             so that their next prompts are read from there on; 0: every prompt is read whole.
     """
 
@@ -156,13 +156,13 @@ class NativeEngine(EngineBase):
         max_batch: int = TrainConfig.engine_batch,
         *,
         decode_graph: bool = TrainConfig.decode_graph,
-        kept_gb: float = TrainConfig.kept_gb,
+        cache_gb: float = TrainConfig.cache_gb,
     ) -> None:
         self._policies, self._decode_graph = policies, decode_graph
         self._batch = Budget(max_batch, "rows", "--engine-batch")
         self._notes = Notes()
         self._captured = CapturedSteps()
-        self._contexts = Contexts(kept_gb if "prefix" in fused_passes() else 0.0, self._notes)
+        self._contexts = Contexts(cache_gb if "prefix" in fused_passes() else 0.0, self._notes)
         policies.gather()
         self._groups: dict[str, tuple[int, str]] = {}
         """Policies that are decoded together have the same value: those on one model, if its pass can."""

@@ -17,7 +17,7 @@ POSED = "posed"
 """In the facts of an episode whose task was a user's words: nobody knows what it is worth."""
 _BAD = ("cut", "errors", "obeyed", "seconds")
 """Metrics of which less is better."""
-_NEUTRAL = ("length", "turns", "infra")
+_NEUTRAL = ("length", "turns", "infrastructure_errors")
 """Metrics that are shown and judged by nobody."""
 POINT = 0.01
 """Of a score."""

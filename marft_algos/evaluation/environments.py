@@ -13,7 +13,7 @@ import marft_envs
 from marft_algos import seeds
 from marft_algos.config.presets import accepts
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.panel import OutageError, Panel, TaskError
+from marft_algos.rollout.episodes import InfrastructureError, Prompts, TaskError
 from marft_envs import FlexEnv
 from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.core.types import optional
@@ -46,7 +46,7 @@ def started(env_id: str, make: EnvFactory) -> FlexEnv:
         make: Makes it.
 
     Raises:
-        OutageError: What the environment needs cannot be had.
+        InfrastructureError: What the environment needs cannot be had.
         TaskError: Its code raised, and nobody had said anything yet.
     """
     with _starting(env_id):
@@ -68,7 +68,7 @@ def _starting(env_id: str) -> Iterator[None]:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             what = f"{type(error).__name__}: {what} ({frame.filename}, line {frame.lineno})"
         if is_infrastructure_error(error):
-            raise OutageError(
+            raise InfrastructureError(
                 f"No episode of '{env_id}' can be started: {what}. Once all that it needs is there (a server, a "
                 f"sandbox), try it alone: {shlex.join(['marft', 'play', env_id, '--random'])}"
             ) from error
@@ -78,25 +78,25 @@ def _starting(env_id: str) -> Iterator[None]:
         ) from error
 
 
-def evaluation_set(n: int, ids: Sequence[str] | None) -> Panel:
+def evaluation_set(n: int, ids: Sequence[str] | None) -> Prompts:
     """Returns the same n episodes for every run: task ids where there are some, fixed seeds in any case."""
     drawn = [int(s) for s in seeds.generator(seeds.held_out()).integers(2**31, size=n)]
-    return Panel(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
+    return Prompts(drawn, [{} for _ in drawn] if ids is None else [{"task_id": i} for i in ids])
 
 
-def check_prompts(env: FlexEnv, renderer: Renderer, panel: Panel, max_new_tokens: int) -> None:
+def check_prompts(env: FlexEnv, renderer: Renderer, prompts: Prompts, max_new_tokens: int) -> None:
     """Checks that agents' views of these problems fit their models' contexts, replies of others not counted.
 
     Wherever a long problem stands, its text is cut when it is played (``Collector``), and it is named then.
 
     Raises:
         ConfigError: Most of the first problems do not fit, so the context is too short for the task.
-        OutageError: As ``started``.
+        InfrastructureError: As ``started``.
         TaskError: As ``started``.
     """
     long: dict[int, tuple[str, str, int]] = {}
     most = STARTS_CHECKED if optional(env.unwrapped.task, "starts_slowly") else PROMPTS_CHECKED
-    checked = list(zip(panel.seeds[:most], panel.options, strict=False))
+    checked = list(zip(prompts.seeds[:most], prompts.options, strict=False))
     for number, (seed, options) in enumerate(checked, 1):
         with _starting(env.unwrapped.env_id):
             env.reset(seed=seed, options=options)

@@ -12,7 +12,7 @@ from typing import Any
 
 from marft_algos.evaluation import changes
 from marft_algos.evaluation.changes import Change
-from marft_algos.rollout.panel import whole
+from marft_algos.rollout.episodes import whole
 from marft_algos.runs.disk import reading
 from marft_algos.types import Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -35,7 +35,7 @@ class Evaluation:
     settings: Mapping[str, Any]
     samples: dict[Task, list[Trajectory]]
     """Of every task, those that no outage took."""
-    infra: dict[Task, float]
+    infrastructure_errors: dict[Task, float]
     """Share of a task's samples that outages took."""
     unknown: int
     """Tasks whose samples were all lost before anybody knew their id."""
@@ -60,13 +60,13 @@ class Evaluation:
         for e in episodes:
             turns = [Transition(turn, trainable=False) for turn in e.turns]
             starts[e.index // k].append(Trajectory(e, turns, e.index))
-        samples, infra = dict[Task, list[Trajectory]](), dict[Task, float]()
+        samples, infrastructure_errors = dict[Task, list[Trajectory]](), dict[Task, float]()
         for played in starts.values():
             kept = whole(played)
             for named in [*kept, *(t for t in played if t.task_id)][:1]:
                 task = named.task_id, None if "task_id" in named.episode.options else named.episode.seed
-                samples[task], infra[task] = kept, 1 - len(kept) / len(played)
-        return cls(root, settings, samples, infra, len(starts) - len(samples))
+                samples[task], infrastructure_errors[task] = kept, 1 - len(kept) / len(played)
+        return cls(root, settings, samples, infrastructure_errors, len(starts) - len(samples))
 
 
 def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str] = ()) -> list[Change]:
@@ -92,8 +92,9 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
             if not name or metric.removeprefix("task/") in ("score", *gated):
                 old, new = ([mean(values(side.samples[task])) for task in tasks] for side in (a, b))
                 pairs[name, metric] = old, new
-    shared = [task for task in a.infra if task in b.infra]
-    pairs["", "infra"] = [a.infra[task] for task in shared], [b.infra[task] for task in shared]
+    lost, now_lost = a.infrastructure_errors, b.infrastructure_errors
+    shared = [task for task in lost if task in now_lost]
+    pairs["", "infrastructure_errors"] = [lost[task] for task in shared], [now_lost[task] for task in shared]
     return changes.judged(pairs)
 
 

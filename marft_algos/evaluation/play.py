@@ -14,7 +14,7 @@ from marft_algos.engines.mixed import MixedEngine
 from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.collector import Collector
-from marft_algos.rollout.panel import OutageLimits, Panel, check, check_any, settle
+from marft_algos.rollout.episodes import ErrorLimits, Prompts, check, check_any, settle
 from marft_algos.runs.folder import EvalRecord
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.core.vector import VectorEnv
@@ -34,21 +34,21 @@ class Player:
     seed: int
     slots: int
     """Episodes in flight at most."""
-    limits: OutageLimits
+    limits: ErrorLimits
 
-    def play(self, panel: Panel, ended: Callable[[Trajectory], None] = lambda trajectory: None) -> list[Trajectory]:
+    def play(self, prompts: Prompts, ended: Callable[[Trajectory], None] = lambda trajectory: None) -> list[Trajectory]:
         """Plays the panel; returns its episodes in order.
 
         Args:
-            panel: Episodes to play.
+            prompts: Episodes to play.
             ended: Gets each episode as soon as it has ended, lost ones, too.
 
         Raises:
-            OutageError: Too many episodes were lost for a score; see ``limits``.
+            InfrastructureError: Too many episodes were lost for a score; see ``limits``.
             TaskError: The task's code does not work.
         """
         played = list[Trajectory]()
-        for trajectory in self.stream(panel, range(len(panel))):
+        for trajectory in self.stream(prompts, range(len(prompts))):
             played.append(trajectory)
             ended(trajectory)
         played.sort(key=lambda t: t.number)
@@ -57,10 +57,10 @@ class Player:
         check(played, self.limits, "an evaluation")
         return played
 
-    def stream(self, panel: Panel, numbers: Sequence[int]) -> Generator[Trajectory]:
+    def stream(self, prompts: Prompts, numbers: Sequence[int]) -> Generator[Trajectory]:
         """Plays the episodes of a panel that have these numbers; yields each as soon as it has ended."""
         seeds.start_global(seeds.tasks_at_evaluation())
-        starts = [panel.seeds[i] for i in numbers], [panel.options[i] for i in numbers]
+        starts = [prompts.seeds[i] for i in numbers], [prompts.options[i] for i in numbers]
         with closing(VectorEnv([self.make_env] * min(len(numbers), self.slots))) as vec:
             collector = Collector(vec, self.renderer, self.engine, self.sampling, seed=self.seed)
             with closing(collector.stream(*starts, iteration=seeds.EVALUATION, numbers=numbers)) as groups:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WEIGHTS = ("lora_r", "lora_alpha", "lora_targets", "dtype")
 _MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date")
-SPOKEN = (*_WEIGHTS, *_MODEL, "tell_budget", "max_new_tokens")
+SPOKEN = (*_WEIGHTS, *_MODEL, "show_budget", "max_new_tokens")
 """Settings of a run that its policies reply under."""
 
 

@@ -24,10 +24,10 @@ from marft_algos.evaluation.environments import check_prompts, env_factory, eval
 from marft_algos.evaluation.play import Player
 from marft_algos.evaluation.players import Players
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.panel import (
-    OutageError,
-    OutageLimits,
-    Panel,
+from marft_algos.rollout.episodes import (
+    ErrorLimits,
+    InfrastructureError,
+    Prompts,
     blamed,
     check,
     counts,
@@ -57,7 +57,7 @@ class ResumableEvaluation:
 
     config: EvalConfig
     players: Players
-    problems: Panel
+    problems: Prompts
     team: Sequence[AgentSpec]
     """The agents, with what they are told; it may come from a file that has changed meanwhile."""
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class ResumableEvaluation:
         return Path(self.config.out)
 
     @property
-    def panel(self) -> Panel:
+    def evaluation_set(self) -> Prompts:
         """The episodes, the samples of a problem side by side."""
         return self.problems.repeated(self.config.samples)
 
@@ -149,7 +149,7 @@ def run(
 
     Raises:
         ConfigError: Settings that cannot work; nothing has been written.
-        OutageError, TaskError: See ``play``.
+        InfrastructureError, TaskError: See ``play``.
     """
     players, make_env = seated(config)
     with closing(started(config.env, make_env)) as env:
@@ -178,11 +178,11 @@ def seated(config: EvalConfig) -> tuple[Players, Callable[[], FlexEnv]]:
     kwargs = held_out_kwargs(config.env, {}, config.env_kwargs)  # a split that is asked for counts
     with closing(started(config.env, env_factory(config.env, kwargs))) as env:
         players = Players.of(config, env)
-    reply_tokens = players.max_new_tokens if players.spoken["tell_budget"] else None
+    reply_tokens = players.max_new_tokens if players.spoken["show_budget"] else None
     return players, env_factory(config.env, kwargs, reply_tokens)
 
 
-def _problems(config: EvalConfig, env: FlexEnv) -> Panel:
+def _problems(config: EvalConfig, env: FlexEnv) -> Prompts:
     """Returns the problems: ids where the task lists some, else draws that are the same every time."""
     episodes, listing = config.episodes or TrainConfig.eval_episodes, optional(env.unwrapped.task, "evaluation_set")
     ids = None if listing is None else listing(episodes)
@@ -200,23 +200,23 @@ def play(
         on_progress: Called with (ended, all, lost) after every episode.
 
     Raises:
-        OutageError: More were lost to outages than ``max_lost`` allows; the others are kept.
+        InfrastructureError: More were lost to outages than ``max_error_rate`` allows; the others are kept.
         TaskError: The task's code does not work.
     """
-    panel = evaluation.panel
+    evaluation_set = evaluation.evaluation_set
     done = evaluation.finished()
     ended = {
         number: Trajectory(e, [Transition(t, trainable=False) for t in e.turns], number) for number, e in done.items()
     }
-    left = [number for number in range(len(panel)) if number not in ended]
-    with closing(player.stream(panel, left)) as stream:
+    left = [number for number in range(len(evaluation_set)) if number not in ended]
+    with closing(player.stream(evaluation_set, left)) as stream:
         for trajectory in stream if left else ():
             ended[trajectory.number] = trajectory
             with disk.writing(evaluation.episodes_file), evaluation.episodes_file.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(_row(trajectory)) + "\n")
             lost = [t.episode for t in ended.values() if t.infrastructure_error]
-            on_progress(len(ended), len(panel), len(lost))
-            _check_lost(lost, player.limits, len(panel))
+            on_progress(len(ended), len(evaluation_set), len(lost))
+            _check_lost(lost, player.limits, len(evaluation_set))
     played = settle([ended[number] for number in sorted(ended)])
     check(played, player.limits, "an evaluation")
     rows = "".join(json.dumps(_row(t)) + "\n" for t in played)
@@ -240,11 +240,11 @@ def results(evaluation: ResumableEvaluation, played: Sequence[Trajectory], ledge
         "average": asdict(intervals.mean(average)),
         "pass": {str(j): asdict(passed(rates, j)) for j in powers(k)} if judged else {},
         "pass_hat": {str(j): asdict(passed(rates, j, intervals.pass_hat_k)) for j in powers(k)} if judged else {},
-        **{key: number for key, number in counts(played).items() if key in ("infra", "task_errors")},
+        **{key: number for key, number in counts(played).items() if key in ("infrastructure_errors", "task_errors")},
         "metrics": {
             key: number
             for key, number in summary(played).items()
-            if key.startswith(("task/", "return", "turns", "prompts_cut", "tokens", "critical_path"))
+            if key.startswith(("task/", "return", "turns", "prompts_truncated", "tokens", "critical_path"))
         },
         "usage": usage,
         "cost": sum(used["cost"] for used in usage.values()),
@@ -278,12 +278,12 @@ def powers(k: int) -> list[int]:
     return [*(1 << i for i in range(k.bit_length()) if 1 << i < k), k]
 
 
-def _check_lost(lost: Sequence[Episode], limits: OutageLimits, total: int) -> None:
+def _check_lost(lost: Sequence[Episode], limits: ErrorLimits, total: int) -> None:
     """Stops where an outage goes on: what is left would be lost, too."""
-    if lost and len(lost) > limits.max_lost * total:
-        raise OutageError(
+    if lost and len(lost) > limits.max_error_rate * total:
+        raise InfrastructureError(
             f"{len(lost)} of {total} episodes were lost to outages ({blamed(lost)}), and the rest was not tried. At"
-            f" most a share of {limits.max_lost:g} may be. What has ended is kept: give the same command again."
+            f" most a share of {limits.max_error_rate:g} may be. What has ended is kept: give the same command again."
         )
 
 

@@ -21,7 +21,7 @@ from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation import records
 from marft_algos.evaluation.resumable import ResumableEvaluation, seated
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
 from marft_algos.types import Trajectory, Transition
@@ -48,7 +48,7 @@ class Record:
         config = EvalConfig(settings.env, settings.env_kwargs, engines=str(run.root), out=str(root))
         players, make_env = seated(config)
         with closing(make_env()) as env:
-            evaluation = ResumableEvaluation(config, players, Panel([], []), env.unwrapped.team)
+            evaluation = ResumableEvaluation(config, players, Prompts([], []), env.unwrapped.team)
         evaluation.open()
         self.played = len(evaluation.finished())
         self._file, self._lock = evaluation.episodes_file, threading.Lock()

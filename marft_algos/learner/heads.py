@@ -17,7 +17,7 @@ from marft_algos.algorithms.base import UpdateConfig, ValueHeads
 from marft_algos.batching import minibatches, value_batches
 from marft_algos.functional import MIN_STD, Array, Reals, value_loss
 from marft_algos.learner.steps import average, step
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, FloatArray, Trajectory, Transition
 
 
@@ -83,18 +83,18 @@ class Heads:
         critics: The value heads.
         config: Settings of the update.
         seed: Of the run: minibatches depend on it.
-        lanes: Who computes what.
+        reduction: Who computes what.
     """
 
-    def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, lanes: Lanes) -> None:
+    def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, reduction: ReductionSlots) -> None:
         self._critics = NormalisedCritics(critics, config.value_norm) if config.value_norm is not None else critics
-        self._config, self._seed, self._lanes = config, seed, lanes
+        self._config, self._seed, self._reduction = config, seed, reduction
         self._scores = config.needs_reference or config.critic_features == "policy"
         self.optimizers = {
             p: Adam(critics.parameters(p), lr=config.critic_lr, eps=config.adam_eps, fused=True)
             for p in critics.policies
         }
-        self._lane: dict[Transition, int] = {}
+        self._slot: dict[Transition, int] = {}
 
     @property
     def policies(self) -> list[str]:
@@ -114,14 +114,14 @@ class Heads:
             level: Of the values.
         """
         places = {t: i for i, t in enumerate(turns)}
-        episode, last, self._lane = -1, -1, {}
+        episode, last, self._slot = -1, -1, {}
         for t in turns:  # an episode's in one lane: what an agent reads in it extends what it has read
             episode += t.index <= last or episode < 0
-            last, self._lane[t] = t.index, self._lanes.of(episode)
+            last, self._slot[t] = t.index, self._reduction.of(episode)
         found: dict[int, tuple[FloatArray, FloatArray | None]] = {}
         scored: dict[Transition, Tensor] | None = {} if self._scores else None
-        for lane in self._lanes.mine:
-            mine = [t for t in turns if self._lane[t] == lane]
+        for slot in self._reduction.mine:
+            mine = [t for t in turns if self._slot[t] == slot]
             # Without a turn, too: where a base is sharded, all ranks run the same passes over it.
             estimates.features |= self._critics.featurise(mine, view=view, level=level, logprobs=scored)
             for policy in self.policies:
@@ -130,7 +130,7 @@ class Heads:
                 found |= zip((places[t] for t in rows), values, strict=True)
         own = self._config.critic_features == "policy"
         known = estimates.old_logprobs if own else estimates.reference_logprobs
-        for t, (value, logprobs) in zip(turns, self._lanes.merged(found), strict=True):
+        for t, (value, logprobs) in zip(turns, self._reduction.merged(found), strict=True):
             estimates.values[t] = value
             if logprobs is not None:
                 known[t] = logprobs
@@ -140,7 +140,7 @@ class Heads:
     ) -> dict[str, float]:
         """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
         turns = chain.from_iterable(trajectory.transitions for trajectory in trajectories)
-        rows = [t for t in turns if t.policy == policy and t in self._lane]
+        rows = [t for t in turns if t.policy == policy and t in self._slot]
         if not rows:
             return {}
         config, losses = self._config, list[dict[int, Tensor]]()
@@ -189,10 +189,10 @@ class Heads:
             return torch.stack(losses).sum()
 
         # One piece a lane, at the number that leads there: turns are where their features are.
-        pieces = [[t for t in part if self._lane[t] == self._lanes.of(i)] for i in range(self._lanes.count)]
+        pieces = [[t for t in part if self._slot[t] == self._reduction.of(i)] for i in range(self._reduction.count)]
         optimizer, parameters = self.optimizers[policy], self._critics.parameters(policy)
         optimizer.zero_grad(set_to_none=True)
-        losses = self._lanes.gradient(parameters, pieces, lambda turns: work(turns) if turns else None)
+        losses = self._reduction.gradient(parameters, pieces, lambda turns: work(turns) if turns else None)
         step(optimizer, f"{policy} (value head)", self._config.max_grad_norm)
         return {number: loss for number, loss in losses.items() if loss is not None}
 
@@ -200,7 +200,7 @@ class Heads:
         """Returns each step's loss, summed over the lanes of all ranks; the host waits once."""
         places = [(i, number) for i, losses in enumerate(steps) for number in losses]
         read = torch.stack([steps[i][number] for i, number in places]).tolist() if places else []
-        found = [*chain.from_iterable(self._lanes.group.gather(list(zip(places, read, strict=True))))]
+        found = [*chain.from_iterable(self._reduction.group.gather(list(zip(places, read, strict=True))))]
         sums = [0.0] * len(steps)
         for (i, _), loss in sorted(found):
             sums[i] += loss

@@ -46,7 +46,7 @@ from marft_algos.learner.steps import (
     summed,
 )
 from marft_algos.memory import Budget
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -97,7 +97,7 @@ class Learner:
         policies: What is trained.
         critics: Value heads, or None for algorithms without.
         seed: Of the run: minibatches depend on it, the iteration, and nothing else.
-        lanes: Who computes what, where several processes train; every one of them makes the same calls.
+        reduction: Who computes what, where several processes train; every one of them makes the same calls.
         staleness: How many updates may lie between the weights that sampled a turn and those that learn from it.
         optimiser: Makes who takes the steps of a policy: where its weights are.
     """
@@ -108,7 +108,7 @@ class Learner:
         policies: Policies,
         critics: ValueHeads | None = None,
         seed: int = 0,
-        lanes: Lanes | None = None,
+        reduction: ReductionSlots | None = None,
         staleness: int = 0,
         optimiser: MakeOptimiser = LocalOptimiser,
     ) -> None:
@@ -118,15 +118,15 @@ class Learner:
         algorithm.seed = seed
         self.config: UpdateConfig = algorithm.config
         self._needs_reference = self.config.needs_reference
-        self.lanes = algorithm.lanes = lanes or Lanes()
-        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.lanes.sharded)
+        self.reduction = algorithm.reduction = reduction or ReductionSlots()
+        self.pieces = Budget(self.config.micro_tokens, "tokens", "--micro-tokens", again=not self.reduction.sharded)
         self.trainable = [p for p in policies.policies if policies.trainable(p)]
         shape = self.config.adam_eps, self.config.max_grad_norm
         self.rates = per_policy(self.config.lr, self.trainable, "lr")
         self.optimizers: dict[str, Any] = {  # an Optimiser each
             p: optimiser(p, policies.parameters(p), rate, *shape) for p, rate in self.rates.items()
         }
-        self.heads = Heads(critics, self.config, seed, self.lanes) if critics and algorithm.view != "none" else None
+        self.heads = Heads(critics, self.config, seed, self.reduction) if critics and algorithm.view != "none" else None
         self.staleness = staleness
         self.past = WeightHistory(policies, self.trainable, staleness)
 
@@ -204,14 +204,14 @@ class Learner:
                 logprobs = policies.reference_logprobs(*scored) if reference else policies.logprobs(*scored)[0]
             return unpack(logprobs, batch)
 
-        found = chain.from_iterable(self.lanes.spread(pieces, score, passes=True))
+        found = chain.from_iterable(self.reduction.spread(pieces, score, passes=True))
         scored = dict(zip(chain.from_iterable(pieces), found, strict=True))
         return [scored[t] for t in rows]
 
     def _pieces(self, rows: Sequence[Transition], tokens: int) -> list[list[Transition]]:
         """Cuts turns into pieces of at most so many tokens, and into no fewer than there are lanes."""
         shared = bool(rows) and self.policies.shares(rows[0].policy)
-        return micro_batches(rows, tokens, shared=shared, least=self.lanes.count)
+        return micro_batches(rows, tokens, shared=shared, least=self.reduction.count)
 
     def state_dict(self) -> dict[str, Any]:
         """Optimisers and what the algorithm keeps."""
@@ -285,8 +285,8 @@ class Learner:
         for tokens in self.pieces.sizes(context_tokens(part)):
             with self.pieces:
                 self.optimizers[policy].zero_grad()
-                done = self.lanes.gradient(parameters, self._pieces(part, tokens), work, passes=True)
-                stats = summed(self.lanes.merged(read(done)))
+                done = self.reduction.gradient(parameters, self._pieces(part, tokens), work, passes=True)
+                stats = summed(self.reduction.merged(read(done)))
         if not math.isfinite(stats["loss"]):
             raise UpdateError(
                 f"The loss of policy '{policy}' is {stats['loss']}; lower lr, or look for inf in the rewards."

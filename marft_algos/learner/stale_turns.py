@@ -57,7 +57,7 @@ class WeightHistory:
             limit: Largest allowed mean gap per token.
 
         Returns:
-            ``behind/<k>/share`` of all turns, and ``behind/<k>/gap``, mean |Δ log-prob| per token, of a few.
+            ``staleness/<k>/share`` of all turns, and ``staleness/<k>/gap``, mean |Δ log-prob| per token, of a few.
 
         Raises:
             UpdateError: A gap is too large, or a version's weights are not there.
@@ -66,13 +66,13 @@ class WeightHistory:
             return {}
         turns = [t for part in rows.values() for t in part]
         ages = sorted({behind[t] for t in turns})
-        metrics = {f"behind/{k}/share": sum(behind[t] == k for t in turns) / len(turns) for k in ages}
+        metrics = {f"staleness/{k}/share": sum(behind[t] == k for t in turns) / len(turns) for k in ages}
         stale = [t for t in turns if behind[t]]
         sample = [stale[i * len(stale) // SAMPLE] for i in range(SAMPLE)] if len(stale) > SAMPLE else stale
         for k in ages:
             part = [t for t in sample if behind[t] == k]
             if part:
-                metrics[f"behind/{k}/gap"] = gap = self._gap(part, rescore)
+                metrics[f"staleness/{k}/gap"] = gap = self._gap(part, rescore)
                 _check(gap, k, limit)
         return metrics
 

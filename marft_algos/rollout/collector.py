@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.models.chat import Said
-from marft_algos.rollout.panel import check_any, settle
+from marft_algos.rollout.episodes import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, Keep, SamplingParams, StopReason, Trajectory, Transition
 from marft_envs.core.types import Episode, TurnRecord
@@ -30,7 +30,7 @@ OnProgress = Callable[[int, int, int], None]
 """(finished episodes, episodes, tokens sampled so far)."""
 PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
-_PANELS = count()
+_BATCHES = count()
 """Numbers the panels of this process: what was read in another one is no part of this one's prompts."""
 
 
@@ -66,7 +66,7 @@ class Collector:
         self._vec, self._renderer, self._engine, self._params = vec, renderer, engine, params
         self._seed, self._overlap, self._on_progress, self._assignment = seed, overlap, on_progress, assignment
         self.states: States = {} if states is None else states
-        self._iteration, self._keep, self._panel = 0, "nothing", 0
+        self._iteration, self._keep, self._batch = 0, "nothing", 0
         self._numbers: Sequence[int] = range(sys.maxsize)
         # (episode, agent, policy) -> the prompt that is out, as the template writes it; and the turn before it
         self._rendered: dict[tuple[int, str, str], list[int]] = {}
@@ -91,7 +91,7 @@ class Collector:
         off are paid no more than the lowest of the others (``panel.settle``), for which all of them must be there.
 
         Raises:
-            OutageError: Every episode was lost, so the fault is in the set-up and not in an episode; not with
+            InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode; not with
                 ``all_may_be_lost``, for those who count what else was played in the iteration, too.
         """
         groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
@@ -129,7 +129,7 @@ class Collector:
             numbers: Of the episodes, where they do not simply count on from ``first``: what is left of a panel.
 
         Yields:
-            The episodes of one group, in the panel's order. Those that an outage broke off are among them (``infra``),
+            The episodes of one group, in the panel's order. Those that an infrastructure error ended are among them,
             and those that a text broke off have what the environment paid them.
         """
         self._iteration, self._keep = iteration, keep
@@ -141,7 +141,7 @@ class Collector:
 
     def _play(self, total: int, group_size: int = 1) -> Generator[list[Trajectory]]:
         """Plays what is queued to its end."""
-        self._open, self._rendered, self._said, self._panel = {}, {}, {}, next(_PANELS)
+        self._open, self._rendered, self._said, self._batch = {}, {}, {}, next(_BATCHES)
         groups: dict[int, list[Trajectory]] = {}
         sizes = Counter(number // group_size for number in self._numbers[:total])
         finished = tokens = 0
@@ -272,7 +272,7 @@ class Collector:
                 agent=turn.agent,
                 messages=turn.messages,
                 tools=() if self._renderer is not None and owner in self._renderer.policies else turn.tools,
-                chain=(self._panel, turn.episode, turn.agent) if turn.repeats else None,
+                chain=(self._batch, turn.episode, turn.agent) if turn.repeats else None,
             )
             for turn, owner, prompt, given, sample in zip(
                 turns, owners, prompts, begun, samples or [0] * len(turns), strict=True

@@ -13,7 +13,7 @@ from contextlib import closing
 import numpy as np
 
 from marft_algos import seeds
-from marft_algos.rollout.panel import Panel, ProblemSplit, whole
+from marft_algos.rollout.episodes import ProblemSplit, Prompts, whole
 from marft_algos.types import Trajectory
 from marft_envs import FlexEnv
 
@@ -34,17 +34,17 @@ Progress = Mapping[str, float]
 """Metric that a task follows (``TaskDefaults.followed``) -> its mean over the last iteration that measured it."""
 
 
-def tell(panel: Panel, progress: Progress) -> Panel:
+def tell(prompts: Prompts, progress: Progress) -> Prompts:
     """Returns the panel with the progress among the options of ``reset``."""
-    return Panel(panel.seeds, [{**options, "progress": dict(progress)} for options in panel.options])
+    return Prompts(prompts.seeds, [{**options, "progress": dict(progress)} for options in prompts.options])
 
 
-def told(panel: Panel, profiles: Sequence[Mapping[str, str]]) -> Panel:
+def told(prompts: Prompts, profiles: Sequence[Mapping[str, str]]) -> Prompts:
     """Returns the panel with these profiles, one after the other, among the options of ``reset``; none: as it is."""
     if not any(profiles):
-        return panel
-    each = [{**o, "profiles": dict(profiles[i % len(profiles)])} for i, o in enumerate(panel.options)]
-    return Panel(panel.seeds, each)
+        return prompts
+    each = [{**o, "profiles": dict(profiles[i % len(profiles)])} for i, o in enumerate(prompts.options)]
+    return Prompts(prompts.seeds, each)
 
 
 def progressed(progress: Progress, followed: Sequence[str], played: Sequence[Trajectory]) -> Progress:
@@ -76,7 +76,7 @@ class Curriculum:
     def __init__(self, problems: ProblemSplit, make_env: Callable[[], FlexEnv], kind_of: Callable[[str], str]) -> None:
         self._problems, self._make_env, self._kind_of = problems, make_env, kind_of
 
-    def draw(self, evidence: Evidence, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
+    def draw(self, evidence: Evidence, seed: int, iteration: int, n: int, refill: int = 0) -> Prompts:
         """Draws the panel of one training iteration, as ``ProblemSplit.train`` does; nothing of it is played."""
         many = self._problems.train(seed, iteration, n * CANDIDATES, refill)
         rng, chosen = seeds.generator(seeds.curriculum(seed, iteration, refill)), list[int]()
@@ -85,11 +85,11 @@ class Curriculum:
         for first in range(0, len(many), CANDIDATES):
             part = weights[first : first + CANDIDATES]
             chosen.append(first + int(rng.choice(len(part), p=part / part.sum())))
-        return Panel([many.seeds[i] for i in chosen], [many.options[i] for i in chosen])
+        return Prompts([many.seeds[i] for i in chosen], [many.options[i] for i in chosen])
 
-    def _kinds(self, env: FlexEnv, panel: Panel) -> list[str]:
+    def _kinds(self, env: FlexEnv, prompts: Prompts) -> list[str]:
         kinds = []
-        for seed, options in zip(panel.seeds, panel.options, strict=True):
+        for seed, options in zip(prompts.seeds, prompts.options, strict=True):
             if "task_id" not in options:
                 env.reset(seed=seed, options=options)
             kinds.append(self._kind_of(options.get("task_id", env.unwrapped.task.task_id)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from marft_algos import seeds
 from marft_algos.models.chat import Renderer
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
 from marft_envs import FlexEnv
 from marft_envs.core.partners import expert_of
@@ -130,23 +130,23 @@ class Demonstrations:
                 " more of its own (--record-every 1 --record-episodes 64)."
             )
 
-    def check(self, panel: Panel) -> None:
+    def check(self, prompts: Prompts) -> None:
         """Draws the demonstrations of the first iteration, and keeps them: what nobody can learn from shows at once.
 
         Args:
-            panel: Of the first iteration.
+            prompts: Of the first iteration.
 
         Raises:
             ConfigError: As ``draw``.
             DataError: As ``draw``.
         """
-        self._first = self.draw(panel, 0, 0)
+        self._first = self.draw(prompts, 0, 0)
 
-    def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
+    def draw(self, prompts: Prompts, iteration: int, version: int) -> list[Trajectory]:
         """Returns demonstrations to learn from in an iteration: at most one for each start of the panel.
 
         Args:
-            panel: The starts; recorded episodes have their own, and only their number counts.
+            prompts: The starts; recorded episodes have their own, and only their number counts.
             iteration: From 0.
             version: Of the policies, which what is said is booked to.
 
@@ -157,8 +157,8 @@ class Demonstrations:
             return first
         trajectories: list[Trajectory] = []
         why: dict[str, list[str]] = {}
-        size = len(panel)
-        source = self._played(panel) if self._recorded is None else self._again(self._from(iteration * size, size))
+        size = len(prompts)
+        source = self._played(prompts) if self._recorded is None else self._again(self._from(iteration * size, size))
         for demonstration in source:
             episode, number = demonstration.episode, len(trajectories)
             turns: list[Transition] | str = demonstration.reason
@@ -207,9 +207,9 @@ class Demonstrations:
         """Closes the environment."""
         self._env.close()
 
-    def _played(self, panel: Panel) -> Iterator[_Demonstration]:
+    def _played(self, prompts: Prompts) -> Iterator[_Demonstration]:
         """Plays the expert's episodes."""
-        for seed, options in zip(panel.seeds, panel.options, strict=True):
+        for seed, options in zip(prompts.seeds, prompts.options, strict=True):
             try:
                 episode, heard = experts.demonstrate(self._env, seed, options)
             except UnsolvedError:

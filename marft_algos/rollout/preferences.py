@@ -12,7 +12,7 @@ import numpy as np
 
 from marft_algos import seeds
 from marft_algos.rollout.demonstrations import Demonstrations, none_left, recorded
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import Episode
@@ -51,11 +51,11 @@ class Preferences(Demonstrations):
                 " --record-every 1 --record-episodes 64"
             )
 
-    def draw(self, panel: Panel, iteration: int, version: int) -> list[Trajectory]:
+    def draw(self, prompts: Prompts, iteration: int, version: int) -> list[Trajectory]:
         """Returns pairs to learn from in an iteration, the better episode first; a pair is a group.
 
         Args:
-            panel: Half of its number counts: a pair is two episodes.
+            prompts: Half of its number counts: a pair is two episodes.
             iteration: From 0.
             version: Of the policies, which what is said is booked to.
 
@@ -63,7 +63,7 @@ class Preferences(Demonstrations):
             ConfigError: There is no room for a pair.
             DataError: No pair can be learnt from; the message says why.
         """
-        size = len(panel) // 2
+        size = len(prompts) // 2
         if not size:
             raise ConfigError("A pair is two episodes. Raise --episodes-per-iteration to 2 or more.")
         if iteration == 0 and (first := self._checked()):
@@ -83,7 +83,7 @@ class Preferences(Demonstrations):
 
     def metrics(self) -> dict[str, float]:
         """Counts pairs that were left out since the run began, by reason, and policies that a pair said nothing to."""
-        return super().metrics() | {f"left_out/{reason}": float(n) for reason, n in self._left.items()}
+        return super().metrics() | {f"skipped/{reason}": float(n) for reason, n in self._left.items()}
 
     def _matched(self, position: int, n: int) -> list[_Pair]:
         """Returns n pairs from a position on; each pass through them matches them anew, in an order of its own."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from marft_algos.credit.branches import Branch, States
 from marft_algos.engines.base import EngineBase, RolloutEngine
 from marft_algos.rollout.collector import Collector, PolicyAssignment
-from marft_algos.rollout.panel import settle
+from marft_algos.rollout.episodes import settle
 from marft_algos.types import (
     NO_REPLY,
     Generation,
@@ -208,13 +208,13 @@ class _Branched(FlexWrapper):
                 inner.recorded = True  # a branch is no episode of the run
             inner = inner.env
         now = env.unwrapped
-        self._until_paid, self._round = branch.until_paid, now.view.round
+        self._until_reward, self._round = branch.until_reward, now.view.round
         self._layers, self._turns = len(now.episode.layers), len(now.view.history)
 
     def step(self, action: str | None) -> None:
         """Steps, and ends the branch where it is to end."""
         self.env.step(action)
-        if self._until_paid and not self.env.unwrapped.done and self._over():
+        if self._until_reward and not self.env.unwrapped.done and self._over():
             self.env.truncate("branch")
 
     def _over(self) -> bool:
@@ -375,7 +375,7 @@ class TreeCollector(Collector):
                 place = (turn.episode, turn.index_hint if j else -1, j)
                 if place not in places:
                     texts = {**firsts[turn.episode], turn.index_hint: turn.prefix + reply.text}
-                    branches.append(Branch(starts[turn.episode], self._number(turn), texts, until_paid=True))
+                    branches.append(Branch(starts[turn.episode], self._number(turn), texts, until_reward=True))
                     places[place] = len(branches) - 1
                 places[turn.episode, turn.index_hint, j] = places[place]
         played = self._replayer.play(branches, self._iteration)

@@ -67,7 +67,7 @@ class EvalRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PanelFacts:
+class EvaluationSetFacts:
     """What a team is evaluated on."""
 
     episodes: int
@@ -77,7 +77,7 @@ class PanelFacts:
     """Whether none of them is trained on."""
 
     @classmethod
-    def of(cls, task_ids: Sequence[str], *, held_out: bool = False) -> PanelFacts:
+    def of(cls, task_ids: Sequence[str], *, held_out: bool = False) -> EvaluationSetFacts:
         """Counts episodes with these ids, and the instances among them."""
         return cls(len(task_ids), len(set(task_ids) - {""}), held_out)
 
@@ -333,11 +333,11 @@ class RunFolder:
         """Outcomes of one evaluation, in panel order."""
         return [EvalRecord.of(episode) for episode in self.episodes("eval", iteration)]
 
-    def panel(self) -> PanelFacts | None:
+    def evaluation_set(self) -> EvaluationSetFacts | None:
         """Says what the run's team is evaluated on; None before there is an evaluation."""
         for line in reversed(self.metrics()):
             if "eval/instances" in line:
-                return PanelFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
+                return EvaluationSetFacts(int(line["eval/n"]), int(line["eval/instances"]), bool(line["eval/held_out"]))
         return None
 
     def gain(self, iteration: int | None = None) -> tuple[Interval, Interval, Interval] | None:
@@ -370,7 +370,7 @@ def outcome(success: bool | None, score: float) -> float:
 def estimate(records: Sequence[EvalRecord]) -> Interval:
     """Averages the outcomes of the episodes that were not lost, with the interval, and counts the others."""
     kept = [r.outcome for r in records if not r.lost]
-    return dataclasses.replace(mean(kept), infra=len(records) - len(kept))
+    return dataclasses.replace(mean(kept), infrastructure_errors=len(records) - len(kept))
 
 
 def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[Interval, Interval, Interval]:
@@ -387,7 +387,8 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]
     difference = paired([a for a, _ in pairs], [b for _, b in pairs])
-    return estimate(before), estimate(after), dataclasses.replace(difference, infra=len(before) - len(pairs))
+    difference = dataclasses.replace(difference, infrastructure_errors=len(before) - len(pairs))
+    return estimate(before), estimate(after), difference
 
 
 def _check_inside(root: Path, runs_dir: str | Path, name: str) -> None:

@@ -23,13 +23,13 @@ class Interval:
     low: float
     high: float
     n: int
-    infra: int | None = None
+    infrastructure_errors: int | None = None
     """Episodes beside these n that outages took; None where that is not known."""
     agreeing_seeds: int = 0
     """Seeds whose outcomes are all the same, so that the bounds are over problems alone; 0: they differ."""
 
     def __str__(self) -> str:
-        lost = "" if self.infra is None else f", infra {self.infra}"
+        lost = "" if self.infrastructure_errors is None else f", infrastructure errors {self.infrastructure_errors}"
         return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]{self.seeds}, n = {self.n}{lost}"
 
     def signed(self) -> str:

@@ -115,7 +115,7 @@ class Display:
         self._lost = 0
         self._last: Mapping[str, Any] = {}
         self._evaluations: list[tuple[str, str]] = []
-        self._panel = ""
+        self._evaluation_set = ""
         self._phase = "starting"
         self._live = Live(self, console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
@@ -139,11 +139,11 @@ class Display:
         """Prints one line that stays."""
         self.console.print(clean(text), markup=False, soft_wrap=True)
 
-    def evaluated(self, iteration: int, now: Interval, gain: Interval | None, panel: str = "") -> None:
-        """Shows a new evaluation; ``panel``: what on, in words."""
-        if self._live is None and panel != self._panel:
-            self.note(f"evaluated on {panel}")
-        self._panel = panel
+    def evaluated(self, iteration: int, now: Interval, gain: Interval | None, evaluation_set: str = "") -> None:
+        """Shows a new evaluation; ``evaluation_set``: what on, in words."""
+        if self._live is None and evaluation_set != self._evaluation_set:
+            self.note(f"evaluated on {evaluation_set}")
+        self._evaluation_set = evaluation_set
         what = "untrained" if iteration == 0 else f"iteration {iteration}"
         text = str(now) + (f"; against untrained {gain.signed()}" if gain else "")
         self._evaluations.append((what, text))
@@ -155,11 +155,12 @@ class Display:
         self._last, self.done = metrics, int(metrics["iteration"])
         if "return" in metrics:
             self._returns.append(float(metrics["return"]))
-            self._lost += int(metrics.get("infra", 0))
+            self._lost += int(metrics.get("infrastructure_errors", 0))
             if self._live is None:
                 kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
                 kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
-                parts = [f"iteration {self._where()}", *_outcome(metrics), *kl, f"infra {metrics.get('infra', 0)}"]
+                lost = f"infrastructure errors {metrics.get('infrastructure_errors', 0)}"
+                parts = [f"iteration {self._where()}", *_outcome(metrics), *kl, lost]
                 self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
@@ -183,14 +184,14 @@ class Display:
         head = Text.assemble(bar, clock, (self._phase, "cyan"))
         rows: list[Any] = [head]
         if self._returns:
-            now = "  ".join([*_outcome(self._last), f"infra {self._lost}"])
+            now = "  ".join([*_outcome(self._last), f"infrastructure errors {self._lost}"])
             rows.append(Text(f"while training  {sparkline(self._returns)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
         if pace := brief(self._last):
             rows.append(Text(pace, "bright_black"))
-        if self._evaluations and self._panel:
-            rows.append(Text(f"evaluated on {self._panel}", "bright_black"))
+        if self._evaluations and self._evaluation_set:
+            rows.append(Text(f"evaluated on {self._evaluation_set}", "bright_black"))
         rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]
         return Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
 

@@ -70,7 +70,7 @@ def render(run: RunFolder) -> str:
         **_team(before, after),
         drawn=ROUNDS,
         kinds=changed,
-        panel=run.panel(),
+        evaluation_set=run.evaluation_set(),
         evaluated=done[-1] if done else 0,
         pairs=_pairs(before, after) if before and after else {},
         training={i: run.episodes("train", i)[:SHOWN] for i in (*recorded[:1], *recorded[-1:])},
@@ -100,13 +100,14 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> dict[str, An
             ("trained team", f"{after.mean:.1%}", _interval(after)),
             ("gain, paired", f"{100 * difference.mean:+.1f} pts", _interval(difference, "+")),
         ]
-    lost, failed, tokens = (sum(int(m.get(key, 0)) for m in metrics) for key in ("infra", "eval/infra", "tokens"))
+    counted = ("infrastructure_errors", "eval/infrastructure_errors", "tokens")
+    lost, failed, tokens = (sum(int(m.get(key, 0)) for m in metrics) for key in counted)
     cards += [
         ("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations"),
         ("iterations", f"{last.get('iteration', 0)}", f"{tokens:,} tokens sampled".replace(",", " ")),
         ("time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min", "evaluations included"),
     ]
-    scored = f"n = {gain[1].n}: {run.panel()}; brackets are 95 % intervals." if gain is not None else ""
+    scored = f"n = {gain[1].n}: {run.evaluation_set()}; brackets are 95 % intervals." if gain is not None else ""
     return {"cards": cards, "scored": scored}
 
 

@@ -24,7 +24,18 @@ from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, told
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Panel, Played, check, check_any, counts, cut, permuted, settle, summary, whole
+from marft_algos.rollout.episodes import (
+    Played,
+    Prompts,
+    check,
+    check_any,
+    counts,
+    cut,
+    permuted,
+    settle,
+    summary,
+    whole,
+)
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training import packing
 from marft_algos.training.parts import Parts
@@ -114,7 +125,7 @@ class RolloutQueue:
             on_progress: Is told how far it is, unless the learner goes on meanwhile.
 
         Raises:
-            OutageError: Too many episodes were lost.
+            InfrastructureError: Too many episodes were lost.
             TaskError: The task's code does not work.
         """
         while self._lacks(progress):
@@ -149,7 +160,7 @@ class RolloutQueue:
             on_progress: Is told how far it is.
 
         Raises:
-            OutageError: Too many episodes were lost for a score; see the settings ``max_lost`` and ``on_task_error``.
+            InfrastructureError: Too many episodes were lost for a score; see ``max_error_rate`` and ``on_task_error``.
             TaskError: The task's code does not work.
         """
         if self._backend.apart:
@@ -157,8 +168,8 @@ class RolloutQueue:
         return self._held_out(on_progress)
 
     def _held_out(self, on_progress: OnProgress) -> list[Trajectory]:
-        panel = told(self._problems.held_out, [self._algorithm.profiles(None)])
-        chunks = cut(panel, self._backend.chunk, seeds.EVALUATION)
+        prompts = told(self._problems.held_out, [self._algorithm.profiles(None)])
+        chunks = cut(prompts, self._backend.chunk, seeds.EVALUATION)
         played = [t for part in self._backend.play(chunks, on_progress) for t in part.trajectories]
         check_any(played)
         check(played, self._config, "an evaluation")
@@ -176,7 +187,7 @@ class RolloutQueue:
             weights: What is played with, see ``RolloutBackend.pin``.
 
         Raises:
-            OutageError: Too many episodes were lost.
+            InfrastructureError: Too many episodes were lost.
             TaskError: The task's code does not work.
         """
         config, algorithm = self._config, self._algorithm
@@ -190,12 +201,12 @@ class RolloutQueue:
         kept: list[Trajectory] = []
         parts: list[Played] = []
         for refill in range(1 + algorithm.refills):
-            panel = self._panel(evidence, iteration, lacking, refill).repeated(size)
+            prompts = self._prompts(evidence, iteration, lacking, refill).repeated(size)
             if self._followed:
-                panel = tell(panel, progress)
-            panel = told(panel, [algorithm.profiles(i) for i in range(size)])
+                prompts = tell(prompts, progress)
+            prompts = told(prompts, [algorithm.profiles(i) for i in range(size)])
             chunks = cut(
-                panel,
+                prompts,
                 self._backend.chunk,
                 iteration,
                 first=len(played),
@@ -221,7 +232,7 @@ class RolloutQueue:
         collected.metrics["curriculum/rate"] = self._curriculum.rate(evidence, played)
         return replace(collected, evidence=self._curriculum.after(evidence, played))
 
-    def _panel(self, evidence: Evidence, iteration: int, n: int, refill: int) -> Panel:
+    def _prompts(self, evidence: Evidence, iteration: int, n: int, refill: int) -> Prompts:
         """Draws n starts; where ranks play, the first one does for all."""
         config = self._config
         if self._curriculum is None:
@@ -255,8 +266,8 @@ class RolloutQueue:
         config = self._config
 
         def draw() -> tuple[Sequence[Trajectory], dict[str, float]]:
-            panel = self._problems.train(config.seed, iteration, config.episodes_per_iteration)
-            return demonstrations.draw(panel, iteration, version), demonstrations.metrics()
+            prompts = self._problems.train(config.seed, iteration, config.episodes_per_iteration)
+            return demonstrations.draw(prompts, iteration, version), demonstrations.metrics()
 
         drawn, metrics = lead(self._group, draw)
         return Collected(drawn, summary(drawn) | metrics)

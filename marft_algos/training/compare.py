@@ -29,7 +29,7 @@ from marft_algos import credit
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation.changes import Change, judged, metrics, scores
 from marft_algos.models import assignment
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.disk import reading, writing
 from marft_algos.runs.folder import RunFolder
@@ -60,7 +60,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     _check_alike(config, paths.of_run(b), a, b, (*SHAPE, "policies"), what)
     both = HeldOut(config)
     if scenarios is not None:
-        both.panel = frozen(scenarios, config.env, eval_kwargs(config), both.panel)
+        both.evaluation_set = frozen(scenarios, config.env, eval_kwargs(config), both.evaluation_set)
     old, new = (checkpoint.pick(run.checkpoints, which) for run in (a, b))
     both.load(b, which)
     after = both.play()
@@ -68,7 +68,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     before = both.play()
     old_kept, new_kept = _both(before, after)
     pairs = {("", name): (value(old_kept), value(new_kept)) for name, value in metrics(old_kept, new_kept).items()}
-    pairs["", "infra"] = (
+    pairs["", "infrastructure_errors"] = (
         [float(t.infrastructure_error) for t in before],
         [float(t.infrastructure_error) for t in after],
     )
@@ -99,21 +99,21 @@ def _check_alike(
             raise ConfigError(f"{a.root.name} and {b.root.name} differ in '{key}' ({mine!r}, {theirs!r}): {what}")
 
 
-def frozen(path: Path, env: str, kwargs: dict[str, Any], panel: Panel) -> Panel:
-    """Reads the scenarios of the file, or writes those of ``panel`` if there is none yet.
+def frozen(path: Path, env: str, kwargs: dict[str, Any], evaluation_set: Prompts) -> Prompts:
+    """Reads the scenarios of the file, or writes those of ``evaluation_set`` if there is none yet.
 
     Raises:
         ConfigError: They are another environment's.
     """
     if not path.is_file():
-        content = {"env": env, "env_kwargs": kwargs, "seeds": panel.seeds, "options": panel.options}
+        content = {"env": env, "env_kwargs": kwargs, "seeds": evaluation_set.seeds, "options": evaluation_set.options}
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(content) + "\n", encoding="utf-8")
-        return panel
+        return evaluation_set
     with reading(f"Cannot read the scenarios in '{path}'", "Expected a file written here."):
         content = json.loads(path.read_text(encoding="utf-8"))
-        stored = Panel([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
+        stored = Prompts([int(s) for s in content["seeds"]], [dict(o) for o in content["options"]])
         of = content["env"], content["env_kwargs"]
     if of != (env, json.loads(json.dumps(kwargs))):
         raise ConfigError(f"'{path}' holds scenarios of {of[0]} ({of[1]}), not of {env} ({kwargs}).")

@@ -15,7 +15,7 @@ from marft_algos.evaluation.environments import EnvFactory, check_prompts, evalu
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit
 from marft_algos.rollout.preferences import Preferences
 from marft_envs import FlexEnv
 from marft_envs.core.types import optional
@@ -27,7 +27,7 @@ HELD_OUT_SHARE = 4
 
 def env_factory(config: TrainConfig, kwargs: Mapping[str, Any]) -> EnvFactory:
     """Makes the run's environments, with these arguments."""
-    return environments.env_factory(config.env, kwargs, config.max_new_tokens if config.tell_budget else None)
+    return environments.env_factory(config.env, kwargs, config.max_new_tokens if config.show_budget else None)
 
 
 def make_env(config: TrainConfig, kwargs: Mapping[str, Any]) -> FlexEnv:

@@ -366,7 +366,7 @@ def _rollout(config: TrainConfig, shape: Shape, work: Work) -> tuple[MemoryItem,
     return (
         MemoryItem("keys and values", work.rows * (work.prompt + work.new) * cache, fewer),
         MemoryItem(
-            "keys and values of earlier rounds", min(work.kept * cache, int(config.kept_gb * 1e9)), "--kept-gb 0"
+            "keys and values of earlier rounds", min(work.kept * cache, int(config.cache_gb * 1e9)), "--cache-gb 0"
         ),
         MemoryItem("prompts on their way through a layer", work.rows * work.prompt * shape.passing, fewer),
         MemoryItem("logits and their cumulative sums", work.rows * shape.vocabulary * 20, fewer),

@@ -14,7 +14,7 @@ from marft_algos.evaluation.environments import check_prompts, started
 from marft_algos.evaluation.play import Player, records
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.curriculum import told
-from marft_algos.rollout.panel import Panel, summary
+from marft_algos.rollout.episodes import Prompts, summary
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as folders
 from marft_algos.runs.disk import reading
@@ -34,14 +34,14 @@ VOTE_SEEDS = 7919
 
 
 def numbers(
-    estimate: Interval, gain: Interval | None, facts: folders.PanelFacts, counted: Mapping[str, float]
+    estimate: Interval, gain: Interval | None, facts: folders.EvaluationSetFacts, counted: Mapping[str, float]
 ) -> dict[str, float]:
     """Returns what is logged of an evaluation: its score, the gain over the untrained team, and what was counted."""
     logged = {"success": estimate.mean, "low": estimate.low, "high": estimate.high, "n": float(estimate.n)}
     logged |= {"instances": float(facts.instances), "held_out": float(facts.held_out)}
     if gain is not None:
         logged |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-    kept = ("tokens", "critical_path", "infra", "task_errors", "agent/", "task/")
+    kept = ("tokens", "critical_path", "infrastructure_errors", "task_errors", "agent/", "task/")
     return logged | {k: v for k, v in counted.items() if k.startswith(kept)}
 
 
@@ -70,7 +70,7 @@ class Evaluator:
         estimate = folders.estimate(now)
         first = iteration == folders.UNTRAINED or not run.writes
         gain = None if first else folders.compare(run.evaluation(folders.UNTRAINED), now)[2]
-        facts = folders.PanelFacts.of([record.task_id for record in now], held_out=self._apart)
+        facts = folders.EvaluationSetFacts.of([record.task_id for record in now], held_out=self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
         self.notes.show(display, played)
         if estimate.mean > progress.best_score:
@@ -92,7 +92,7 @@ class HeldOut:
         episodes: Only so many of the problems, the first; None: all.
 
     Attributes:
-        panel: The problems.
+        evaluation_set: The problems.
         apart: Whether none of them is trained on.
         team: The agents.
         policies: As they are before training, until :meth:`load`.
@@ -106,10 +106,10 @@ class HeldOut:
         held_out = started(config.env, self.make_env)
         with closing(environments.make_env(config, config.env_kwargs)) as env, closing(held_out):
             problems = environments.problems(config, env, held_out)
-            panel, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
+            evaluation_set, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
             spec = resolve(config, env, held_out)
             self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
-        self.panel = panel if episodes is None else Panel(panel.seeds[:episodes], panel.options[:episodes])
+        self.evaluation_set = Prompts(evaluation_set.seeds[:episodes], evaluation_set.options[:episodes])
         self.policies = make_policies(spec)
         self.names = saved_policies(config, self.policies)
         engine = hosting.make_engine(spec, self.policies, local=True)
@@ -124,7 +124,7 @@ class HeldOut:
             ConfigError: As ``check_prompts`` and ``check_call_formats``.
         """
         with closing(started(self.config.env, self.make_env)) as env:
-            check_prompts(env, self.policies.renderer, self.panel, self.config.max_new_tokens)
+            check_prompts(env, self.policies.renderer, self.evaluation_set, self.config.max_new_tokens)
             environments.check_call_formats(env, self.policies.renderer)
 
     def load(self, run: folders.RunFolder, which: str = "last") -> None:
@@ -168,7 +168,7 @@ class HeldOut:
             self.waited += [] if trajectory.infrastructure_error else [now - began]
             began = now
 
-        return by.play(told(self.panel, [self._told]), ended)
+        return by.play(told(self.evaluation_set, [self._told]), ended)
 
 
 def score(played: Sequence[Trajectory]) -> float:

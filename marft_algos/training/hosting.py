@@ -64,7 +64,7 @@ def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> R
         local: Play policies that have weights here in this process, wherever they are played in training.
     """
     native = NativeEngine(
-        policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, kept_gb=spec.config.kept_gb
+        policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, cache_gb=spec.config.cache_gb
     )
     groups: dict[Endpoint, list[str]] = {}
     for policy, endpoint in spec.endpoints.items():

@@ -22,7 +22,7 @@ from marft_algos.config.arguments import typed
 from marft_algos.config.endpoints import check_one_process
 from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
-from marft_algos.ranks import lanes
+from marft_algos.ranks import reduction
 from marft_algos.ranks.consistency import check_code, check_folder, check_settings
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
@@ -70,7 +70,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
         RanksError: Ranks died, again and again.
     """
-    lanes.check(config.lanes or max(lanes.USUAL, nproc), nproc)
+    reduction.check(config.reduction_slots or max(reduction.USUAL, nproc), nproc)
     check_one_process(config.engines, "one rank")
     words = [*argv, *_name(config)] if run is None else list(argv)
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -102,8 +102,9 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
                     if ended(Path(folder)):  # no attempt is left, and none is needed
                         break
                     nproc = _fewer(nproc, error)
-                    if run is None and not config.lanes and "--lanes" not in words:  # the sums stay what they were
-                        words += ["--lanes", str(max(lanes.USUAL, 2 * nproc))]
+                    # The sums stay what they were.
+                    if run is None and not config.reduction_slots and "--reduction-slots" not in words:
+                        words += ["--reduction-slots", str(max(reduction.USUAL, 2 * nproc))]
                     (Path(folder) / AGAIN).touch()
         except SignalException:
             say("stopped; what is saved is whole")

@@ -20,7 +20,7 @@ from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.curriculum import Curriculum
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit
 from marft_algos.rollout.selfplay import Pool
 from marft_algos.runs import paths
 from marft_algos.runs.loggers import Logger

@@ -17,7 +17,7 @@ import torch
 
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.loading import pick_device
-from marft_algos.ranks import lanes
+from marft_algos.ranks import reduction
 from marft_algos.ranks.group import RankGroup
 from marft_algos.terminal import say
 from marft_algos.training.estimate import BASE, GB, Estimate, MemoryItem, Shape, ceil, estimate, shapes_of
@@ -115,7 +115,7 @@ class RankMemory:
         largest = max((s.parameters if spec.config.full_finetune else s.adapter for s in trained), default=0)
         held += [
             MemoryItem("value heads, and Adam", 16 * heads),
-            MemoryItem("sums of gradients, by lanes", lane_sums(self.ranks) * 4 * largest),
+            MemoryItem("sums of gradients, by lanes", slot_sums(self.ranks) * 4 * largest),
         ]
         phases = dict(alone.phases)
         if all(spec.endpoints[policy].kind != "native" for policy in spec.local):
@@ -145,9 +145,9 @@ def value_heads(spec: RunSpec, shapes: Mapping[str, Shape]) -> int:
     return sum((a + 1) * b for policy in spec.local for a, b in pairwise(widths[spec.models[policy]]))
 
 
-def lane_sums(ranks: int) -> int:
+def slot_sums(ranks: int) -> int:
     """Counts the sums of gradients that one of several ranks holds at most beside its gradient.
 
     They are one of each level of the tree of its lanes, and the lane that is added; at the end its own and a partner's.
     """
-    return max(int(math.log2(max(lanes.USUAL, ranks) // ranks)) + 1, 2)
+    return max(int(math.log2(max(reduction.USUAL, ranks) // ranks)) + 1, 2)

@@ -16,9 +16,9 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.engines.base import Publisher
 from marft_algos.lazy import extra
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.rollout.collector import Collector, OnProgress
-from marft_algos.rollout.panel import Chunk, Played, chunk_of, settle, whole
+from marft_algos.rollout.episodes import Chunk, Played, chunk_of, settle, whole
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
 from marft_algos.training.parts import Parts
 from marft_algos.training.policies import sampling, slots
@@ -87,7 +87,7 @@ class RolloutStats:
             return
         counted = self._counted[played.player]
         counted["chunks"] += 1
-        counted["episodes"] += len(chunk.panel)
+        counted["episodes"] += len(chunk.prompts)
         counted["tokens"] += sum(trajectory.tokens for trajectory in played.trajectories)
         counted["seconds"] += played.seconds
 
@@ -103,7 +103,7 @@ def _natural(name: str) -> tuple[int, str]:
     return int(number[0]) if number and number[0].isdecimal() else 0, name
 
 
-def make(parts: Parts, lanes: Lanes) -> RolloutBackend:
+def make(parts: Parts, reduction: ReductionSlots) -> RolloutBackend:
     """Makes the kind that the settings name.
 
     Raises:
@@ -111,8 +111,8 @@ def make(parts: Parts, lanes: Lanes) -> RolloutBackend:
         MissingExtraError: It needs a package that is not installed.
     """
     if parts.config.rollouts == "here":
-        return LocalRollouts(parts, lanes)
-    return cast(RolloutBackend, extra("ray").RayRollouts(parts, lanes))
+        return LocalRollouts(parts, reduction)
+    return cast(RolloutBackend, extra("ray").RayRollouts(parts, reduction))
 
 
 class LocalRollouts:
@@ -120,35 +120,35 @@ class LocalRollouts:
 
     Args:
         parts: Of the run.
-        lanes: The ranks.
+        reduction: The ranks.
     """
 
-    def __init__(self, parts: Parts, lanes: Lanes) -> None:
+    def __init__(self, parts: Parts, reduction: ReductionSlots) -> None:
         config, self.apart = parts.config, False
         self.lost: Path | None = None
         on_gpus = parts.policies.device.type == "cuda"
-        self.chunk = chunk_of(config, lanes.count, on_gpus=on_gpus) if lanes.count > 1 else config.chunk
-        self._worker, self._lanes, self._engine = RolloutWorker(parts, self.chunk), lanes, parts.engine
+        self.chunk = chunk_of(config, reduction.count, on_gpus=on_gpus) if reduction.count > 1 else config.chunk
+        self._worker, self._reduction, self._engine = RolloutWorker(parts, self.chunk), reduction, parts.engine
         self._publisher = Publisher(parts.engine, parts.policies, config.adapter_dir or None)
-        self._name, self._stats = f"rank {lanes.group.rank} on {socket.gethostname()}", RolloutStats()
+        self._name, self._stats = f"rank {reduction.group.rank} on {socket.gethostname()}", RolloutStats()
         self._publishing = 0.0
 
     def play(self, chunks: Sequence[Chunk], on_progress: OnProgress, weights: Any = None) -> list[Played]:
         """Plays every chunk on one of the ranks, which all have the results."""
-        total, ended, tokens, mine = sum(len(chunk.panel) for chunk in chunks), 0, 0, dict[int, Played]()
+        total, ended, tokens, mine = sum(len(chunk.prompts) for chunk in chunks), 0, 0, dict[int, Played]()
 
         def show(done: int, _: int, sampled: int) -> None:
             on_progress(ended + done, total, tokens + sampled)
 
         self._worker.on_progress = show
-        with self._lanes.together():
-            for number in self._lanes.numbers(len(chunks)):
+        with self._reduction.together():
+            for number in self._reduction.numbers(len(chunks)):
                 started = time.monotonic()
                 mine[number] = played = self._worker.play(chunks[number])
                 played.player, played.seconds = self._name, time.monotonic() - started
-                ended += len(chunks[number].panel)
+                ended += len(chunks[number].prompts)
                 tokens += sum(trajectory.tokens for trajectory in played.trajectories)
-        results = self._lanes.merged(mine)
+        results = self._reduction.merged(mine)
         for chunk, played in zip(chunks, results, strict=True):
             self._stats.add(chunk, played)
         return results
@@ -238,8 +238,8 @@ class RolloutWorker:
         training = chunk.iteration != seeds.EVALUATION
         collector = self._for_training(chunk) if training else self._for_evaluation(chunk)
         groups = collector.stream(
-            chunk.panel.seeds,
-            chunk.panel.options,
+            chunk.prompts.seeds,
+            chunk.prompts.options,
             iteration=chunk.iteration,
             first=chunk.first,
             group_size=chunk.group_size,
@@ -278,7 +278,7 @@ class RolloutWorker:
         parts, config = self._parts, self._config
         if self._held_out is None:
             seeds.start_global(seeds.tasks_at_evaluation())
-            self._held_out = VectorEnv([parts.make_eval_env] * min(slots(config), len(chunk.panel)))
+            self._held_out = VectorEnv([parts.make_eval_env] * min(slots(config), len(chunk.prompts)))
         seeds.start_global(seeds.tasks_at_evaluation(chunk.place))
         place = (self._held_out, parts.policies.renderer, parts.engine, sampling(config, evaluation=True))
         return Collector(*place, seed=config.seed, on_progress=self._show)

@@ -22,7 +22,7 @@ from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import StoppedError, too_long
+from marft_algos.rollout.episodes import StoppedError, too_long
 from marft_algos.runs import loggers
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
@@ -159,10 +159,10 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     """Returns what an evaluation shows to be in the way of learning, and what to type; "" where nothing is.
 
     Args:
-        numbers: Of an evaluation, as :func:`marft_algos.rollout.panel.summary` counts them.
+        numbers: Of an evaluation, as :func:`marft_algos.rollout.episodes.summary` counts them.
         config: The run's settings.
     """
-    cut = {key.split("/")[1]: v for key, v in numbers.items() if key.startswith("agent/") and key.endswith("/cut")}
+    cut = {k.split("/")[1]: v for k, v in numbers.items() if k.startswith("agent/") and k.endswith("/truncated")}
     seen = [
         f"{share:.0%} of {agent}'s replies were cut at max_new_tokens = {config.max_new_tokens}"
         for agent, share in cut.items()
@@ -231,13 +231,13 @@ class Variety:
             played: Each with its ``group``; those that an outage broke off are left out.
 
         Returns:
-            ``starts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
+            ``prompts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
             group, mean over groups.
         """
         groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}
         for t in played:
             groups.setdefault(t.group, set()).add(tuple((x.agent, x.turn.text) for x in t.transitions))
-        metrics: dict[str, float] = {"starts": len(groups)}
+        metrics: dict[str, float] = {"prompts": len(groups)}
         if self._size > 1 and groups:
             metrics["distinct"] = sum(map(len, groups.values())) / len(groups)
             self._warn(metrics["distinct"])

@@ -38,7 +38,7 @@ class RunState:
         self, parts: Parts, config: TrainConfig, learner: Learner, critics: Critics | None, queue: RolloutQueue
     ) -> None:
         self._parts, self._config, self._policies = parts, config, parts.policies
-        self._learner, self._critics, self._queue, self._group = learner, critics, queue, learner.lanes.group
+        self._learner, self._critics, self._queue, self._group = learner, critics, queue, learner.reduction.group
         self._saved = saved_policies(config, parts.policies)
         self.silent = 0.0
         """Seconds between the last sign of life and a restart of the ranks."""

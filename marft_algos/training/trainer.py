@@ -19,8 +19,8 @@ from marft_algos.evaluation import records
 from marft_algos.learner.learner import Learner
 from marft_algos.models.critic import Critics
 from marft_algos.ranks.group import Alone, RankGroup, lead, restarts
-from marft_algos.ranks.lanes import Lanes
-from marft_algos.rollout.panel import StoppedError
+from marft_algos.ranks.reduction import ReductionSlots
+from marft_algos.rollout.episodes import StoppedError
 from marft_algos.runs import checkpoint, loggers, report
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
@@ -45,17 +45,17 @@ class Trainer:
 
     def __init__(self, parts: Parts, group: RankGroup | None = None) -> None:
         self.config = config = parts.config
-        self.lanes = Lanes(group, config.lanes, sharded=parts.policies.sharded)
-        self.group = self.lanes.group
+        self.reduction = ReductionSlots(group, config.reduction_slots, sharded=parts.policies.sharded)
+        self.group = self.reduction.group
         if self.group.size > 1:
-            self.config = config = replace(config, lanes=self.lanes.count)  # it goes on so, on however many ranks
+            self.config = config = replace(config, reduction_slots=self.reduction.count)  # kept on resume
         self.parts, self.policies, algorithm = parts, parts.policies, parts.algorithm
         reads = algorithm.view != "none"
         heads = config.critic_hidden, config.seed, config.algorithm.critic_features
         self.critics = Critics(parts.trunk or self.policies, *heads) if reads else None
-        shape = config.seed, self.lanes, config.staleness, parts.optimiser
+        shape = config.seed, self.reduction, config.staleness, parts.optimiser
         self.learner = Learner(algorithm, self.policies, self.critics, *shape)
-        self.rollouts = rollouts.make(parts, self.lanes)
+        self.rollouts = rollouts.make(parts, self.reduction)
         self._queue = RolloutQueue(parts, config, self.rollouts, self.group)
         self._evaluator = Evaluator(parts, self._queue.held_out)
         self.state = RunState(parts, config, self.learner, self.critics, self._queue)
@@ -89,7 +89,7 @@ class Trainer:
 
         Raises:
             Interrupted: Ctrl-C was pressed, or SIGTERM or SIGHUP came; the state was saved if it was whole.
-            OutageError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
+            InfrastructureError: Too many episodes were lost to faults of engine, world or machine; the state was saved.
             TaskError: The task's code does not work; the state was saved.
         """
         sinks = list[loggers.Logger]()
@@ -270,7 +270,7 @@ def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
         what: Stands beside the environment's id in the progress; the algorithm's name by default.
 
     Raises:
-        Interrupted, OutageError, TaskError: As ``Trainer.train``; then there is no report.
+        Interrupted, InfrastructureError, TaskError: As ``Trainer.train``; then there is no report.
     """
     config, progress = trainer.config, trainer.progress
     title = f"{config.env} · {what or config.algo}"

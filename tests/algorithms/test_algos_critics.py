@@ -27,7 +27,7 @@ from marft_algos.batching import pack
 from marft_algos.config import settings as config
 from marft_algos.learner import heads
 from marft_algos.learner.learner import Learner
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
 from marft_algos.training.trainer import Trainer
@@ -62,7 +62,7 @@ def test_an_episodes_turns_are_read_in_one_lane() -> None:
             return super().featurise(transitions, **words)
 
     number = {t: d.number for d in team(4, [["a"]] * 3) for t in d.transitions}
-    reader = heads.Heads(Noting(["a"]), make("mappo").config, 0, Lanes(count=2))
+    reader = heads.Heads(Noting(["a"]), make("mappo").config, 0, ReductionSlots(count=2))
     reader.read(list(number), Estimates(), view="own", level="action")
     assert read == [[0, 0, 0, 2, 2, 2], [1, 1, 1, 3, 3, 3]]
 

@@ -28,7 +28,7 @@ from marft_algos.learner.learner import Learner
 from marft_algos.models.assignment import assign
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.rollout.collector import Collector
 from marft_algos.types import Estimates, Generation, GenerationRequest, SamplingParams, StopReason, Trajectory
 
@@ -196,7 +196,7 @@ def test_a_successors_value_changes_when_the_predecessors_message_changes(model:
         for p in critics.policies:
             for tensor in critics.parameters(p):
                 torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
-    heads = Heads(critics, MARFTConfig(), 0, Lanes())
+    heads = Heads(critics, MARFTConfig(), 0, ReductionSlots())
     links = credit.team_chain(trajectory, credit.broadcast(trajectory), Estimates())
     bootstrapped = []
     for message in ("1", "2"):

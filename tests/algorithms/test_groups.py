@@ -25,7 +25,7 @@ from marft_algos.algorithms.sft import SFT, SFTConfig
 from marft_algos.batching import Batch, learnable, micro_batches, pack, totals
 from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.learner.learner import Learner, add_kl_penalty
-from marft_algos.rollout.panel import ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit
 from marft_algos.training import environments
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve
@@ -395,12 +395,12 @@ def test_a_run_with_groups_and_refills_resumes_to_the_same_numbers(model: Path, 
 
 def test_panels_repeat_each_start_in_a_row_and_refills_are_fresh() -> None:
     problems = ProblemSplit(evaluation_set(2, None), ("x", "y", "z"))
-    panel = problems.train(1, 5, 3)
-    repeated = panel.repeated(4)
-    assert repeated.seeds == [s for s in panel.seeds for _ in range(4)]
-    assert repeated.options == [o for o in panel.options for _ in range(4)]
+    prompts = problems.train(1, 5, 3)
+    repeated = prompts.repeated(4)
+    assert repeated.seeds == [s for s in prompts.seeds for _ in range(4)]
+    assert repeated.options == [o for o in prompts.options for _ in range(4)]
     again = [problems.train(1, 5, 3, refill).seeds for refill in (0, 1, 2)]
-    assert again[0] == panel.seeds and len({s for seeds in again for s in seeds}) == 9
+    assert again[0] == prompts.seeds and len({s for seeds in again for s in seeds}) == 9
 
 
 def test_team_and_agent_scores() -> None:

@@ -26,7 +26,7 @@ from marft_algos.config import settings as config
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.evaluation import EvalArguments, EvalConfig
 from marft_algos.config.settings import TrainConfig
-from marft_algos.credit import Counterfactual, Local, Priced, Shapley
+from marft_algos.credit import Counterfactual, Local, Shapley, WithCosts
 from marft_algos.credit.replayed import LeaveOneOut
 from marft_algos.engines.server import ServerSettings
 from marft_algos.extras.bench import grid
@@ -45,7 +45,7 @@ OF_ALGORITHMS = [algorithm.get(name).Config for name in algorithm.names()]
 SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
-    Local, Counterfactual, Shapley, LeaveOneOut, Priced, EvalConfig, EvalArguments, PlayArguments, ProfilesArguments, ServeArguments,
+    Local, Counterfactual, Shapley, LeaveOneOut, WithCosts, EvalConfig, EvalArguments, PlayArguments, ProfilesArguments, ServeArguments,
     RunArguments, Trial, VersusArguments, ViewArguments,
 ]  # fmt: skip
 DECLARING = sorted(

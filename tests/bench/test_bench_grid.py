@@ -13,9 +13,9 @@ import pytest
 from helpers.marks import rest_in_ci
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import settings as configs
-from marft_algos.extras.bench import cells, grid, sweep
-from marft_algos.extras.bench.cells import Cell
+from marft_algos.extras.bench import grid, grid_runs, sweep
 from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.grid_runs import GridRun
 from marft_envs.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "examples" / "configs"
@@ -25,11 +25,11 @@ def table(**changes: Any) -> dict[str, Any]:
     return {"algorithms": ["marft", "grpo"], "envs": ["relay-v0"], "token_budget": 4000, "seeds": [0, 1]} | changes
 
 
-def expand(**changes: Any) -> list[Cell]:
-    return cells.expand(grid.build(table(**changes)), "main")
+def expand(**changes: Any) -> list[GridRun]:
+    return grid_runs.expand(grid.build(table(**changes)), "main")
 
 
-def rows(found: list[Cell]) -> set[tuple[str, str, int]]:
+def rows(found: list[GridRun]) -> set[tuple[str, str, int]]:
     return {(c.algorithm, c.env, c.seed) for c in found if not c.hidden}
 
 
@@ -38,22 +38,22 @@ def test_the_shipped_grids_are_valid_and_their_cells_read_back_equal(path: Path,
     made = grid.load(path)
     rates = None
     if made.sweep is not None:
-        swept = cells.expand(made, "sweep")
+        swept = grid_runs.expand(made, "sweep")
         rates = {(c.algorithm, c.env): c.lr for c in swept}
         assert {c.seed for c in swept}.isdisjoint(made.seeds)
-    found = cells.expand(made, "main", rates)
+    found = grid_runs.expand(made, "main", rates)
     assert {c.env for c in found} == set(made.envs)
-    for cell in {(c.algorithm, c.env, c.skipped): c for c in found}.values():  # of one seed
-        assert cell.skipped or configs.build(cell.config).table() == cell.config
-    for cell in found[:2]:
-        settings = configs.build(cell.config)
+    for grid_run in {(c.algorithm, c.env, c.skipped): c for c in found}.values():  # of one seed
+        assert grid_run.skipped or configs.build(grid_run.config).table() == grid_run.config
+    for grid_run in found[:2]:
+        settings = configs.build(grid_run.config)
         (tmp_path / "config.toml").write_text(settings.to_toml())
         assert configs.load(tmp_path / "config.toml") == settings
         assert configs.build(json.loads(json.dumps(settings.table()))) == settings
 
 
 def test_the_toy_grid_trains_every_algorithm_somewhere_and_the_core_grid_ten() -> None:
-    toys = cells.expand(grid.load(CONFIGS / "bench_toys.toml"), "main")
+    toys = grid_runs.expand(grid.load(CONFIGS / "bench_toys.toml"), "main")
     trained = {c.algorithm for c in toys if not c.skipped}
     rewarded = {name for name in algorithms.names() if not algorithms.get(name).imitates}
     assert trained == {*rewarded, "untrained", "rft-turns"}
@@ -172,15 +172,15 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
             sweep={"lr": [1e-3, 2e-3], "seeds": [9]},
         )
     )
-    swept = cells.expand(made, "sweep")
+    swept = grid_runs.expand(made, "sweep")
     tried: dict[str, set[float | None]] = {}
-    for cell in swept:
-        tried.setdefault(cell.algorithm, set()).add(cell.lr)
-        assert cell.config["eval_kwargs"]["split"] == "train" and cell.config["seed"] == 9
-        assert cell.config["eval_every"] == 0, "only the last score chooses"
+    for grid_run in swept:
+        tried.setdefault(grid_run.algorithm, set()).add(grid_run.lr)
+        assert grid_run.config["eval_kwargs"]["split"] == "train" and grid_run.config["seed"] == 9
+        assert grid_run.config["eval_every"] == 0, "only the last score chooses"
     assert set(tried) == {"marft", "grpo", "reinforce", "rft", "single"}
     assert all(rates == {1e-3, 2e-3} for rates in tried.values())
-    main = cells.expand(made, "main", {(a, "math-dual-v0"): 2e-3 for a in tried if a != "grpo"})
+    main = grid_runs.expand(made, "main", {(a, "math-dual-v0"): 2e-3 for a in tried if a != "grpo"})
     assert {c.config["algorithm"]["lr"] for c in main if c.algorithm == "marft"} == {2e-3}
     assert all("no learning rate" in c.skipped for c in main if c.algorithm == "grpo")
     assert all(c.config["eval_kwargs"] == {} and c.config["eval_every"] for c in main if c.algorithm == "marft")
@@ -189,7 +189,7 @@ def test_the_sweep_is_equal_and_never_looks_at_test_problems() -> None:
 def test_the_best_of_several_algorithms_trains_the_single_agent(tmp_path: Path) -> None:
     env = {"envs": ["math-dual-v0"], "env": {"math-dual-v0": {"single": "math-solo-v0"}}}
     made = grid.build(table(**env, sweep={"lr": [1e-3, 2e-3], "seeds": [9]}, single=["marft", "rft"]))
-    swept = cells.expand(made, "sweep")
+    swept = grid_runs.expand(made, "sweep")
     alone = {(c.algorithm, c.config["algo"], c.lr) for c in swept if c.algorithm.startswith("single")}
     assert alone == {(f"single ({a})", a, lr) for a in ("marft", "rft") for lr in (1e-3, 2e-3)}
     bench = BenchFolder(tmp_path / "bench")
@@ -198,7 +198,7 @@ def test_the_best_of_several_algorithms_trains_the_single_agent(tmp_path: Path) 
     for c in swept:
         best = c.algorithm == "single (rft)" and c.lr == 1e-3
         bench.write_result(c.key, {"score": 0.9 if best else 0.5, "train_score": 0.4})
-    main = [c for c in cells.expand(made, "main", sweep.chosen(made, bench)) if not c.hidden]
+    main = [c for c in grid_runs.expand(made, "main", sweep.chosen(made, bench)) if not c.hidden]
     rows = {c.algorithm for c in main}
     assert "single (rft)" in rows and "single (marft)" not in rows and "single" not in rows
     chosen = next(c for c in main if c.algorithm == "single (rft)")
@@ -217,8 +217,8 @@ def test_an_environment_may_be_swept_over_rates_of_its_own() -> None:
     changes = {"envs": ["relay-v0", "xor-v0"], "env": {"relay-v0": {"sweep_lr": [2e-3, 4e-3]}}}
     made = grid.build(table(**changes, sweep={"lr": [1e-3], "seeds": [9]}))
     tried: dict[tuple[str, str], set[float | None]] = {}
-    for cell in cells.expand(made, "sweep"):
-        tried.setdefault((cell.algorithm, cell.env), set()).add(cell.lr)
+    for grid_run in grid_runs.expand(made, "sweep"):
+        tried.setdefault((grid_run.algorithm, grid_run.env), set()).add(grid_run.lr)
     assert {env for _, env in tried} == {"relay-v0", "xor-v0"}
     assert all(rates == ({2e-3, 4e-3} if env == "relay-v0" else {1e-3}) for (_, env), rates in tried.items())
 
@@ -291,8 +291,8 @@ def test_a_grid_from_python_is_the_grid_of_the_file(tmp_path: Path) -> None:
     bench = BenchFolder(tmp_path / "bench")
     bench.prepare(made.table())
     assert grid.load(bench.grid_file) == made == grid.build(made.table())
-    assert [c.key for c in cells.expand(grid.load(bench.grid_file), "sweep")] == [
-        c.key for c in cells.expand(made, "sweep")
+    assert [c.key for c in grid_runs.expand(grid.load(bench.grid_file), "sweep")] == [
+        c.key for c in grid_runs.expand(made, "sweep")
     ]
     with pytest.raises(ConfigError, match="Did you mean 'grpo'"):
         grid.Grid(["grppo"], ["relay-v0"], 4000)

@@ -85,14 +85,14 @@ def test_names_of_a_strangers_grid_are_text_in_every_format(tmp_path: Path) -> N
 
 
 def test_what_was_processed_and_visited_is_told_and_not_made_up_for_older_runs() -> None:
-    counted = [r | {"processed": 350_000, "starts": 640, "critical_path": 41.6} for r in benchmark(0.8, ("a",))]
+    counted = [r | {"processed": 350_000, "prompts": 640, "critical_path": 41.6} for r in benchmark(0.8, ("a",))]
     head, *body = tables.sheet(tables.lines([*counted, *benchmark(0.5, ("base",))], "base"), "base")
     shown = {cells[1]: dict(zip(head, cells, strict=True)) for cells in body}
-    assert (shown["a"]["processed"], shown["a"]["starts"]) == ("350 000", "640")
-    assert (shown["base"]["processed"], shown["base"]["starts"]) == ("–", "–")
+    assert (shown["a"]["processed"], shown["a"]["prompts"]) == ("350 000", "640")
+    assert (shown["base"]["processed"], shown["base"]["prompts"]) == ("–", "–")
     assert (shown["a"]["critical path"], shown["base"]["critical path"]) == ("42", "–")
     head = tables.sheet(tables.lines(benchmark(0.5), "base"), "base")[0]
-    assert not {"processed", "starts", "critical path"} & set(head), "nobody has counted"
+    assert not {"processed", "prompts", "critical path"} & set(head), "nobody has counted"
 
 
 def test_sampled_answers_stand_beside_greedy_ones_where_there_are_any() -> None:
@@ -140,17 +140,19 @@ def test_problems_that_an_outage_took_are_in_no_score_and_are_counted(tmp_path: 
     whole = {x.algorithm: x for x in tables.lines(rows, "base")}
     for lost in (rows[0], rows[4]):  # each is right on 0-1 and wrong on the last
         lost["outcomes"] = [None, *lost["outcomes"][1:-1], None]
-        lost["infra"] = 2
+        lost["infrastructure_errors"] = 2
     found = {x.algorithm: x for x in tables.lines(rows, "base")}
     assert found["a"].mean is not None and found["a"].mean.mean == pytest.approx(
         (31 + 30 + 32) / 3 / 38 - 0.0, abs=0.02
     )
     assert found["a"].difference is not None and found["a"].difference.mean == pytest.approx(12 / 38)
     assert found["a"].improvement == whole["a"].improvement
-    assert [found[name].infra for name in ("a", "base")] == [2, 2] and whole["a"].infra == 0
+    assert [found[name].infrastructure_errors for name in ("a", "base")] == [2, 2] and whole[
+        "a"
+    ].infrastructure_errors == 0
     head, first, *_ = tables.sheet(list(found.values()), "base")
-    assert first[head.index("infra")] == "2"
-    assert ",infra," in tables.as_csv(list(found.values()))
+    assert first[head.index("infrastructure errors")] == "2"
+    assert ",infrastructure_errors," in tables.as_csv(list(found.values()))
     exported = tables.marl_eval(rows, "marft")["marft"]["relay-v0"]["a"]["seed_0"]["absolute_metrics"]["return"]
     assert len(exported) == 38 and None not in exported
     assert page.compare(rows, benchmark(0.8)).departed == []
@@ -163,15 +165,15 @@ def test_rows_of_which_outages_left_no_common_problem_say_so_and_the_report_is_w
     for r in rows:
         if r["algorithm"] == "a":
             r["outcomes"] = [None if i % 3 == r["seed"] else x for i, x in enumerate(r["outcomes"])]
-            r["infra"] = 13
+            r["infrastructure_errors"] = 13
     found = {x.algorithm: x for x in tables.lines(rows, "base")}
     lost = found["a"]
     assert lost.mean is None and lost.difference is None and lost.improvement is None
-    assert "no problem is left" in lost.note and (lost.seeds, lost.infra) == (3, 39)
+    assert "no problem is left" in lost.note and (lost.seeds, lost.infrastructure_errors) == (3, 39)
     assert found["base"].mean is not None and not found["base"].note
     head, first, _ = tables.sheet(list(found.values()), "base")
     shown = dict(zip(head, first, strict=True))
-    assert "no problem is left" in shown["mean"] and (shown["seeds"], shown["infra"]) == ("3", "39")
+    assert "no problem is left" in shown["mean"] and (shown["seeds"], shown["infrastructure errors"]) == ("3", "39")
     bench = BenchFolder(tmp_path / "bench")
     bench.prepare({})
     bench.write_stage("main", [r | {"skipped": ""} for r in rows])

@@ -125,11 +125,11 @@ def test_costs_that_some_sources_do_not_have_are_not_added_up(folder: tuple[Benc
     whole = bench.result("two")
     for kept in (["one", "two"], ["two", "one"]):
         bench.write_result(
-            kept[1], {k: v for k, v in bench.result(kept[1]).items() if k not in ("processed", "starts")}
+            kept[1], {k: v for k, v in bench.result(kept[1]).items() if k not in ("processed", "prompts")}
         )
         with pytest.raises(ConfigError, match=f"'processed'.*{kept[1]}"):
             worker.make(bench, job(table, "v", "vote", sources=["one", "two"]))
-        bench.write_result(kept[1], bench.result(kept[1]) | {k: whole[k] for k in ("processed", "starts")})
+        bench.write_result(kept[1], bench.result(kept[1]) | {k: whole[k] for k in ("processed", "prompts")})
 
 
 def test_an_ablation_plays_the_sources_policies_elsewhere(folder: tuple[BenchFolder, dict[str, Any]]) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from marft_algos.cli import main
 from marft_algos.config import settings as configs
-from marft_algos.extras.bench.cells import Cell
 from marft_algos.extras.bench.folder import BenchFolder
+from marft_algos.extras.bench.grid_runs import GridRun
 from website import leaderboard
 
 PROBLEMS = 60
@@ -45,7 +45,7 @@ def result(table: Mapping[str, Any], solved: list[float]) -> dict[str, Any]:
     score, tokens = sum(solved) / len(solved), 0 if table["iterations"] == 0 else BUDGET + 20
     point = {"iteration": 2, "tokens": tokens, "seconds": 1.0, "score": score, "outcomes": solved}
     drift = [{"tokens": BUDGET - 100}, {"tokens": tokens}] if tokens else []
-    found = {"problems": list(names), "outcomes": solved, "infra": 0, "score": score, "tokens": tokens}
+    found = {"problems": list(names), "outcomes": solved, "infrastructure_errors": 0, "score": score, "tokens": tokens}
     return found | {"seconds": 1.0, "peak_memory": 1, "curve": [point], "drift": drift}
 
 
@@ -53,13 +53,13 @@ def benchmark(root: Path, levels: Levels = LEVELS, seeds: Sequence[int] = (0, 1,
     """Writes the folder of a benchmark that has been run."""
     folder = BenchFolder(root)
     folder.prepare({"algorithms": list(levels), "baseline": "untrained"})
-    cells = []
+    grid_runs = []
     for label, shares in levels.items():
         for seed, share in zip(seeds, shares, strict=True):
-            cell = Cell("main", label, "relay-v0", "", seed, config=config(label, seed, **changes))
-            cells.append(cell)
-            folder.write_result(cell.key, result(cell.config, outcomes(share, seed + 10 * len(cells))))
-    folder.write_stage("main", [cell.row() for cell in cells])
+            grid_run = GridRun("main", label, "relay-v0", "", seed, config=config(label, seed, **changes))
+            grid_runs.append(grid_run)
+            folder.write_result(grid_run.key, result(grid_run.config, outcomes(share, seed + 10 * len(grid_runs))))
+    folder.write_stage("main", [grid_run.row() for grid_run in grid_runs])
     return folder
 
 
@@ -88,8 +88,8 @@ def test_entries_are_sorted_by_score_and_compared_with_the_baseline_of_their_fil
     monkeypatch.setattr(leaderboard, "FILES", [file])
     [(_, _, text)] = leaderboard.pages()
     assert board.sha256 in text and "9 results" in text
-    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", text)]
-    rows = {row[0]: row[2:] for row in cells}
+    grid_runs = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", text)]
+    rows = {row[0]: row[2:] for row in grid_runs}
     assert list(rows) == ["grpo", "rloo", "untrained"]
     assert rows["grpo"][0].startswith("90.0 [") and rows["untrained"][0].startswith("25.0 [")
     assert ["≈" in row[0] for row in rows.values()] == [True, True, False]

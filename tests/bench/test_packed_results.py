@@ -8,7 +8,7 @@ import pytest
 
 from marft_algos.config import settings as configs
 from marft_algos.extras.bench import statistics
-from marft_algos.extras.bench.cells import Cell
+from marft_algos.extras.bench.grid_runs import GridRun
 from website import leaderboard
 
 RESULTS = sorted((Path(__file__).parents[2] / "benchmarks/results").glob("*.tar.xz"))
@@ -22,7 +22,7 @@ def test_packed_runs_have_the_keys_that_they_would_have_now(archive):
     assert rows
     for row in rows:
         key = row.pop("key")
-        assert Cell(**row | {"config": configs.build(row["config"]).table()}).key == key, row
+        assert GridRun(**row | {"config": configs.build(row["config"]).table()}).key == key, row
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from marft_algos.cli.app import main
-from marft_algos.extras.bench.cells import Cell, expand
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.grid import Grid
+from marft_algos.extras.bench.grid_runs import GridRun, expand
 from marft_algos.extras.bench.versus import grids, report, run
 from marft_algos.extras.bench.versus.grids import Choice
 from marft_algos.extras.bench.versus.run import Cost
@@ -85,8 +85,8 @@ def test_each_side_is_what_it_is_called() -> None:
     budgets = {"sampled": 900, "processed": 9000, "latency": 500}
     trial = relay(env_kwargs={"history": "own"})
     by_side = {side: expand(grids.sweep(trial, side, budgets), "sweep") for side in run.sides(trial)}
-    assert [len(cells) for cells in by_side.values()] == [4, 4, 4]  # two algorithms, two rates, one seed
-    kwargs = {side: cells[0].config["env_kwargs"] for side, cells in by_side.items()}
+    assert [len(grid_runs) for grid_runs in by_side.values()] == [4, 4, 4]  # two algorithms, two rates, one seed
+    kwargs = {side: grid_runs[0].config["env_kwargs"] for side, grid_runs in by_side.items()}
     assert kwargs["team"] == {"history": "own"}
     assert kwargs["deaf"] == {"history": "own", "dependency": "independent"}
     assert kwargs["single"] == {"history": "own", "dependency": [["planner_0"]]}
@@ -101,14 +101,14 @@ def test_no_side_may_answer_later_than_the_trial_allows() -> None:
 
 
 def test_a_team_that_counts_is_also_played_with_its_messages_exchanged_and_its_d_cut() -> None:
-    cells = expand(grids.main(relay(), "team", {"sampled": 900}, [Choice("rft", 2e-3)]), "main")
-    trained = [c for c in cells if c.kind == "train"]
+    grid_runs = expand(grids.main(relay(), "team", {"sampled": 900}, [Choice("rft", 2e-3)]), "main")
+    trained = [c for c in grid_runs if c.kind == "train"]
     assert len(trained) == 3 and all(c.config["algorithm"]["lr"] == 2e-3 and c.config["algo"] == "rft" for c in trained)
-    after = {c.env: c for c in cells if c.kind == "ablation"}
+    after = {c.env: c for c in grid_runs if c.kind == "ablation"}
     assert list(after) == ["exchanged planner_0", "D cut"]
     assert after["exchanged planner_0"].swap == "planner_0"
     assert after["D cut"].config["env_kwargs"]["dependency"] == "independent" and not after["D cut"].swap
-    assert len({c.key for c in cells}) == len(cells)
+    assert len({c.key for c in grid_runs}) == len(grid_runs)
 
 
 def test_a_team_without_d_has_no_deaf_side() -> None:
@@ -117,11 +117,15 @@ def test_a_team_without_d_has_no_deaf_side() -> None:
 
 def test_algorithms_of_one_step_play_less_and_step_as_often() -> None:
     trial = Trial("math-dual-v0", 1000, env_kwargs={"levels": [0]})
-    cells = expand(grids.sweep(trial, "single", {"sampled": 1000}), "sweep")
-    episodes = {c.algorithm: c.config["episodes_per_iteration"] for c in cells}
+    grid_runs = expand(grids.sweep(trial, "single", {"sampled": 1000}), "sweep")
+    episodes = {c.algorithm: c.config["episodes_per_iteration"] for c in grid_runs}
     assert episodes == {"marft": 128, "reinforce": 16, "rft": 128, "grpo": 128}
-    assert {c.config["env"] for c in cells} == {"math-solo-v0"} and cells[0].config["env_kwargs"] == {"levels": [0]}
-    assert {c.config["eval_kwargs"]["split"] for c in cells} == {"train"}  # the choice does not see the test problems
+    assert {c.config["env"] for c in grid_runs} == {"math-solo-v0"} and grid_runs[0].config["env_kwargs"] == {
+        "levels": [0]
+    }
+    assert {c.config["eval_kwargs"]["split"] for c in grid_runs} == {
+        "train"
+    }  # the choice does not see the test problems
 
 
 def curve(*points: tuple[int, float], learnt: float = 0.5) -> list[dict[str, Any]]:
@@ -157,7 +161,7 @@ def test_a_choice_is_made_by_the_scores_at_its_budget() -> None:
 
 # From runs to a verdict -----------------------------------------------------------------------------
 
-Score = Callable[[Cell, int], float]
+Score = Callable[[GridRun, int], float]
 """Chance of success of a cell after so many sampled tokens."""
 
 
@@ -167,22 +171,24 @@ def pretended(score: Score) -> Any:
     def run_grid(self: Grid, folder: Path, *, jobs: int, stage: str, report: Any) -> BenchFolder:
         bench = BenchFolder(Path(folder))
         bench.prepare(self.table())
-        cells = expand(self, stage)  # type: ignore[arg-type]
-        bench.write_stage(stage, [cell.row() for cell in cells])
-        for cell in cells:
-            reads = 5 if cell.env == "single" else 10
-            wanted = [cell.config[f"{name}_budget"] or 0 for name in ("token", "processed", "latency")]
+        grid_runs = expand(self, stage)  # type: ignore[arg-type]
+        bench.write_stage(stage, [grid_run.row() for grid_run in grid_runs])
+        for grid_run in grid_runs:
+            reads = 5 if grid_run.env == "single" else 10
+            wanted = [grid_run.config[f"{name}_budget"] or 0 for name in ("token", "processed", "latency")]
             ends = sorted({wanted[0], -(-wanted[1] // reads), wanted[2]} - {0})
             points = []
             for tokens in [0, *ends]:
-                coins = np.random.default_rng(cell.seed).random(100)  # the same for all: equal chances, equal outcomes
-                outcomes = (coins < score(cell, tokens)).astype(float).tolist()
+                coins = np.random.default_rng(grid_run.seed).random(
+                    100
+                )  # the same for all: equal chances, equal outcomes
+                outcomes = (coins < score(grid_run, tokens)).astype(float).tolist()
                 spent = {"tokens": tokens, "processed": tokens * reads, "latency": tokens}
                 points.append({**spent, "score": float(np.mean(outcomes)), "outcomes": outcomes, "train_score": 0.0})
             last = points[-1]
             shared = {"problems": [f"p/{i}" for i in range(100)], "curve": points, "peak_memory": 0, "seconds": 1.0}
-            cost = {"eval_tokens": 400, "eval_processed": 4000, "critical_path": 4.0, "infra": 0}
-            bench.write_result(cell.key, {**last, **shared, **cost})
+            cost = {"eval_tokens": 400, "eval_processed": 4000, "critical_path": 4.0, "infrastructure_errors": 0}
+            bench.write_result(grid_run.key, {**last, **shared, **cost})
         return bench
 
     return run_grid
@@ -196,7 +202,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, root: Path, score: Score, **changes:
 
 
 def test_a_team_ahead_of_every_budget_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = judged(monkeypatch, tmp_path / "t", lambda cell, tokens: 0.9 if cell.env == "team" else 0.4)
+    found = judged(monkeypatch, tmp_path / "t", lambda grid_run, tokens: 0.9 if grid_run.env == "team" else 0.4)
     assert (found.team_needed, found.dependency) == ("team needed", "D matters")
     assert found.after["D cut"].word == "ahead" and found.after["exchanged planner_0"].word == "ahead"
     written = json.loads((tmp_path / "t/verdict.json").read_text())
@@ -212,8 +218,8 @@ def test_a_single_agent_that_needs_more_tokens_and_reads_less_makes_the_team_too
 ) -> None:
     """Reading half as much, it has sampled twice as much at equal processed tokens; only there has it learnt."""
 
-    def score(cell: Cell, tokens: int) -> float:
-        return (0.9 if tokens > 1500 else 0.3) if cell.env == "single" else 0.9
+    def score(grid_run: GridRun, tokens: int) -> float:
+        return (0.9 if tokens > 1500 else 0.3) if grid_run.env == "single" else 0.9
 
     found = judged(monkeypatch, tmp_path / "t", score)
     assert {unit: c.word for unit, c in found.comparisons.items()} == {
@@ -228,8 +234,8 @@ def test_a_single_agent_that_needs_more_tokens_and_reads_less_makes_the_team_too
 def test_the_best_of_several_single_agents_is_the_rival(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One algorithm fails, the other does as well as the team: the verdict is on the one that the sweep has chosen."""
 
-    def score(cell: Cell, tokens: int) -> float:
-        return 0.1 if cell.env == "single" and "marft" in cell.algorithm else 0.8
+    def score(grid_run: GridRun, tokens: int) -> float:
+        return 0.1 if grid_run.env == "single" and "marft" in grid_run.algorithm else 0.8
 
     found = judged(monkeypatch, tmp_path / "t", score)
     assert found.team_needed == "no team needed"
@@ -237,7 +243,7 @@ def test_the_best_of_several_single_agents_is_the_rival(monkeypatch: pytest.Monk
 
 
 def test_budgets_that_were_not_equal_leave_the_verdict_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Grid, "run", pretended(lambda cell, tokens: 0.9 if cell.env == "team" else 0.4))
+    monkeypatch.setattr(Grid, "run", pretended(lambda grid_run, tokens: 0.9 if grid_run.env == "team" else 0.4))
     trial, root = relay(tolerance=0.1), tmp_path / "t"
     run.run(trial, root, say=lambda line: None)
     for file in (root / "single-runs/results").glob("*.json"):
@@ -251,7 +257,7 @@ def test_budgets_that_were_not_equal_leave_the_verdict_open(monkeypatch: pytest.
 
 
 def test_a_folder_goes_on_with_its_own_trial_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    judged(monkeypatch, tmp_path / "t", lambda cell, tokens: 0.5)
+    judged(monkeypatch, tmp_path / "t", lambda grid_run, tokens: 0.5)
     with pytest.raises(ConfigError, match=r"is another trial: margin was 0\.05.*--out DIR"):
         run.run(relay(margin=0.2), tmp_path / "t", say=lambda line: None)
     (tmp_path / "other").mkdir()

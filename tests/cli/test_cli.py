@@ -23,7 +23,7 @@ from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
 from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.config.settings import SECTIONS, TrainConfig, build
-from marft_algos.rollout import panel as faults
+from marft_algos.rollout import episodes as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import RolloutQueue
@@ -189,7 +189,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("stopped", [Killed(), faults.OutageError("the engine is away.")], ids=["killed", "outage"])
+@pytest.mark.parametrize(
+    "stopped", [Killed(), faults.InfrastructureError("the engine is away.")], ids=["killed", "outage"]
+)
 def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
     stopped: BaseException, model: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from marft_algos.config.evaluation import EvalConfig
 from marft_algos.evaluation import resumable
 from marft_algos.evaluation.players import SPOKEN, Players
 from marft_algos.ranges import hints
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.intervals import pass_at_k
 from marft_envs.core.types import Example
 from marft_envs.errors import ConfigError
@@ -137,7 +137,7 @@ def test_rate_limits_are_waited_out() -> None:
 
     with serving(answer) as fake:
         assert main(command(fake, "--episodes", "3")) == 0
-    assert results()["infra"] == 0 and results()["usage"]["solver_0"]["requests"] == 3
+    assert results()["infrastructure_errors"] == 0 and results()["usage"]["solver_0"]["requests"] == 3
     assert set(seen.values()) == {2}
 
 
@@ -158,15 +158,15 @@ def test_a_lost_episode_is_no_score_and_is_played_by_the_next_call(capsys: pytes
         words = command(fake, "--episodes", "10", "--samples", "2", retries=0)
         assert main(words) == 0
         first = results()
-        assert first["infra"] == 1 and first["usage"]["solver_0"]["failed"] == 1
+        assert first["infrastructure_errors"] == 1 and first["usage"]["solver_0"]["failed"] == 1
         kept = [e for e in read("out/episodes.jsonl") if not e.infrastructure_error]
         assert len(kept) == 19 and first["pass"]["1"]["n"] == 10 and first["pass"]["2"]["n"] == 9
         rates = [[float(bool(e.success)) for e in kept if e.index // 2 == p] for p in range(10)]
         assert first["average"]["mean"] == pytest.approx(np.mean([np.mean(r) for r in rates]))
-        assert "infra 1" in capsys.readouterr().out
+        assert "infrastructure errors 1" in capsys.readouterr().out
         broken[0] = False
         assert main(words) == 0
-        assert results()["infra"] == 0 and results()["pass"]["2"]["n"] == 10
+        assert results()["infrastructure_errors"] == 0 and results()["pass"]["2"]["n"] == 10
         asked = len(fake.asked)
         assert main(words) == 0 and len(fake.asked) == asked, "a complete evaluation asks nothing"
     assert set(answered.values()) == {1} and len(answered) == 40
@@ -200,7 +200,11 @@ def test_an_answer_of_nothing_is_a_wrong_answer(name: str, capsys: pytest.Captur
         asked = len(fake.asked)
         assert main(words) == 0 and len(fake.asked) == asked, "nothing is asked again"
     assert (content["average"]["mean"], content["average"]["n"]) == (pytest.approx(44 / 48), 48)
-    assert (content["infra"], content["usage"]["solver_0"]["failed"], content["usage"]["solver_0"]["empty"]) == (
+    assert (
+        content["infrastructure_errors"],
+        content["usage"]["solver_0"]["failed"],
+        content["usage"]["solver_0"]["empty"],
+    ) == (
         0,
         0,
         4,
@@ -233,7 +237,7 @@ def test_an_outage_stops_it_and_what_has_ended_stands(capsys: pytest.CaptureFixt
     assert set(answered.values()) == {1} and len(answered) == 60
     with serving(good) as other:
         assert main(command(other, "--episodes", "30", out="whole")) == 0
-    same = ("average", "pass", "pass_hat", "infra")
+    same = ("average", "pass", "pass_hat", "infrastructure_errors")
     assert [results()[key] for key in same] == [results("whole")[key] for key in same]
 
 
@@ -326,17 +330,17 @@ def test_a_folder_belongs_to_one_evaluation(capsys: pytest.CaptureFixture[str]) 
 
 def evaluation(**changes: Any) -> resumable.ResumableEvaluation:
     """Of a team that is played here; changes are of the settings, of who plays, or of how models here are spoken to."""
-    plain = Players({}, {"solver_0": "embedded"}, {}, {"tell_budget": False, "max_new_tokens": 512})
+    plain = Players({}, {"solver_0": "embedded"}, {}, {"show_budget": False, "max_new_tokens": 512})
     settings = {name: changes.pop(name) for name in [*changes] if name in hints(EvalConfig) and name not in SPOKEN}
     adapters = changes.pop("adapters", {})
-    players, panel = replace(plain, adapters=adapters, spoken=plain.spoken | changes), Panel([3, 4], [{}, {}])
+    players, prompts = replace(plain, adapters=adapters, spoken=plain.spoken | changes), Prompts([3, 4], [{}, {}])
     return resumable.ResumableEvaluation(
-        EvalConfig(ENV, out="out", **settings), players, panel, marft_envs.make(ENV).team
+        EvalConfig(ENV, out="out", **settings), players, prompts, marft_envs.make(ENV).team
     )
 
 
 @pytest.mark.parametrize("changes", [
-    {"tell_budget": True}, {"thinking": True}, {"template_tools": True}, {"max_new_tokens": 64}, {"temperature": 0.5},
+    {"show_budget": True}, {"thinking": True}, {"template_tools": True}, {"max_new_tokens": 64}, {"temperature": 0.5},
     {"env_kwargs": {"call_format": "hermes"}}, {"quantize": "nf4"}, {"dtype": "bf16"},
     {"adapters": {"solver_0": "runs/other"}},
 ], ids=lambda changes: next(iter(changes)))  # fmt: skip
@@ -349,14 +353,14 @@ def test_what_changes_prompts_or_replies_makes_another_evaluation(changes: dict[
 
 def test_the_machine_and_what_stops_it_may_change() -> None:
     evaluation().open()
-    evaluation(device="cpu", jobs=3, price="1,2", max_lost=0.5, on_task_error="stop").open()
+    evaluation(device="cpu", jobs=3, price="1,2", max_error_rate=0.5, on_task_error="stop").open()
 
 
 def test_other_problems_or_profiles_make_another_evaluation() -> None:
     first = evaluation()
     first.open()
     with pytest.raises(ConfigError, match="another 'starts'"):
-        replace(first, problems=Panel([3, 4], [{"task_id": "a"}, {"task_id": "b"}])).open()
+        replace(first, problems=Prompts([3, 4], [{"task_id": "a"}, {"task_id": "b"}])).open()
     told = [replace(agent, examples=(Example("1", "2"),)) for agent in first.team]
     with pytest.raises(ConfigError, match="another 'agents'"):
         replace(first, team=told).open()

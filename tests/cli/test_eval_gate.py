@@ -79,7 +79,14 @@ def test_cohorts_are_a_column_and_one_task_has_no_interval(capsys: pytest.Captur
     evaluate("b", lambda i: i < 11)
     code, found = compared(capsys, "--cohort", "customer", "--fail-if-worse", "10")
     alone = next(c for c in found["changes"] if c["cohort"] == "customer zoo")
-    assert alone["difference"] == {"mean": -1.0, "low": None, "high": None, "n": 1, "infra": None, "agreeing_seeds": 0}
+    assert alone["difference"] == {
+        "mean": -1.0,
+        "low": None,
+        "high": None,
+        "n": 1,
+        "infrastructure_errors": None,
+        "agreeing_seeds": 0,
+    }
     assert code == 0 and not alone["verdict"], "a cohort of one is shown, and fails nothing"
     assert compared(capsys, "--cohort", "customer", "--gate", "accuracy=-0.05")[0] == 3, "the whole does"
     assert main(["eval", "--compare", "a", "b", "--cohort", "customer"]) == 0
@@ -93,7 +100,7 @@ def test_a_team_is_compared_with_one_agent_and_samples_are_averaged(capsys: pyte
     code, found = compared(capsys)
     assert code == 0 and "reasoner_0, " in found["head"] and "env, " in found["head"] and "samples" in found["head"]
     names = {c["name"] for c in found["changes"] if not c["cohort"]}
-    assert {"score", "task/accuracy", "agent/actor_0/length", "infra"} <= names
+    assert {"score", "task/accuracy", "agent/actor_0/length", "infrastructure_errors"} <= names
     assert not any("reasoner_0" in name for name in names), "an agent that only one has"
 
 
@@ -137,7 +144,11 @@ def test_other_libraries_say_nothing_in_the_middle_of_a_table(here: Path) -> Non
         words = ("--env", "math-solo-v0", "--data", "rows.jsonl", "--env-kwargs", "reward=loud:pay")
         done = preloaded.run(here, "-m", "marft_algos", "eval", *words, "--engines", table, "--out", "a")
     assert done.returncode == 0 and "avg@1      1.000" in done.stdout
-    assert not [line for line in done.stderr.splitlines() if not re.fullmatch(r"  \d+/12 episodes, infra 0", line)]
+    assert not [
+        line
+        for line in done.stderr.splitlines()
+        if not re.fullmatch(r"  \d+/12 episodes, infrastructure errors 0", line)
+    ]
     assert not re.search("INFO|HTTP Request|Warning", done.stdout)
 
 

@@ -64,7 +64,7 @@ def test_two_launchers_of_torchrun_train_one_run_to_the_weights_of_one_process(t
     ends = launchers(tmp_path, tmp_path)
     assert [code for code, _ in ends] == [0, 0], ends
     assert sum(said.count("gain:") for _, said in ends) == 1, "rank 0 speaks for all"
-    assert main(["train", *FEW, "--lanes", "8", "--name", "one", "--runs-dir", str(tmp_path)]) == 0
+    assert main(["train", *FEW, "--reduction-slots", "8", "--name", "one", "--runs-dir", str(tmp_path)]) == 0
     one, two = ([*tmp_path.glob(f"{name}/checkpoints/step_000001/policies/*/*.safetensors")] for name in ("one", "two"))
     assert len(one) == 2 and [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
 

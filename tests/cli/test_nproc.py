@@ -80,7 +80,7 @@ def wait_for(iteration: int, run: Path, process: preloaded.Started) -> None:
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one process, in eight lanes, as long as it has to be: ``prolonged``."""
     where = ("--runs-dir", str(tmp_path_factory.mktemp("alone")), *SMALL)
-    assert main(["train", *where, "--iterations", "2", "--lanes", "8", "--name", "alone"]) == 0
+    assert main(["train", *where, "--iterations", "2", "--reduction-slots", "8", "--name", "alone"]) == 0
     return Path(where[1]) / "alone"
 
 
@@ -100,7 +100,7 @@ def test_ranks_with_shares_of_the_base_train_to_the_weights_of_one_process_that_
     done = process.wait()
     assert done.returncode == 0, done.stderr
     monkeypatch.setenv("MARFT_KERNELS", "decode")
-    assert main(["train", *where, "--lanes", "8", "--name", "whole"]) == 0
+    assert main(["train", *where, "--reduction-slots", "8", "--name", "whole"]) == 0
     assert numbers(tmp_path / "shares") == numbers(tmp_path / "whole")
     assert weights(tmp_path / "shares", 2) == weights(tmp_path / "whole", 2)
     assert main(["train", "--resume", str(tmp_path / "shares"), "--shard", "auto", "--iterations", "3"]) == 0
@@ -232,8 +232,8 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: 
 
 @pytest.mark.parametrize(("words", "error"), [
     (("--nproc", "3"), "expected how many processes.*1, 2, 4"), (("--nproc", "two"), "--nproc two: expected"),
-    (("--nproc", "4", "--lanes", "2"), "2 lanes cannot be dealt to 4 ranks.*--lanes 8"),
-    (("--nproc", "2", "--lanes", "6"), "6 lanes cannot be dealt.*power of two"),
+    (("--nproc", "4", "--reduction-slots", "2"), "2 lanes cannot be dealt to 4 ranks.*--reduction-slots 8"),
+    (("--nproc", "2", "--reduction-slots", "6"), "6 lanes cannot be dealt.*power of two"),
     (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
     (
         ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),

@@ -312,7 +312,9 @@ def _shadowed(capsys: pytest.CaptureFixture[str]) -> None:
     found = {c["name"]: c for c in json.loads(capsys.readouterr().out)["changes"]}
     assert found["task/same"]["difference"]["mean"] == -0.5 and found["task/same"]["difference"]["n"] == 2
     assert (
-        found["infra"]["difference"]["mean"] == 1 / 3 and "score" not in found and found["task/seconds"]["before"] > 0
+        found["infrastructure_errors"]["difference"]["mean"] == 1 / 3
+        and "score" not in found
+        and found["task/seconds"]["before"] > 0
     )
     assert main(["eval", "--compare", "said/live", "said/shadow", "--gate", "same=-0.5"]) == 0
     assert main(["serve", "team", "--shadow", "team"]) == 1 and "--record DIR" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 
 from marft_algos import terminal
 from marft_algos.cli import main
-from marft_algos.rollout import panel
+from marft_algos.rollout import episodes
 from marft_algos.terminal import clean
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,9 +165,9 @@ def test_nothing_in_marft_algos_prints_past_it() -> None:
 
 def test_warnings_are_notes_without_a_place_in_the_source() -> None:
     with terminal.prepared():
-        ours = warnings.formatwarning("a \x1b[2J group", UserWarning, panel.__file__, 274)
+        ours = warnings.formatwarning("a \x1b[2J group", UserWarning, episodes.__file__, 274)
         theirs = warnings.formatwarning("b", UserWarning, "/other/module.py", 3)
         coders = warnings.formatwarning("c", RuntimeWarning, "/other/module.py", 3)
     assert ours == "note: a �[2J group\n"
     assert theirs == "note: b (module)\n" and coders == "note: RuntimeWarning: c (module, line 3)\n"
-    assert "panel.py:274" in warnings.formatwarning("a", UserWarning, panel.__file__, 274)
+    assert "episodes.py:274" in warnings.formatwarning("a", UserWarning, episodes.__file__, 274)

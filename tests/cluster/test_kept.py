@@ -14,7 +14,7 @@ from marft_algos import seeds
 from marft_algos.cli import main
 from marft_algos.extras.cluster import kept
 from marft_algos.extras.cluster.worker import pack
-from marft_algos.rollout.panel import Chunk, Panel, cut
+from marft_algos.rollout.episodes import Chunk, Prompts, cut
 from marft_algos.training.parts import build
 from marft_envs.errors import ConfigError
 
@@ -39,17 +39,17 @@ def test_what_is_kept_is_played_as_it_would_have_been(tmp_path: Path, capsys: py
 
 
 def test_a_chunk_of_an_evaluation_is_kept_too_and_anything_else_is_refused(tmp_path: Path) -> None:
-    chunk = Chunk(Panel([1, 2], [{"split": "test"}, {}]), seeds.EVALUATION, place=3)
+    chunk = Chunk(Prompts([1, 2], [{"split": "test"}, {}]), seeds.EVALUATION, place=3)
     folder = kept.keep(tmp_path / "lost", chunk, {})
     assert folder.name == "evaluation-chunk-003" and kept.read(folder) == (chunk, {})
     shapes = (
         {"options": [None, None]}, {"seeds": ["a", "b"]}, {"seeds": 3}, {"seeds": [1]}, {"seeds": None}, {"options": {}}
     )  # fmt: skip
     known = json.loads((folder / kept.FILE).read_text())
-    others = [known | {"panel": known["panel"] | shape} for shape in shapes]
+    others = [known | {"prompts": known["prompts"] | shape} for shape in shapes]
     others += [known | {"first": "x"}, known | {"keep": "everything"}, known | {"policies": {"a": None}}]
     odd = ["[" * 100_000, *map(json.dumps, others)]
-    for text in (*odd, "", "[]", "{}", '{"policies": {"a": 1}, "panel": {}}', '{"policies": 3, "panel": {}}'):
+    for text in (*odd, "", "[]", "{}", '{"policies": {"a": 1}, "prompts": {}}', '{"policies": 3, "prompts": {}}'):
         (folder / kept.FILE).write_text(text)
         with pytest.raises(ConfigError, match="holds no chunk that was kept"):
             kept.read(folder)

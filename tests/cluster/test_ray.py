@@ -18,7 +18,7 @@ from helpers.cluster_targets import Owner
 from helpers.runs import quiet_display, settings
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
-from marft_algos.rollout.panel import OutageError
+from marft_algos.rollout.episodes import InfrastructureError
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
@@ -200,12 +200,14 @@ def test_a_chunk_that_ends_every_worker_is_lost_and_the_run_says_so(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = made(model, tmp_path, **RAY, retries=1, env="helpers.cluster_targets:make_deadly_letters", iterations=1)
-    with pytest.raises(OutageError, match=r"3 of the 12 episodes of iteration 1 were lost.*3 machine.*2 workers died"):
+    with pytest.raises(
+        InfrastructureError, match=r"3 of the 12 episodes of iteration 1 were lost.*3 machine.*2 workers died"
+    ):
         train(config)
     assert "ended 2 workers" in capsys.readouterr().out
     (folder,) = tmp_path.glob("*/lost/*")
     chunk, weights = kept.read(folder)
-    assert len(chunk.panel) == 3 and sorted(weights) == ["planner_0", "solver_0"]
+    assert len(chunk.prompts) == 3 and sorted(weights) == ["planner_0", "solver_0"]
 
 
 @pytest.mark.slow

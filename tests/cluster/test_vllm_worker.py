@@ -23,7 +23,7 @@ from helpers.tiny import save_tiny
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.extras.cluster.worker import RayWorker, pack
-from marft_algos.rollout.panel import Played, cut
+from marft_algos.rollout.episodes import Played, cut
 from marft_algos.training.parts import build
 from marft_envs import ConfigError
 from marft_envs.consent import powers
@@ -48,8 +48,8 @@ def test_a_worker_plays_through_its_own_server_the_weights_that_it_is_given(
     for policy in learner.policies.policies:
         for tensor in learner.policies.weights(policy).tensors.values():
             tensor.data.normal_(std=0.3, generator=draws)
-    panel = learner.problems.train(config.seed, 0, 4)
-    (chunk,) = cut(panel, 4, 0)
+    prompts = learner.problems.train(config.seed, 0, 4)
+    (chunk,) = cut(prompts, 4, 0)
     played: list[Played] = []
     for served in (True, False):
         worker = RayWorker(config if served else dataclasses.replace(config, worker_vllm=""), 4)

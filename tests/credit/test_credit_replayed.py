@@ -192,7 +192,7 @@ def test_diagnostics_tell_who_matters_and_whether_the_credit_is_right() -> None:
             estimates.advantages[a] = np.array([sign * (d.score - 500), 0.0], np.float32)
             estimates.advantages[b] = np.zeros(1, np.float32)
         found = diagnostics.metrics(judged, played, estimates)
-        assert sign * found["credit/rank_correlation"] > 0.8 and found["credit/judged"] == 24
+        assert sign * found["credit/rank_correlation"] > 0.8 and found["credit/replayed"] == 24
     assert found["credit/influence/a_0"] == 1.0 and found["credit/influence/b_0"] == 0.0
     # Outcomes are uniform on 0..999 at a's states, constant at b's.
     assert found["credit/context_variance"] == pytest.approx((1000**2 - 1) / 12 / 2, rel=0.3)
@@ -260,7 +260,7 @@ def test_marft_trains_on_counterfactual_credit(tmp_path: Path) -> None:
     line = on_relay(tmp_path, "marft", {"credit": {"rule": "counterfactual", "samples": 2}}, credit_diagnostics=2)
     assert line["tokens_played"] == line["tokens"] + line["tokens_replayed"] == line["tokens_total"]
     assert line["branches"] >= 16 * 4 and line["branches_lost"] == 0
-    assert line["credit/judged"] == 4 and 0.0 <= line["credit/influence/solver_0"] <= 1.0
+    assert line["credit/replayed"] == 4 and 0.0 <= line["credit/influence/solver_0"] <= 1.0
 
 
 @pytest.mark.slow
@@ -327,7 +327,7 @@ def test_a_resumed_run_replays_as_one_that_was_not(model: Path, tmp_path: Path) 
     again.resume(run)
     with quiet_display(4) as display:
         again.train(run, display)
-    assert timeless(run)[-1] == timeless(whole)[-1] and "credit/price/tokens" in timeless(run)[-1]
+    assert timeless(run)[-1] == timeless(whole)[-1] and "credit/multiplier/tokens" in timeless(run)[-1]
 
 
 @pytest.mark.slow

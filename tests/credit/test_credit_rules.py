@@ -200,7 +200,7 @@ def test_arguments_that_do_not_fit_the_team_are_refused(setting: credit.Setting,
 
 def test_a_rule_of_ones_own_is_a_function_or_a_class() -> None:
     @credit.register("test_half")
-    def half(trajectory: Trajectory) -> credit.Payments:
+    def half(trajectory: Trajectory) -> credit.Rewards:
         paid = credit.broadcast(trajectory)
         paid.team = [r / 2 for r in paid.team]
         return paid
@@ -230,8 +230,10 @@ def test_the_multiplier_follows_its_closed_form_and_survives_a_restart() -> None
     for i, (x, y) in enumerate(lengths):
         panel = [episode([["a"]], number=0, tokens=[x]), episode([["a"]], number=1, tokens=[y])]
         logged = rule.prepare(panel)
-        assert logged["credit/price/tokens"] == pytest.approx(price) and logged["credit/cost/tokens"] == (x + y) / 2
-        assert logged["credit/price/calls"] == 0.0, "below its budget a cost is free"
+        assert (
+            logged["credit/multiplier/tokens"] == pytest.approx(price) and logged["credit/cost/tokens"] == (x + y) / 2
+        )
+        assert logged["credit/multiplier/calls"] == 0.0, "below its budget a cost is free"
         assert rule(panel[0]).turns[0] == pytest.approx(-price * x), "this iteration's price, not the next one's"
         price = max(0.0, price + 0.1 * ((x + y) / 2 - 5.0))
         if i == 1:
@@ -258,7 +260,7 @@ def test_the_learner_prepares_the_rule_and_keeps_its_state() -> None:
     other = Learner(REINFORCE(REINFORCEConfig(credit=setting)), policies)
     other.load_state_dict(learner.state_dict())
     assert other.algorithm.rule.state_dict() == learner.algorithm.rule.state_dict()
-    assert other.algorithm.rule.state_dict()["prices"]["tokens"] == pytest.approx(0.5 + 0.01 * (tokens - 1.0))
+    assert other.algorithm.rule.state_dict()["multipliers"]["tokens"] == pytest.approx(0.5 + 0.01 * (tokens - 1.0))
 
 
 # --- coalitions ---------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_tokens_are_paid_where_they_stand_against_a_brute_force(kind: str, seed:
     if ruled:
         rng = np.random.default_rng(seed)
         tokens = [rng.normal(size=len(t.reply.action_ids)) if rng.random() < 0.7 else None for t in d.transitions]
-        paying = credit.Payments(**{f: getattr(credit.broadcast(d), f) for f in ("turns", "team", "agents", "late")})
+        paying = credit.Rewards(**{f: getattr(credit.broadcast(d), f) for f in ("turns", "team", "agents", "late")})
         made.rule = lambda trajectory: dataclasses.replace(paying, tokens=tokens)
         for t, x in zip(d.transitions, tokens, strict=True):
             charges[t] = np.zeros(len(t.reply.action_ids)) + (0.0 if x is None else x) + found.penalties.get(t, 0.0)
@@ -140,7 +140,7 @@ def test_a_rule_that_pays_other_tokens_than_were_sampled_is_refused(kind: str, t
     d = episode([["a"], ["b"]], tokens=[3, 2])
     paid = dataclasses.replace(credit.broadcast(d), tokens=tokens)
     chained = {"team": credit.team_chain, "agent": credit.agent_chain}[kind]
-    with pytest.raises(ConfigError, match=r"whose replies have .3, 2. tokens. Expected Payments\.tokens"):
+    with pytest.raises(ConfigError, match=r"whose replies have .3, 2. tokens. Expected Rewards\.tokens"):
         chained(d, paid, Estimates())
 
 

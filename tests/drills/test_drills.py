@@ -19,14 +19,14 @@ import pytest
 from benchmarks.drills import rehearsal, stage
 from benchmarks.drills.disk import SmallDisk
 from benchmarks.drills.drill import main
-from benchmarks.drills.faults import DRILLS, Pace, Strike, by_ranks, moments
+from benchmarks.drills.faults import FAULT_TESTS, Pace, Strike, by_ranks, moments
 from benchmarks.drills.rehearsal import Hit
 from benchmarks.drills.stage import Line, Process, Run, running
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 PACE = Pace({"rank": 5.0, "worker": 8.0}, [9.0, 10.0, 11.0, 12.0])
-RAY = [name for name, drill in DRILLS.items() if drill.role == "worker"]
+RAY = [name for name, fault_test in FAULT_TESTS.items() if fault_test.role == "worker"]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_what_a_drill_does_not_let_pass(
     name: str, code: int, noticed: float | None, over: bool, said: str, fault: str, tmp_path: Path
 ) -> None:
     run = Run(tmp_path, (), lines=[Line(0.0, text) for text in said.splitlines()])
-    faults = [*rehearsal._faults(DRILLS[name], code, [Hit("it", 1.0, noticed)], over, run)]
+    faults = [*rehearsal._faults(FAULT_TESTS[name], code, [Hit("it", 1.0, noticed)], over, run)]
     assert len(faults) == bool(fault) and all(fault in found for found in faults)
 
 
@@ -125,7 +125,7 @@ def test_other_weights_are_a_failure_and_the_exit_code_says_so(
     pytest.importorskip("ray", reason="needs the extra 'cluster'")
     monkeypatch.setattr(rehearsal, "Run", Pretended)
     monkeypatch.setattr(rehearsal.Rehearsal, "_pace", lambda self, kind: PACE)
-    monkeypatch.setitem(DRILLS, "deadly-chunk", replace(DRILLS["deadly-chunk"], code=0, says=()))
+    monkeypatch.setitem(FAULT_TESTS, "deadly-chunk", replace(FAULT_TESTS["deadly-chunk"], code=0, says=()))
     out = tmp_path / "out.json"
     assert main(["damaged-episode", "--times", "2", "--out", str(out)]) == 0
     assert main(["deadly-chunk", "--out", str(out)]) == 1
@@ -140,7 +140,7 @@ def test_other_weights_are_a_failure_and_the_exit_code_says_so(
 def test_without_a_name_drills_are_listed_and_an_unknown_one_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     listed = capsys.readouterr().out
-    assert all(f"{name} " in listed and drill.then in listed for name, drill in DRILLS.items())
+    assert all(f"{name} " in listed and fault_test.then in listed for name, fault_test in FAULT_TESTS.items())
     with pytest.raises(ConfigError, match="Did you mean 'kill-worker'"):
         main(["kill-wroker"])
 
@@ -179,7 +179,7 @@ def test_a_small_disk_is_full_for_those_on_it_and_there_is_room_again(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", DRILLS)
+@pytest.mark.parametrize("name", FAULT_TESTS)
 def test_every_drill_does_what_it_promises(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     if name in RAY:
         pytest.importorskip("ray", reason="needs the extra 'cluster'")

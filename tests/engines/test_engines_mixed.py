@@ -142,7 +142,9 @@ def test_a_hosted_agent_that_fails_now_and_then_costs_its_episodes_only(
 
     with serving(answer) as fake:
         planner = as_table(f"openai:planner@{fake.url}?key_env=TRIO_KEY&retries=0")
-        _, run = runs.train(config(models, tmp_path, fake, iterations=1, max_lost=0.4, engines={"planner_0": planner}))
+        _, run = runs.train(
+            config(models, tmp_path, fake, iterations=1, max_error_rate=0.4, engines={"planner_0": planner})
+        )
     line = run.metrics()[-1]
     assert line["failed"] == pytest.approx(0.25) and line["engine/failed"] >= 3
     assert line["policy/writer_0/rows"] == 9

@@ -20,7 +20,7 @@ from marft_algos.learner.learner import Learner
 from marft_algos.models.chat import Said
 from marft_algos.models.critic import Critics
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.panel import summary
+from marft_algos.rollout.episodes import summary
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory
 
 ROUNDS, NEW, EPISODES = 4, 10, 5
@@ -35,8 +35,8 @@ def policies_of(folder: Path, agents: int = 2, ends: bool = False) -> PolicySet:
     return policies
 
 
-def played(policies: PolicySet, kept_gb: float = 1.0) -> list[Trajectory]:
-    stage = Stage(policies, EPISODES, 60, NEW, NativeEngine(policies, kept_gb=kept_gb), ROUNDS)
+def played(policies: PolicySet, cache_gb: float = 1.0) -> list[Trajectory]:
+    stage = Stage(policies, EPISODES, 60, NEW, NativeEngine(policies, cache_gb=cache_gb), ROUNDS)
     try:
         return stage.play(0)
     finally:
@@ -61,13 +61,13 @@ def same(first: list[Trajectory], second: list[Trajectory]) -> None:
 @pytest.mark.parametrize("family", CONFIGS)
 def test_replies_are_those_of_prompts_that_are_read_whole(family: str, ends: bool, tmp_path: Path) -> None:
     policies = policies_of(save(tmp_path / family, CONFIGS[family], max_position_embeddings=1024), ends=ends)
-    first, second = played(policies, kept_gb=0.0), played(policies)
+    first, second = played(policies, cache_gb=0.0), played(policies)
     same(first, second)
     if ends:
         assert len({len(t.reply.action_ids) for x in first for t in x.transitions}) > 3
     before, after = summary(first), summary(second)
-    assert before["tokens_kept"] == 0 and before["tokens_processed"] == after["tokens_processed"]
-    assert after["tokens_kept"] > 0.5 * (after["tokens_processed"] - after["tokens"])
+    assert before["tokens_cached"] == 0 and before["tokens_processed"] == after["tokens_processed"]
+    assert after["tokens_cached"] > 0.5 * (after["tokens_processed"] - after["tokens"])
 
 
 def test_what_was_read_under_other_weights_is_read_again(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_was_read_under_other_weights_is_read_again(tmp_path: Path) -> None
     disturb(policies, "reader_0", seed=8)
     found = engine.generate([t.request for t in again], SamplingParams(NEW))
     assert kept_of(found) == 0
-    fresh = NativeEngine(policies, kept_gb=0.0).generate([t.request for t in again], SamplingParams(NEW))
+    fresh = NativeEngine(policies, cache_gb=0.0).generate([t.request for t in again], SamplingParams(NEW))
     assert [g.action_ids for g in found] == [g.action_ids for g in fresh]
     assert kept_of(engine.generate([t.request for t in again], SamplingParams(NEW))) > 0
     engine.sleep()
@@ -100,15 +100,15 @@ def test_one_request_that_may_be_extended_is_enough_for_contexts_to_be_kept() ->
 
 def test_too_little_memory_reads_again_and_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     policies = policies_of(save_tiny(tmp_path / "qwen", context=1024))
-    first, second = played(policies, kept_gb=0.0), played(policies, kept_gb=1e-6)
+    first, second = played(policies, cache_gb=0.0), played(policies, cache_gb=1e-6)
     same(first, second)
-    assert summary(second)["tokens_kept"] == 0
-    assert capsys.readouterr().err.count("--kept-gb 1e-06: prompts are read again") == 1
+    assert summary(second)["tokens_cached"] == 0
+    assert capsys.readouterr().err.count("--cache-gb 1e-06: prompts are read again") == 1
 
 
 def test_models_of_other_families_read_every_prompt(tmp_path: Path) -> None:
     policies = policies_of(save_tiny(tmp_path / "gpt2", "gpt2", context=1024))
-    assert summary(played(policies))["tokens_kept"] == 0
+    assert summary(played(policies))["tokens_cached"] == 0
 
 
 def test_an_agents_next_prompt_holds_what_it_sampled(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from helpers.flex import PlainTask, flex, play
 from helpers.teams import episode, random_team
 from marft_algos.credit.costs import costs_of
-from marft_algos.rollout.panel import summary
+from marft_algos.rollout.episodes import summary
 from marft_algos.runs.folder import EvalRecord, RunFolder
 from marft_envs import Chain, FlexEnv, Independent, Layered, StaticDAG
 from marft_envs.core.types import Episode, Outcome, TurnRecord

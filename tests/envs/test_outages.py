@@ -26,9 +26,9 @@ from marft_algos.engines.base import row_seed
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.evaluation import play
 from marft_algos.extras.bench import worker
-from marft_algos.rollout import panel as faults
+from marft_algos.rollout import episodes as faults
 from marft_algos.rollout.collector import Collector
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import folder as runs
 from marft_algos.runs import report
 from marft_algos.runs.folder import RunFolder
@@ -109,7 +109,7 @@ def test_an_outage_of_a_tool_world_is_not_published_as_a_learning_gain(
     """Measured before: "0.000 [0.000, 0.010]" untrained, "gain +0.300 [+0.254, +0.349]" after two such iterations."""
     small = {"eval_episodes": 6, "episodes_per_iteration": 8, "iterations": 2, "runs_dir": str(tmp_path), "name": "run"}
     with pytest.raises(
-        faults.OutageError, match=r"6 episodes.*world; the first: world_crashed.*ConnectionError.*--resume"
+        faults.InfrastructureError, match=r"6 episodes.*world; the first: world_crashed.*ConnectionError.*--resume"
     ):
         marft_algos.train("tools", env="tools-solo-v0", env_kwargs=KNOWN | {"domain": "test_outages:Flaky"}, **small)
     run = RunFolder.open(tmp_path / "run")
@@ -129,7 +129,9 @@ def test_a_run_stops_at_an_outage_and_goes_on_as_if_there_had_been_none(
     trainer = Trainer(build(fragile(model, tmp_path, name="run")))
     run = trainer.start()
     with (
-        pytest.raises(faults.OutageError, match=r"(?s)machine.*the judge is away.*max_lost.*--resume .*run") as stopped,
+        pytest.raises(
+            faults.InfrastructureError, match=r"(?s)machine.*the judge is away.*max_error_rate.*--resume .*run"
+        ) as stopped,
         quiet_display() as display,
     ):
         trainer.train(run, display)
@@ -181,7 +183,7 @@ marft_envs.register("test/unready-v0", make_unready)
 @pytest.mark.parametrize("when", [1, 4, 0])
 @pytest.mark.parametrize(("what", "kind", "said"), [
     (KeyError("row"), "TaskError", r"KeyError: 'row' \(.*test_outages.py, line .*marft check test/unready-v0"),
-    (ConnectionError("refused"), "OutageError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
+    (ConnectionError("refused"), "InfrastructureError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
 ])  # fmt: skip
 def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
     when: int,
@@ -237,7 +239,7 @@ def test_a_server_that_does_not_start_is_an_outage(
         and "marft play dead_server:dead-v0 --random" in shown
         and "Traceback" not in shown
     )
-    with pytest.raises(faults.OutageError):
+    with pytest.raises(faults.InfrastructureError):
         main([*argv, "--debug"])
 
 
@@ -249,19 +251,21 @@ def test_the_command_line_says_it_in_one_line(
     path.write_text(fragile(model, tmp_path, name="run").to_toml())
     assert main(["train", "--config", str(path)]) == 1
     said = capsys.readouterr()
-    assert "error: " in said.err and "max_lost" in said.err and "gain" not in said.out
+    assert "error: " in said.err and "max_error_rate" in said.err and "gain" not in said.out
     assert main(["eval", "--untrained", "--env", "test/fragile-v0", "--models", str(model), "--episodes", "8"]) == 1
     assert "of an evaluation" in capsys.readouterr().err
 
 
 def test_a_run_can_be_told_to_take_more(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]) -> None:
     breaks(lambda text, number: ConnectionError("away") if number % 2 else None)
-    _, run = train(fragile(model, tmp_path, iterations=2, max_lost=0.6))
+    _, run = train(fragile(model, tmp_path, iterations=2, max_error_rate=0.6))
     lines = run.metrics()
-    assert [line["eval/infra"] for line in lines if "eval/infra" in line] == [5, 5]
-    assert [line["infra"] for line in lines[1:]] == [6, 6] and lines[1]["infra_rate"] == 0.5
-    with pytest.raises(MarftError, match="max_lost"):
-        fragile(model, tmp_path, max_lost=1.5)
+    assert [line["eval/infrastructure_errors"] for line in lines if "eval/infrastructure_errors" in line] == [5, 5]
+    assert [line["infrastructure_errors"] for line in lines[1:]] == [6, 6] and lines[1][
+        "infrastructure_error_rate"
+    ] == 0.5
+    with pytest.raises(MarftError, match="max_error_rate"):
+        fragile(model, tmp_path, max_error_rate=1.5)
 
 
 # A small share is left out ------------------------------------------------------------------------------
@@ -293,12 +297,12 @@ def without(made: TrainConfig, rows: set[int]) -> Parts:
     return parts
 
 
-class Shorter(Panel):
+class Shorter(Prompts):
     """A panel without its last episode, however often its starts are repeated."""
 
-    def repeated(self, times: int) -> Panel:
+    def repeated(self, times: int) -> Prompts:
         whole = super().repeated(times)
-        return Panel(whole.seeds[:-1], whole.options[:-1])
+        return Prompts(whole.seeds[:-1], whole.options[:-1])
 
 
 @pytest.mark.parametrize(
@@ -324,15 +328,15 @@ def test_an_update_is_that_of_the_episodes_that_were_played(algo: str, turn: int
     one, other = lost.policies.state_dict(), never.policies.state_dict()
     assert one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
     a, b = (run.metrics()[-1] for run in runs_)
-    assert (a["infra"], a["infra_rate"], b["infra"]) == (1, 1 / 12, 0)
-    skipped = ("time_", "tokens", "latency_played", "episodes", "infra", "failed", "engine/", "groups")
+    assert (a["infrastructure_errors"], a["infrastructure_error_rate"], b["infrastructure_errors"]) == (1, 1 / 12, 0)
+    skipped = ("time_", "tokens", "latency_played", "episodes", "infrastructure_errors", "failed", "engine/", "groups")
     assert {k: v for k, v in a.items() if not k.startswith(skipped)} == {
         k: v for k, v in b.items() if not k.startswith(skipped)
     }
 
 
-def _shorter(panel: Panel) -> Panel:
-    return Shorter(panel.seeds, panel.options)
+def _shorter(prompts: Prompts) -> Prompts:
+    return Shorter(prompts.seeds, prompts.options)
 
 
 def test_permuted_rewards_are_those_of_episodes_that_were_played(
@@ -368,7 +372,7 @@ def test_a_hosted_partner_that_says_nothing_has_answered(model: Path, tmp_path: 
         engines = {"planner_0": {"kind": "openai", "model": "m", "url": fake.url, "retries": 0, "concurrency": 1}}
         _, run = train(settings(model, tmp_path, iterations=1, engines=engines, eval_episodes=6))
     line = run.metrics()[-1]
-    assert (line["infra"], line["failed"], line["policy/solver_0/rows"]) == (0, 0.0, 12)
+    assert (line["infrastructure_errors"], line["failed"], line["policy/solver_0/rows"]) == (0, 0.0, 12)
     assert (line["engine/failed"], line["engine/empty"], line["engine/refused"]) == (0, 6, 3)
 
 
@@ -381,7 +385,7 @@ def test_a_local_prompt_that_does_not_fit_is_a_turn_without_a_loss(model: Path, 
     with quiet_display() as display:
         trainer.train(run, display)
     line = run.metrics()[-1]
-    assert line["infra"] == 0 and line["return"] == 0.0
+    assert line["infrastructure_errors"] == 0 and line["return"] == 0.0
 
 
 # Refills and branches -------------------------------------------------------------------------------------
@@ -393,7 +397,7 @@ def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(
 ) -> None:
     """12 episodes in three groups; one is not wanted, and all 4 episodes played in its place are lost: 4 of 16."""
     own = {"group_size": 4, "refills": 1}
-    made = settings(model, tmp_path, algo="grpo", iterations=1, max_lost=allowed, algorithm=own)
+    made = settings(model, tmp_path, algo="grpo", iterations=1, max_error_rate=allowed, algorithm=own)
     trainer = Trainer(without(made, {row_seed(0, 0, e, 1) for e in range(12, 16)}))
     groups: list[int] = []
     trainer.learner.algorithm.wanted = lambda group: bool(groups.append(len(group)) or len(groups) > 1)  # type: ignore[method-assign]
@@ -401,9 +405,9 @@ def test_a_refill_that_is_lost_counts_with_the_rest_of_its_iteration(
     with quiet_display() as display:
         if ends:
             trainer.train(run, display)
-            assert run.metrics()[-1]["infra"] == 4 and run.metrics()[-1]["episodes_played"] == 16
+            assert run.metrics()[-1]["infrastructure_errors"] == 4 and run.metrics()[-1]["episodes_played"] == 16
         else:
-            with pytest.raises(faults.OutageError, match="4 of the 16 episodes of iteration 1"):
+            with pytest.raises(faults.InfrastructureError, match="4 of the 16 episodes of iteration 1"):
                 trainer.train(run, display)
     assert groups == [4, 4, 4, 0]
 
@@ -413,23 +417,25 @@ def test_lost_branches_count_with_the_episodes_of_their_iteration(
     allowed: float, ends: bool, model: Path, tmp_path: Path
 ) -> None:
     """Of each episode: the planner's two candidates are tried and lost with the solver's first; its second is not."""
-    made = settings(model, tmp_path, algo="at_grpo", iterations=1, max_lost=allowed, algorithm={"candidates": 2})
+    made = settings(model, tmp_path, algo="at_grpo", iterations=1, max_error_rate=allowed, algorithm={"candidates": 2})
     trainer = Trainer(without(made, {row_seed(0, 0, e, 1) for e in range(12)}))
     run = trainer.start()
     with quiet_display() as display:
         if ends:
             trainer.train(run, display)
             line = run.metrics()[-1]
-            assert (line["infra"], line["branches"], line["branches_lost"]) == (0, 36, 24)
+            assert (line["infrastructure_errors"], line["branches"], line["branches_lost"]) == (0, 36, 24)
         else:
-            with pytest.raises(faults.OutageError, match="24 of the 48 episodes of iteration 1, branches included"):
+            with pytest.raises(
+                faults.InfrastructureError, match="24 of the 48 episodes of iteration 1, branches included"
+            ):
                 trainer.train(run, display)
 
 
 def test_however_many_may_be_lost_never_all(model: Path, tmp_path: Path) -> None:
-    made = settings(model, tmp_path, iterations=1, max_lost=1.0)
+    made = settings(model, tmp_path, iterations=1, max_error_rate=1.0)
     trainer = Trainer(without(made, {row_seed(0, 0, e, 0) for e in range(12)}))
-    with quiet_display() as display, pytest.raises(faults.OutageError, match="12 episodes"):
+    with quiet_display() as display, pytest.raises(faults.InfrastructureError, match="12 episodes"):
         trainer.train(trainer.start(), display)
 
 
@@ -457,7 +463,7 @@ def test_a_text_that_breaks_its_judge_stays_in_its_group_with_the_worst_reward(
         assert advantages[group.index(t)] == min(advantages)
         assert max(advantages) > min(advantages) or all(other.score == 0 for other in group)
     line = run.metrics()[-1]
-    assert (line["task_errors"], line["infra"], line["failed"]) == (2, 0, 2 / 12)
+    assert (line["task_errors"], line["infrastructure_errors"], line["failed"]) == (2, 0, 2 / 12)
     assert line["return"] == pytest.approx(np.mean([t.score for t in learnt]))
 
 
@@ -534,7 +540,7 @@ def test_a_task_that_fails_on_everything_is_broken_and_a_strict_run_takes_no_err
 def outage(model: Path, tmp_path: Path, breaks: Callable[[Breaks], None]) -> RunFolder:
     """Loses episode 3 of the first evaluation and 5 of the last, and 2 of an iteration."""
     breaks(lambda text, number: ConnectionError("away") if number in (3, 12, 13, 27) else None)
-    _, run = train(fragile(model, tmp_path, iterations=1, max_lost=0.2))
+    _, run = train(fragile(model, tmp_path, iterations=1, max_error_rate=0.2))
     return run
 
 
@@ -543,17 +549,24 @@ def test_evaluations_are_paired_over_what_both_have_judged(outage: RunFolder) ->
     assert [i for i, r in enumerate(before) if r.lost] == [3] and [i for i, r in enumerate(after) if r.lost] == [5]
     gain = outage.gain()
     assert gain is not None
-    assert (gain[0].n, gain[0].infra, gain[1].n, gain[1].infra, gain[2].n, gain[2].infra) == (9, 1, 9, 1, 8, 2)
+    assert (
+        gain[0].n,
+        gain[0].infrastructure_errors,
+        gain[1].n,
+        gain[1].infrastructure_errors,
+        gain[2].n,
+        gain[2].infrastructure_errors,
+    ) == (9, 1, 9, 1, 8, 2)
     kept = [(a.outcome, b.outcome) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
     assert gain[2].mean == pytest.approx(np.mean([b - a for a, b in kept]))
     line = outage.metrics()[-1]
-    assert (line["eval/n"], line["eval/infra"], line["eval/infra_rate"]) == (9, 1, 0.1)
+    assert (line["eval/n"], line["eval/infrastructure_errors"], line["eval/infrastructure_error_rate"]) == (9, 1, 0.1)
     assert line["eval/success"] == gain[1].mean
 
 
 def test_results_of_benchmarks_have_no_outcome_for_what_was_lost(outage: RunFolder) -> None:
     made = worker.measured(outage)
-    assert made["infra"] == 3 and [i for i, x in enumerate(made["outcomes"]) if x is None] == [5]
+    assert made["infrastructure_errors"] == 3 and [i for i, x in enumerate(made["outcomes"]) if x is None] == [5]
     assert [i for i, x in enumerate(made["curve"][0]["outcomes"]) if x is None] == [3]
     assert made["score"] == pytest.approx(np.mean([x for x in made["outcomes"] if x is not None]))
 
@@ -562,7 +575,11 @@ def test_two_runs_are_compared_on_what_neither_lost(outage: RunFolder) -> None:
     Fragile.judged = 0
     BREAKS[:] = [lambda text, number: ConnectionError("away") if number == 2 else None]  # B's; then A plays
     changes = {change.name: change for change in compare(outage, outage)}
-    assert (changes["infra"].before, changes["infra"].after, changes["infra"].verdict) == (0.0, 0.1, "")
+    assert (
+        changes["infrastructure_errors"].before,
+        changes["infrastructure_errors"].after,
+        changes["infrastructure_errors"].verdict,
+    ) == (0.0, 0.1, "")
     assert changes["score"].difference.n == 9 and changes["score"].difference.mean == 0
     assert changes["errors"].before == changes["errors"].after == 0
 
@@ -573,11 +590,11 @@ def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.
     assert "lost to outages" in page and "machine" in page
     assert main(["show", str(outage.root), "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "infra 1" in shown and "eval/infra_rate" in shown
+    assert "infrastructure errors 1" in shown and "eval/infrastructure_error_rate" in shown
     Fragile.judged = 0
     assert main(["eval", str(outage.root)]) == 0
     shown = capsys.readouterr().out
-    assert "n = 9, infra 1" in shown
+    assert "n = 9, infrastructure errors 1" in shown
 
 
 def test_the_lines_of_a_run_say_it(
@@ -593,12 +610,16 @@ def test_the_lines_of_a_run_say_it(
     with Display(1, 0, "test", console) as display:
         trainer.train(trainer.start(), display)
     said = console.export_text()
-    assert "n = 9, infra 1" in said and "iteration 1/1" in said and said.count("infra 1") >= 2
+    assert (
+        "n = 9, infrastructure errors 1" in said
+        and "iteration 1/1" in said
+        and said.count("infrastructure errors 1") >= 2
+    )
 
 
 def test_an_episode_lost_before_its_problem_was_known_leaves_the_pairs_and_breaks_none() -> None:
     kept, lost = runs.EvalRecord("b", 1.0), runs.EvalRecord("", 0.0, True)
     before, after, difference = runs.compare([runs.EvalRecord("a", 1.0), kept], [lost, kept])
-    assert (before.n, after.n, difference.n, difference.infra) == (2, 1, 1, 1)
+    assert (before.n, after.n, difference.n, difference.infrastructure_errors) == (2, 1, 1, 1)
     with pytest.raises(ConfigError, match="not of the same problems"):
         runs.compare([runs.EvalRecord("a", 1.0), kept], [kept, kept])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marft_algos.models.policy import PolicySet
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 
 ENV = "relay-v0"
 AGENTS = {"planner_0": "planner_0", "solver_0": "solver_0"}
@@ -14,6 +14,6 @@ def embedded_team() -> PolicySet:
     return PolicySet.build("embedded", AGENTS, device="cpu")
 
 
-def panel(n: int) -> Panel:
+def prompts(n: int) -> Prompts:
     """Starts with the first n seeds."""
-    return Panel(list(range(n)), [{}] * n)
+    return Prompts(list(range(n)), [{}] * n)

@@ -27,7 +27,7 @@ from marft_algos.models.layers import layers_of
 from marft_algos.models.loading import ModelSettings
 from marft_algos.models.policy import LoraSettings, PolicySet
 from marft_algos.ranks import group as ranks
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import GenerationRequest, SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 
@@ -70,7 +70,14 @@ def build(model: str, group: ranks.RankGroup, shard: str, **changes: Any) -> Pol
 
 
 def train(
-    name: str, model: str, group: ranks.RankGroup, shard: str, lanes: int, *, checkpointing: bool = False, **more: Any
+    name: str,
+    model: str,
+    group: ranks.RankGroup,
+    shard: str,
+    reduction: int,
+    *,
+    checkpointing: bool = False,
+    **more: Any,
 ) -> dict[str, Any]:
     """Three updates: of many rows; of two episodes, so that most ranks have none; and one that stops by its KL."""
     kind = algorithm.get(name)
@@ -80,7 +87,7 @@ def train(
     policies = build(model, group, shard, settings=ModelSettings(gradient_checkpointing=checkpointing))
     made = kind(config, SamplingParams(max_new_tokens=8))
     critics = None if made.view == "none" else Critics(policies)
-    learner = Learner(made, policies, critics, 3, Lanes(group, lanes, sharded=policies.sharded))
+    learner = Learner(made, policies, critics, 3, ReductionSlots(group, reduction, sharded=policies.sharded))
     stops = not made.imitates and config.epochs * config.minibatches > 1  # before the first step nothing has moved
     before, passes, stopped = Counter(CALLS), [], False
     for iteration, episodes in enumerate((8, 2 if made.prefers else 4, 4)):
@@ -131,7 +138,7 @@ def held(policies: PolicySet) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() // 4 for t in tensors}.values())
 
 
-def main(out: str, model: str, shard: str, lanes: str, *names: str) -> None:
+def main(out: str, model: str, shard: str, reduction: str, *names: str) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     count()
@@ -141,7 +148,7 @@ def main(out: str, model: str, shard: str, lanes: str, *names: str) -> None:
     found: dict[str, Any] = {"played": played(model, group, shard)}
     for name in names:
         kind, _, option = name.partition("+")
-        found[name] = train(kind, model, group, shard, int(lanes), checkpointing=option == "checkpointing")
+        found[name] = train(kind, model, group, shard, int(reduction), checkpointing=option == "checkpointing")
     torch.save(found, Path(out) / f"{group.rank}.pt")
     group.close()
 

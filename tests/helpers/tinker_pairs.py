@@ -14,7 +14,7 @@ from helpers.runs import settings
 from helpers.tinker_server import ALPHA, TinkerServer
 from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.extras.tinker.policies import RemoteTeam
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Trajectory
 
@@ -38,7 +38,7 @@ class Pair:
     def collect(self, iteration: int) -> list[Trajectory]:
         """Episodes that the server's samplers wrote, or demonstrations."""
         if self.remote.parts.demonstrations is not None:
-            return self.remote.parts.demonstrations.draw(panel(8), iteration, self.team.version)
+            return self.remote.parts.demonstrations.draw(prompts(8), iteration, self.team.version)
         queue = self.remote._queue
         queue.fill(self.remote.progress, self.team.version, lambda *_: None)
         return queue.take().learnt_from(self.remote.config, iteration)
@@ -67,7 +67,7 @@ class Pair:
         return max(float((here[name] - there[name]).abs().max()) for name in here)
 
 
-def panel(size: int) -> Panel:
+def prompts(size: int) -> Prompts:
     return evaluation_set(size, None)
 
 

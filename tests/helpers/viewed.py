@@ -70,17 +70,17 @@ def write_bench(root: Path, level: float = 0.9) -> BenchFolder:
     """A benchmark of two rows and three seeds each, with its runs: ``ours`` solves ``level`` of 40 problems, the baseline half."""
     bench = BenchFolder(root)
     bench.prepare({"baseline": "reinforce"})
-    cells = [
+    grid_runs = [
         {"key": f"{name}{seed}", "algorithm": name, "env": "made-up", "credit": "", "seed": seed, "kind": "train"}
         | {"hidden": False, "skipped": ""}
         for name in ("reinforce", "ours")
         for seed in range(3)
     ]
-    bench.write_stage("main", cells)
-    for cell in cells:
-        solved = round(40 * (level if cell["algorithm"] == "ours" else 0.5)) + cell["seed"] - 1
+    bench.write_stage("main", grid_runs)
+    for grid_run in grid_runs:
+        solved = round(40 * (level if grid_run["algorithm"] == "ours" else 0.5)) + grid_run["seed"] - 1
         outcomes = [1.0] * solved + [0.0] * (40 - solved)
         facts = {"score": solved / 40, "tokens": 100, "seconds": 2.0, "peak_memory": 2**20, "curve": [], "drift": []}
-        bench.write_result(cell["key"], {"problems": [str(i) for i in range(40)], "outcomes": outcomes, **facts})
-        write_run(bench.runs / cell["key"])
+        bench.write_result(grid_run["key"], {"problems": [str(i) for i in range(40)], "outcomes": outcomes, **facts})
+        write_run(bench.runs / grid_run["key"])
     return bench

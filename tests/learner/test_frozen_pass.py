@@ -18,7 +18,7 @@ from marft_algos.models.critic import Critics
 from marft_algos.models.forward import ForwardPass
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -45,20 +45,20 @@ class Bench:
 
         monkeypatch.setattr(ForwardPass, "hidden_states", counted)
 
-    def learner(self, lanes: Lanes | None = None, **settings: object) -> Learner:
+    def learner(self, reduction: ReductionSlots | None = None, **settings: object) -> Learner:
         config = MARFTConfig(epochs=1, minibatches=1, lr=1e-9, **settings)  # type: ignore[arg-type]
         critics = Critics(self.policies, features=config.critic_features)
-        return Learner(MARFT(config), self.policies, critics, 0, lanes)
+        return Learner(MARFT(config), self.policies, critics, 0, reduction)
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("reduction", [1, 4])
 @pytest.mark.parametrize("level", ["action", "token"])
 @pytest.mark.parametrize("coef", ["kl_coef", "kl_reward_coef"])
 def test_the_base_runs_once_over_every_turn(
-    level: str, coef: str, lanes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: str, coef: str, reduction: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, monkeypatch)
-    learner = bench.learner(Lanes(Alone(), lanes), level=level, critic="own", **{coef: 0.1})
+    learner = bench.learner(ReductionSlots(Alone(), reduction), level=level, critic="own", **{coef: 0.1})
     learner.update(bench.played, 0)
     assert bench.rows == len(bench.turns) > 8
     for policy in bench.policies.policies:
@@ -80,13 +80,13 @@ def test_the_base_runs_once_over_every_turn(
 OWN = {"critic_features": "policy", "old_logprobs": "learner"}
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("reduction", [1, 4])
 @pytest.mark.parametrize("level", ["action", "token"])
 def test_the_policies_own_pass_gives_features_and_old_logprobs(
-    level: str, lanes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: str, reduction: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, monkeypatch)
-    learner = bench.learner(Lanes(Alone(), lanes), level=level, critic="own", **OWN)
+    learner = bench.learner(ReductionSlots(Alone(), reduction), level=level, critic="own", **OWN)
     rescored, rescore = list[Transition](), learner.rescore
     monkeypatch.setattr(learner, "rescore", lambda turns: rescored.extend(turns) or rescore(turns))
     learner.update(bench.played, 0)

@@ -238,7 +238,7 @@ def test_a_batch_is_written_over_and_what_is_kept_of_it_is_not(qwen: Path, monke
             replace(r, prompt_ids=[*r.prompt_ids, *reply.action_ids, 5, 6])
             for r, reply in zip(first, replies, strict=True)
         ]
-        expected = NativeEngine(bench.policies, kept_gb=0.0, decode_graph=False).generate(later, SamplingParams(10))
+        expected = NativeEngine(bench.policies, cache_gb=0.0, decode_graph=False).generate(later, SamplingParams(10))
         for rows in (slice(0, 6), slice(6, 12)):
             found = bench.engine.generate(later[rows], SamplingParams(10))
             assert all(reply.kept for reply in found)

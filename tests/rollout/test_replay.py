@@ -214,7 +214,7 @@ def test_a_branch_until_paid_ends_with_the_pay_or_the_round() -> None:
     for task, length in ((by_turn, 2), (PlainTask(), 3)):
         tries = replayer()
         (d,) = collect(lambda task=task: build(task=task, max_rounds=3), n=1, states=tries.states)  # type: ignore[misc]
-        (b,) = tries.play([Branch(tries.state(d, 0), d.number, until_paid=True)], 4)
+        (b,) = tries.play([Branch(tries.state(d, 0), d.number, until_reward=True)], 4)
         assert b is not None and len(b.transitions) == length and len(d.transitions) == 9
 
 

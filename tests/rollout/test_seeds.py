@@ -23,7 +23,7 @@ from marft_algos.algorithms import base as algorithm
 from marft_algos.evaluation.environments import evaluation_set
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout import selfplay
-from marft_algos.rollout.panel import Panel, ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit, Prompts
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_algos.types import Estimates
@@ -116,7 +116,7 @@ def test_streams_start_from_these_words() -> None:
     same(seeds.exchanged(), 0)
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
-    assert ProblemSplit(Panel([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
+    assert ProblemSplit(Prompts([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
     assert evaluation_set(3, None).seeds == [1798679648, 561807780, 234731698]
     with seeds.initial_weights(3):
         drawn = torch.rand(2).tolist()

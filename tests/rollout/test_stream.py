@@ -15,7 +15,7 @@ from helpers.flex import PlainTask, flex
 from marft_algos import credit
 from marft_algos.engines import ScriptedEngine
 from marft_algos.rollout.collector import Collector
-from marft_algos.rollout.panel import chunk_size
+from marft_algos.rollout.episodes import chunk_size
 from marft_algos.rollout.replay import Replayer, TreeCollector
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, Trajectory

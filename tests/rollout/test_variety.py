@@ -31,12 +31,12 @@ def test_groups_are_one_start_and_their_transcripts_are_compared_whole() -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = Variety(4).measure(groups(group, other))
-    assert found == {"starts": 2, "distinct": 3.5}
+    assert found == {"prompts": 2, "distinct": 3.5}
 
 
 def test_without_groups_every_episode_is_a_start() -> None:
     found = Variety(1).measure(groups([episode("4")], [episode("4")]))
-    assert found["starts"] == 2 and "distinct" not in found
+    assert found["prompts"] == 2 and "distinct" not in found
 
 
 def test_groups_that_repeat_themselves_are_told_once() -> None:

@@ -77,12 +77,12 @@ def test_older_turns_are_checked_under_the_weights_that_sampled_them() -> None:
         made, policies, data = stale(old)
         before = {p: table.detach().clone() for p, table in policies.tables.items()}
         metrics = made.past.measure(learnable(data, ["a", "b"])[0], behind_by_one(data), made.rescore, 0.02)
-        assert metrics["behind/1/share"] == 1.0 and metrics["behind/1/gap"] < 1e-6
-        allowed = metrics["behind/1/gap"]
+        assert metrics["staleness/1/share"] == 1.0 and metrics["staleness/1/gap"] < 1e-6
+        allowed = metrics["staleness/1/gap"]
         assert made.past.measure(learnable(data, ["a", "b"])[0], behind_by_one(data), made.rescore, allowed) == metrics
         assert all((policies.tables[p] == table).all() for p, table in before.items())
         metrics = made.update(data, 0)
-        assert metrics["behind/1/gap"] < 1e-6 and "policy/a/sampler_gap" not in metrics
+        assert metrics["staleness/1/gap"] < 1e-6 and "policy/a/sampler_gap" not in metrics
     for off, said in ((0.1, r"0\.1000"), (np.nan, "nan")):
         made, _, data = stale("learner")
         for turn in (t for d in data for t in d.transitions):
@@ -102,7 +102,7 @@ def test_the_ratio_of_fresh_turns_is_checked_beside_stale_ones() -> None:
     for turn in (t for d in fresh for t in d.transitions):
         say(turn, version=1)
     metrics = made.update([*data, *fresh], 0)
-    assert (metrics["behind/0/share"], metrics["behind/1/share"]) == (0.25, 0.75)
+    assert (metrics["staleness/0/share"], metrics["staleness/1/share"]) == (0.25, 0.75)
     assert metrics["policy/a/sampler_gap"] < 1e-6
 
     made, policies, data = stale()

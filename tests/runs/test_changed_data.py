@@ -19,7 +19,7 @@ from marft_algos.config import settings as configs
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.evaluation.players import Players
 from marft_algos.evaluation.resumable import ResumableEvaluation
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
@@ -128,7 +128,7 @@ def test_an_evaluation_does_not_go_on_with_other_rows(tmp_path: Path) -> None:
             EvalConfig("math-solo-v0", out=str(tmp_path / "out")),
             Players({}, {"actor_0": "embedded"}, {}, {"max_new_tokens": 512}),
         )
-        ResumableEvaluation(*known, Panel([3, 4], [{}, {}]), [], data).open()
+        ResumableEvaluation(*known, Prompts([3, 4], [{}, {}]), [], data).open()
 
     opened("a")
     opened("a")

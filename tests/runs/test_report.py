@@ -132,7 +132,7 @@ def test_the_progress_line_names_return_and_success() -> None:
         display.log({"iteration": 2, "return": 1.3, "success": 1.0, "rejected": 12.0, "time_total": 1.0})
     one, two = text.getvalue().splitlines()
     assert "  return 0.811  success 0.440  " in one
-    assert "  return of demonstrations 1.300  infra" in two and "success" not in two
+    assert "  return of demonstrations 1.300  infrastructure errors" in two and "success" not in two
 
 
 def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:

@@ -27,7 +27,7 @@ from marft_algos.config import settings as config
 from marft_algos.extras.bench import grid
 from marft_algos.runs import disk, paths, plots, report
 from marft_algos.runs.disk import RunError, writing
-from marft_algos.runs.folder import PanelFacts, RunFolder
+from marft_algos.runs.folder import EvaluationSetFacts, RunFolder
 from marft_envs.errors import ConfigError, DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -249,7 +249,10 @@ def test_show_is_ten_lines_or_all_numbers_with_what_they_are_or_json(
 
 def test_draws_are_not_called_held_out_problems(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = RunFolder.open(NAME)
-    assert run.panel() == PanelFacts(12, 4, held_out=False) and str(run.panel()) == "12 episodes of 4 instances"
+    assert (
+        run.evaluation_set() == EvaluationSetFacts(12, 4, held_out=False)
+        and str(run.evaluation_set()) == "12 episodes of 4 instances"
+    )
     assert main(["eval", NAME, "--episodes", "9"]) == 0
     assert "on           9 episodes of " in capsys.readouterr().out
     page = report.render(run)
@@ -263,9 +266,9 @@ def test_a_split_is_held_out(model: Path, tmp_path: Path) -> None:
             model, tmp_path / "runs", env="math-solo-v0", env_kwargs={"levels": [0]}, iterations=0, eval_episodes=7
         )
     )
-    assert str(run.panel()) == "7 held-out problems"
+    assert str(run.evaluation_set()) == "7 held-out problems"
     _, run = train(settings(model, tmp_path / "runs", iterations=0, eval_episodes=7))
-    assert "held" not in str(run.panel()) and "7 episodes of " in str(run.panel())
+    assert "held" not in str(run.evaluation_set()) and "7 episodes of " in str(run.evaluation_set())
 
 
 # Asked first ------------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def test_every_key_that_runs_log_is_described(model: Path, here: Path) -> None:
 def test_names_in_keys_are_one_part_each() -> None:
     assert metrics.describe("policy/actor_0/kl") == metrics.METRICS["policy/*/kl"]
     assert metrics.describe("policy/kl") is None and metrics.describe("policy/a/b/kl") is None
-    assert metrics.describe("eval/agent/actor_0/cut") == metrics.METRICS["agent/*/cut"]
+    assert metrics.describe("eval/agent/actor_0/truncated") == metrics.METRICS["agent/*/truncated"]
     assert metrics.describe("task/depot/kept") == metrics.METRICS["task/*"]
     assert metrics.describe("somebody/elses") is None
 

@@ -220,7 +220,7 @@ def test_the_key_goes_to_its_server_and_is_shown_before(
 
 REFUSED: dict[str, dict[str, Any]] = {
     "--full-finetune": {"full_finetune": True}, "--quantize none": {"quantize": "nf4"},
-    "--shard auto": {"shard": "base"}, "--lanes 1": {"lanes": 2}, "--rollouts here": {"rollouts": "ray"},
+    "--shard auto": {"shard": "base"}, "--reduction-slots 1": {"reduction_slots": 2}, "--rollouts here": {"rollouts": "ray"},
     "--staleness 0": {"staleness": 1}, "--pool 0": {"pool": 2}, "--temperature 1": {"temperature": 0.7},
     "--lora-targets all-linear": {"lora_targets": ("q_proj",)},
     "--entropy-coef 0": {"algorithm": {"entropy_coef": 0.01}}, "critic=smollm2-135m": {"algo": "mappo"},

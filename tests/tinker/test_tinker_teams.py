@@ -44,7 +44,7 @@ def test_a_hosted_partner_plays_with_a_policy_on_the_server(
     assert trainer.learner.trainable == ["solver_0"] and len(asked) == 2 * 12 + 2 * 10
     assert [folder.name for folder in (run.checkpoints / "step_000002/policies").iterdir()] == ["solver_0"]
     line = run.metrics()[-1]
-    assert line["policy/solver_0/steps"] and line["infra"] == 0
+    assert line["policy/solver_0/steps"] and line["infrastructure_errors"] == 0
 
 
 @pytest.mark.ci

@@ -12,7 +12,13 @@ from marft_algos.training.environments import make_env
 from marft_algos.training.session import advice
 
 CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})
-FINE = {"agent/reasoner_0/cut": 0.1, "agent/actor_0/cut": 0.2, "task/parsed": 0.9, "task/timeout": 0.0, "turns": 2.0}
+FINE = {
+    "agent/reasoner_0/truncated": 0.1,
+    "agent/actor_0/truncated": 0.2,
+    "task/parsed": 0.9,
+    "task/timeout": 0.0,
+    "turns": 2.0,
+}
 
 
 def test_a_team_that_answers_is_left_alone():
@@ -22,7 +28,7 @@ def test_a_team_that_answers_is_left_alone():
 
 
 def test_cut_replies_are_named_by_agent_with_what_to_type():
-    words = advice({**FINE, "agent/reasoner_0/cut": 0.9}, CONFIG)
+    words = advice({**FINE, "agent/reasoner_0/truncated": 0.9}, CONFIG)
     assert "90% of reasoner_0's replies were cut at max_new_tokens = 32" in words and "actor_0's" not in words
     for command in ("marft profiles math-dual-v0", "marft sft", "--max-new-tokens"):
         assert command in words
@@ -69,7 +75,7 @@ def test_a_row_that_is_too_long_fares_alike_wherever_it_stands_and_is_named(here
         told = capsys.readouterr().err
         assert f"note: too long for the model's context, so their texts were cut at the end: row-{long}. " in told
         metrics = json.loads(Path(f"out{long}/results.json").read_text())["metrics"]
-        assert metrics["turns"] == 1.0 and metrics["prompts_cut"] == 1
+        assert metrics["turns"] == 1.0 and metrics["prompts_truncated"] == 1
 
     write_rows("rows.jsonl", range(8), 420)
     assert main([*command.split(), "out"]) == 1 and not Path("out").exists()
@@ -87,7 +93,7 @@ def test_a_training_names_rows_that_are_too_long_once(here, capsys):
 
 @pytest.mark.ci
 def test_a_budget_is_told_when_asked_for():
-    told = build({"env": "math-dual-v0", "max_new_tokens": 32, "tell_budget": True})
+    told = build({"env": "math-dual-v0", "max_new_tokens": 32, "show_budget": True})
     assert "at most 32 tokens" in make_env(told, {}).profile("actor_0").prompt
     assert "tokens" not in make_env(CONFIG, {}).profile("actor_0").prompt
     assert "at most 8 tokens" in make_env(told, {"reply_tokens": 8}).profile("actor_0").prompt

@@ -12,7 +12,7 @@ import marft_algos
 import marft_envs
 from marft_algos.config.presets import CUSTOM
 from marft_algos.config.settings import TrainConfig, build
-from marft_algos.extras.bench import cells
+from marft_algos.extras.bench import grid_runs
 from marft_algos.extras.bench.grid import Grid
 from marft_algos.runs.loggers import of_callback
 from marft_envs import ConfigError, DataError
@@ -97,11 +97,11 @@ def test_a_grid_takes_the_same_names() -> None:
     deep = Grid(**GRID, controls=(), baseline="marft", settings=nested)
     entry = flat.env_entry("math-solo-v0")
     for label in ("marft", "grpo"):
-        one, other = (cells.resolve(grid, label, "math-solo-v0", entry, "", "main", {}) for grid in (flat, deep))
+        one, other = (grid_runs.resolve(grid, label, "math-solo-v0", entry, "", "main", {}) for grid in (flat, deep))
         assert one == other and one.algorithm.lr == 2e-3 and one.env_kwargs["data"] == "gsm8k"
     with pytest.raises(ConfigError, match=r"In Python: lr=…"):
         bad = Grid(**GRID, settings={"learning_rate": 1})
-        cells.resolve(bad, "marft", "math-solo-v0", entry, "", "main", {})
+        grid_runs.resolve(bad, "marft", "math-solo-v0", entry, "", "main", {})
     with pytest.raises(ConfigError, match=r"Write it under \[settings\]: lr = …"):
         Grid(**GRID, lr=1e-3)
 

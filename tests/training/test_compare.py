@@ -67,12 +67,12 @@ def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:
             {
                 ("", "score"): (same, same),
                 ("", "agent/a_0/reward"): ([1.0] * 100, [0.0] * 100),
-                ("", "agent/a_0/cut"): ([1.0] * 100, [0.0] * 100),
+                ("", "agent/a_0/truncated"): ([1.0] * 100, [0.0] * 100),
                 ("", "agent/a_0/length"): ([5.0] * 100, [9.0] * 100),
             }
         )
     }
-    assert found == {"score": "", "agent/a_0/reward": "worse", "agent/a_0/cut": "better", "agent/a_0/length": ""}
+    assert found == {"score": "", "agent/a_0/reward": "worse", "agent/a_0/truncated": "better", "agent/a_0/length": ""}
 
 
 def test_verdicts_allow_for_the_number_of_metrics() -> None:

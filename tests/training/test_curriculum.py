@@ -23,7 +23,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import RankGroup
 from marft_algos.rollout import curriculum
 from marft_algos.rollout.curriculum import CANDIDATES, FLOOR, KEPT, Curriculum, success_rate
-from marft_algos.rollout.panel import Panel, ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit, Prompts
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.parts import build
@@ -59,7 +59,14 @@ marft_envs.register("test/three-v0", make_three)
 
 
 def short(model: Path, runs_dir: Path, **changes: Any) -> TrainConfig:
-    table = {"env": "test/three-v0", "curriculum": LEARNABLE, "chunk": 4, "lanes": 4, "save_every": 1, "keep": "all"}
+    table = {
+        "env": "test/three-v0",
+        "curriculum": LEARNABLE,
+        "chunk": 4,
+        "reduction_slots": 4,
+        "save_every": 1,
+        "keep": "all",
+    }
     return settings(model, runs_dir, **{**table, "record_every": 1, "record_episodes": 12, **changes})
 
 
@@ -100,9 +107,9 @@ def test_one_of_the_candidates_is_drawn_by_p_times_1_minus_p() -> None:
     """Shares of two kinds, against the sum over how many of the candidates are of which."""
 
     class Split:
-        def train(self, seed: int, iteration: int, n: int, refill: int) -> Panel:
+        def train(self, seed: int, iteration: int, n: int, refill: int) -> Prompts:
             drawn = np.random.default_rng((seed, iteration)).random(n) < 0.3
-            return Panel(list(range(n)), [{"task_id": "rare/1" if x else "often/1"} for x in drawn])
+            return Prompts(list(range(n)), [{"task_id": "rare/1" if x else "often/1"} for x in drawn])
 
     evidence = {"rare": (3.0, 8.0), "often": (9.0, 9.0)}
     rates = 4 / 10, 10 / 11
@@ -122,9 +129,9 @@ def test_a_kind_is_that_of_the_start_that_is_played(model: Path, tmp_path: Path)
     parts = build(settings(model, tmp_path, env="test/three-v0", curriculum=LEARNABLE))
     assert parts.curriculum is not None
     solved = {"always": (500.0, 500.0), "never": (0.0, 500.0), "half": (250.0, 500.0)}
-    panel, env = parts.curriculum.draw(solved, 0, 0, 60), make_three()
+    prompts, env = parts.curriculum.draw(solved, 0, 0, 60), make_three()
     kinds = Counter[str]()
-    for seed, options in zip(panel.seeds, panel.options, strict=True):
+    for seed, options in zip(prompts.seeds, prompts.options, strict=True):
         env.reset(seed=seed, options=options)
         kinds[env.task.task_id.partition("/")[0]] += 1
     assert kinds["half"] > 40

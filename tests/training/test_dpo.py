@@ -11,7 +11,7 @@ import torch
 
 import marft_algos
 import marft_envs
-from helpers.relay import AGENTS, ENV, embedded_team, panel
+from helpers.relay import AGENTS, ENV, embedded_team, prompts
 from helpers.runs import settings
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -76,7 +76,7 @@ def test_a_pair_is_two_episodes_of_one_start_the_better_one_first(policies: Poli
     source = preferences(policies, tmp_path, episodes)
     seen = []
     for iteration in range(12):
-        drawn = source.draw(panel(4), iteration, version=3)
+        drawn = source.draw(prompts(4), iteration, version=3)
         assert [t.group for t in drawn] == [0, 0, 1, 1] and [t.number for t in drawn] == [0, 1, 2, 3]
         for better, worse in zip(drawn[::2], drawn[1::2], strict=True):
             assert better.success and not worse.success and better.task_id == worse.task_id
@@ -92,31 +92,31 @@ def test_a_pair_is_two_episodes_of_one_start_the_better_one_first(policies: Poli
 def test_what_cannot_be_compared_is_counted_by_reason(policies: PolicySet, tmp_path: Path) -> None:
     held, other = good(3), next(seed for seed in range(99) if good(seed).task_id != good(3).task_id)
     source = preferences(policies, tmp_path, [good(other), bad(other), held, bad(3)], held_out=[held.task_id])
-    assert len(source.draw(panel(4), 0, 0)) == 2
+    assert len(source.draw(prompts(4), 0, 0)) == 2
     assert source.metrics()["rejected/a held-out problem"] == 1.0
-    assert source.metrics()["left_out/the same words"] == 1.0, "the planner said the same in both"
+    assert source.metrics()["skipped/the same words"] == 1.0, "the planner said the same in both"
     with pytest.raises(DataError, match=r"no pair among the 2 episodes.*--record-every 1"):
         preferences(policies, tmp_path, [good(0), good(0, "1")])
     with pytest.raises(DataError, match=r"None of 1 pairs can be learnt from: a held-out problem \(1, such as"):
-        preferences(policies, tmp_path, [held, bad(3)], held_out=[held.task_id]).draw(panel(2), 0, 0)
+        preferences(policies, tmp_path, [held, bad(3)], held_out=[held.task_id]).draw(prompts(2), 0, 0)
     with pytest.raises(ConfigError, match="Raise --episodes-per-iteration"):
-        source.draw(panel(1), 0, 0)
+        source.draw(prompts(1), 0, 0)
     for nothing in ("", "expert"):
         with pytest.raises(ConfigError, match="--demonstrations runs/NAME"):
             Preferences(nothing, lambda: marft_envs.make(ENV), policies.renderer, 8)
 
 
 def test_a_policy_learns_only_from_pairs_in_which_it_said_something_else(policies: PolicySet, tmp_path: Path) -> None:
-    better, worse = preferences(policies, tmp_path, [good(0), bad(0)]).draw(panel(2), 0, 0)
+    better, worse = preferences(policies, tmp_path, [good(0), bad(0)]).draw(prompts(2), 0, 0)
     for side in (better, worse):
         assert [t.trainable for t in side.transitions] == [False, True]
-    better, worse = preferences(policies, tmp_path, [good(0, "1"), bad(0, "2")]).draw(panel(2), 0, 0)
+    better, worse = preferences(policies, tmp_path, [good(0, "1"), bad(0, "2")]).draw(prompts(2), 0, 0)
     assert all(t.trainable for side in (better, worse) for t in side.transitions)
 
 
 def test_a_reply_that_was_cut_is_not_closed(policies: PolicySet, tmp_path: Path) -> None:
     better, worse = preferences(policies, tmp_path, [good(0), play(0, "1", "hello", stop_reason="length")]).draw(
-        panel(2), 0, 0
+        prompts(2), 0, 0
     )
     ends = policies.renderer.chat("solver_0").end_ids
     assert all(t.reply.action_ids[-1] in ends for t in better.transitions)
@@ -147,7 +147,7 @@ def trained(tmp_path: Path, **algorithm: Any) -> tuple[Trainer, list[Trajectory]
             for tensor in trainer.policies.parameters(policy):
                 tensor.add_(0.2 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1)))
     assert trainer.parts.demonstrations is not None
-    return trainer, trainer.parts.demonstrations.draw(panel(8), 0, 0)
+    return trainer, trainer.parts.demonstrations.draw(prompts(8), 0, 0)
 
 
 def brute_force(

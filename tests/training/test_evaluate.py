@@ -14,7 +14,7 @@ from helpers.tiny import tiny_tokenizer
 from marft_algos.engines.scripted import ScriptedEngine
 from marft_algos.evaluation.environments import started
 from marft_algos.evaluation.play import derangement
-from marft_algos.rollout.panel import ProblemSplit
+from marft_algos.rollout.episodes import ProblemSplit
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, compare
 from marft_algos.training import environments
@@ -75,11 +75,11 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     env = started(made.env, make_env)
     policies = make_policies(resolve(made, env))
     engine = ScriptedEngine({"*": told}, tiny_tokenizer())
-    panel = environments.problems(made, env, env).held_out
+    prompts = environments.problems(made, env, env).held_out
     playing = player(made, make_env, policies.renderer, engine)
-    played = playing.play(panel)
+    played = playing.play(prompts)
     assert all(t.success for t in played) and len(played) == 60
-    again = playing.exchanging("planner_0", played).play(panel)
+    again = playing.exchanging("planner_0", played).play(prompts)
     shown = [t.transitions[0].turn.text for t in again]
     assert shown == [played[i].transitions[0].turn.text for i in derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]

@@ -20,7 +20,7 @@ from helpers.tiny import save_tiny, tiny_tokenizer
 from marft_algos.engines import NativeEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import checkpoint
 from marft_algos.types import StopReason
 
@@ -66,7 +66,7 @@ def test_the_end_is_in_the_loss_and_its_embedding_in_the_gradient(pair: list[Pat
     )  # fmt: skip
     trainer = marft_algos.Trainer(marft_algos.build(made))
     make_env = trainer.parts.make_env
-    drawn = Demonstrations("expert", make_env, trainer.policies.renderer, 8).draw(Panel([0, 1, 2], [{}] * 3), 0, 0)
+    drawn = Demonstrations("expert", make_env, trainer.policies.renderer, 8).draw(Prompts([0, 1, 2], [{}] * 3), 0, 0)
     end = tiny_tokenizer().convert_tokens_to_ids(END)
     rows = [t for d in drawn for t in d.transitions if t.policy == "solver_0"]
     assert all(t.reply.action_ids[-1] == end and len(t.reply.action_ids) == 2 for t in rows)

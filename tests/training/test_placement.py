@@ -23,10 +23,10 @@ from marft_algos.config import presets
 from marft_algos.config import settings as config
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import Alone
-from marft_algos.ranks.lanes import USUAL
+from marft_algos.ranks.reduction import USUAL
 from marft_algos.training import environments, placement
 from marft_algos.training.estimate import Estimate, Shape, shapes_of
-from marft_algos.training.placement import RankMemory, lane_sums, placed, share_of_base, value_heads
+from marft_algos.training.placement import RankMemory, placed, share_of_base, slot_sums, value_heads
 from marft_algos.training.resolve import RunSpec, resolve
 from marft_envs.errors import ConfigError
 
@@ -188,11 +188,11 @@ def test_an_adapter_has_as_many_parameters_as_peft_gives_it(
 
 
 def test_a_rank_holds_a_sum_for_each_level_of_the_tree_of_its_lanes() -> None:
-    def deepest(lanes: int) -> int:
+    def deepest(reduction: int) -> int:
         """Adds lanes up one after the other, always the two of one level; returns the most sums held before a lane."""
         held: list[int] = []
         most = 0
-        for _ in range(lanes):
+        for _ in range(reduction):
             most, level = max(most, len(held)), 0
             while held and held[-1] == level:
                 held.pop()
@@ -201,7 +201,7 @@ def test_a_rank_holds_a_sum_for_each_level_of_the_tree_of_its_lanes() -> None:
         return most
 
     for ranks in (2, 4, 8, 16, 64):
-        assert lane_sums(ranks) == max(deepest(max(USUAL, ranks) // ranks) + 1, 2), "its own and a partner's, at least"
+        assert slot_sums(ranks) == max(deepest(max(USUAL, ranks) // ranks) + 1, 2), "its own and a partner's, at least"
 
 
 @pytest.mark.parametrize("name", families.FAMILIES)

@@ -17,7 +17,7 @@ from examples.systems import cpmobius
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.teams import episode
 from marft_algos.rollout.curriculum import progressed, tell
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.training.parts import build
 from marft_algos.training.trainer import Trainer
 from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
@@ -68,7 +68,7 @@ def test_progress_is_the_mean_over_the_last_iteration_that_measured_it() -> None
     after = progressed({"y": 9.0, "z": 5.0}, ("x", "y", "z"), played)
     assert after == {"x": 2.5, "y": 2.0, "z": 5.0}, "an outage measured nothing, and nobody measured z"
     assert progressed(after, (), played) == after
-    told = tell(Panel([1, 2], [{}, {"task_id": "a"}]), after)
+    told = tell(Prompts([1, 2], [{}, {"task_id": "a"}]), after)
     assert told.options == [{"progress": after}, {"task_id": "a", "progress": after}] and told.seeds == [1, 2]
 
 
@@ -109,7 +109,7 @@ def test_a_resumed_run_is_told_the_same(model: Path, tmp_path: Path, staleness: 
 def test_ranks_are_told_the_same(model: Path, tmp_path: Path) -> None:
     runs = []
     for ranks in (1, 2):
-        made = following(model, tmp_path / str(ranks), iterations=2, num_envs=3, chunk=4, lanes=4)
+        made = following(model, tmp_path / str(ranks), iterations=2, num_envs=3, chunk=4, reduction_slots=4)
         runs.append(on(ranks, made)[2])
     files = [(run.root / "episodes" / "train-000002.jsonl").read_bytes() for run in runs]
     assert files[0] == files[1] and timeless(runs[0]) == timeless(runs[1])

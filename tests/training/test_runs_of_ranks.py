@@ -16,13 +16,13 @@ from helpers.thread_ranks import together
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.consistency import RanksDiffer
 from marft_algos.ranks.group import Alone
-from marft_algos.rollout.panel import cut
+from marft_algos.rollout.episodes import cut
 from marft_algos.runs import checkpoint
 from marft_algos.training.parts import build
 from marft_algos.training.rollouts import RolloutWorker
 from marft_algos.training.trainer import Trainer
 
-SHORT = {"iterations": 2, "num_envs": 3, "chunk": 4, "lanes": 4}
+SHORT = {"iterations": 2, "num_envs": 3, "chunk": 4, "reduction_slots": 4}
 ONE = {"epochs": 1, "minibatches": 1}
 COUNTERFACTUAL = {"credit": {"rule": "counterfactual", "samples": 2}}
 RUNS: dict[str, dict[str, Any]] = {
@@ -78,7 +78,7 @@ def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Pat
     if what in ("replayed and judged", "absent", "candidates", "trees"):
         assert last["branches"] > 0
     if "judged" in what:
-        assert last["credit/judged"] > 0
+        assert last["credit/replayed"] > 0
     for file in ("train-000002.jsonl", "eval-000002.jsonl"):
         assert (again.root / "episodes" / file).read_bytes() == (run.root / "episodes" / file).read_bytes()
 
@@ -86,7 +86,9 @@ def test_a_run_on_two_ranks_is_that_of_one(what: str, model: Path, tmp_path: Pat
 @pytest.mark.ci
 def test_chunks_are_those_of_the_settings_however_many_lanes_there_are(model: Path, tmp_path: Path) -> None:
     runs = []
-    for i, more in enumerate(({"lanes": 1, "chunk": 4}, {"lanes": 4, "chunk": 4}, {"lanes": 1})):
+    for i, more in enumerate(
+        ({"reduction_slots": 1, "chunk": 4}, {"reduction_slots": 4, "chunk": 4}, {"reduction_slots": 1})
+    ):
         runs.append(on(1, settings(model, tmp_path / str(i), iterations=1, **more))[2])
     files = [(run.root / "episodes" / "eval-000000.jsonl").read_bytes() for run in runs]
     assert files[0] == files[1]
@@ -130,9 +132,9 @@ def test_a_rank_that_holds_another_bit_ends_the_run_and_nothing_of_it_is_saved(
 def test_chunks_have_the_tokens_of_one_batch_and_its_log_probs_but_for_rounding(model: Path, tmp_path: Path) -> None:
     parts = build(settings(model, tmp_path, **{**SHORT, "num_envs": None}))
     worker = RolloutWorker(parts, 0)
-    panel = parts.problems.train(parts.config.seed, 0, 12)
+    prompts = parts.problems.train(parts.config.seed, 0, 12)
     ways = [
-        [turn for chunk in cut(panel, size, 0) for t in worker.play(chunk).trajectories for turn in t.transitions]
+        [turn for chunk in cut(prompts, size, 0) for t in worker.play(chunk).trajectories for turn in t.transitions]
         for size in (0, 4, 5)
     ]
     worker.close()

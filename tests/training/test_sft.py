@@ -13,7 +13,7 @@ import pytest
 import marft_algos
 import marft_envs
 from helpers.fake_servers import chat, serving
-from helpers.relay import AGENTS, ENV, embedded_team, panel
+from helpers.relay import AGENTS, ENV, embedded_team, prompts
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
@@ -25,7 +25,7 @@ from marft_algos.models.loading import load_chat
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.panel import Panel
+from marft_algos.rollout.episodes import Prompts
 from marft_algos.types import SamplingParams
 from marft_envs import ConfigError, DataError
 from marft_envs.records import experts, trajectory
@@ -42,7 +42,7 @@ def demonstrations(policies: PolicySet, source: str = "expert", env: str = ENV, 
 
 
 def test_every_agent_learns_its_own_words_after_the_prompts_that_it_will_meet(policies: PolicySet) -> None:
-    drawn = demonstrations(policies).draw(panel(4), 0, version=3)
+    drawn = demonstrations(policies).draw(prompts(4), 0, version=3)
     env = marft_envs.make(ENV)
     for number, (seed, t) in enumerate(zip(range(4), drawn, strict=True)):
         env.reset(seed=seed)
@@ -66,7 +66,7 @@ def test_recorded_episodes_are_learnt_from_once_a_pass_and_failures_never(polici
         env.step("hello")
     trajectory.write(tmp_path / "some.jsonl", [*right, env.episode])
     source = demonstrations(policies, str(tmp_path / "some.jsonl"))
-    seen = [t.episode.seed for iteration in range(4) for t in source.draw(panel(3), iteration, 0)]
+    seen = [t.episode.seed for iteration in range(4) for t in source.draw(prompts(3), iteration, 0)]
     assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6)) and seen[:6] != seen[6:]
 
 
@@ -82,10 +82,10 @@ def test_what_cannot_be_learnt_is_named_and_counted(policies: PolicySet, tmp_pat
         demonstrations(policies, str(tmp_path / "wrong.jsonl"))
     with pytest.raises(DataError, match=r"math/.* \(a reply of more than 2 tokens\)|.*a reply of more than 2 tokens"):
         team = PolicySet.build("embedded", {"reasoner_0": "r", "actor_0": "a"}, device="cpu")
-        demonstrations(team, env="math-dual-v0", most=2).draw(panel(2), 0, 0)
+        demonstrations(team, env="math-dual-v0", most=2).draw(prompts(2), 0, 0)
     trajectory.write(tmp_path / "other.jsonl", [experts.play(marft_envs.make("xor-v0"), 0)])
     with pytest.raises(DataError, match="an episode of xor-v0"):
-        demonstrations(policies, str(tmp_path / "other.jsonl")).draw(panel(1), 0, 0)
+        demonstrations(policies, str(tmp_path / "other.jsonl")).draw(prompts(1), 0, 0)
 
 
 def test_an_experts_episode_is_graded_once(policies: PolicySet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_an_experts_episode_is_graded_once(policies: PolicySet, monkeypatch: pyt
     kind = type(env.unwrapped.task)
     judge = kind.on_round
     monkeypatch.setattr(kind, "on_round", lambda self, turns: graded.append(1) or judge(self, turns))
-    demonstrations(policies).draw(panel(5), 0, 0)
+    demonstrations(policies).draw(prompts(5), 0, 0)
     assert len(graded) == 5
 
 
@@ -106,12 +106,12 @@ def test_problems_that_nobody_can_solve_are_counted_and_left_out(tmp_path: Path,
     (tmp_path / "some.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     env = marft_envs.make("code-solo-v0", data=tmp_path / "some.jsonl", split="all")
     source = Demonstrations("expert", lambda: env, team.renderer, 64)
-    both = Panel([0, 1], [{"task_id": id} for id in sorted(env.unwrapped.task.evaluation_set(None))])
+    both = Prompts([0, 1], [{"task_id": id} for id in sorted(env.unwrapped.task.evaluation_set(None))])
     (drawn,) = source.draw(both, 0, 0)
     assert "known" in drawn.task_id and "unknown" not in drawn.task_id
     assert source.metrics() == {"rejected": 1.0, "rejected/nobody knows its solution": 1.0}
     with pytest.raises(DataError, match=r"None of 1 .*nobody knows its solution \(1, such as .*unknown"):
-        source.draw(Panel([1], [both.options[1]]), 1, 0)
+        source.draw(Prompts([1], [both.options[1]]), 1, 0)
 
 
 def test_a_reply_that_was_cut_is_not_taken_for_a_whole_one(policies: PolicySet, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_reply_that_was_cut_is_not_taken_for_a_whole_one(policies: PolicySet, 
     cut.turns[0].extras = {"stop_reason": "length"}
     trajectory.write(tmp_path / "some.jsonl", [whole, cut])
     source = demonstrations(policies, str(tmp_path / "some.jsonl"))
-    assert [t.episode.seed for t in source.draw(panel(2), 0, 0)] == [0]
+    assert [t.episode.seed for t in source.draw(prompts(2), 0, 0)] == [0]
     assert source.rejected == {"a reply that was cut": 1}
 
 
@@ -142,7 +142,7 @@ def test_a_hosted_models_recorded_episodes_are_learnt_from(
     good = [trajectory for trajectory in played if trajectory.success]
     assert good
     records.write(tmp_path / "hosted.jsonl", [records.row(trajectory) for trajectory in played])
-    drawn = demonstrations(policies, str(tmp_path / "hosted.jsonl")).draw(panel(len(good)), 0, 0)
+    drawn = demonstrations(policies, str(tmp_path / "hosted.jsonl")).draw(prompts(len(good)), 0, 0)
     assert sorted(t.episode.seed for t in drawn) == sorted(t.episode.seed for t in good)  # type: ignore[type-var]
     for turn in (turn for t in drawn for turn in t.transitions):
         own = policies.renderer.chat(turn.policy)
@@ -160,7 +160,7 @@ def test_held_out_problems_are_not_learnt_from(policies: PolicySet, tmp_path: Pa
         return marft_envs.make("math-dual-v0", levels=[0])
 
     source = Demonstrations(str(tmp_path / "some.jsonl"), make, team.renderer, 48, held_out=[episodes[1].task_id])
-    learnt = {t.task_id for t in source.draw(panel(3), 0, 0)}
+    learnt = {t.task_id for t in source.draw(prompts(3), 0, 0)}
     assert learnt == {episodes[0].task_id, episodes[2].task_id}
     assert source.metrics() == {"rejected": 1.0, "rejected/a held-out problem": 1.0}
     run = tmp_path / "run/episodes"
@@ -211,7 +211,7 @@ def test_the_loss_is_the_mean_negative_log_likelihood(tmp_path: Path) -> None:
     model = save_tiny(tmp_path / "model")
     config = settings(model, tmp_path, algo="sft", env=ENV, iterations=0, algorithm={"minibatches": 1, "lr": 1e-9})
     trainer = marft_algos.Trainer(marft_algos.build(config))
-    drawn = trainer.parts.demonstrations.draw(panel(4), 0, 0)  # type: ignore[union-attr]
+    drawn = trainer.parts.demonstrations.draw(prompts(4), 0, 0)  # type: ignore[union-attr]
     metrics = trainer.learner.update(drawn, 0)
     for policy in AGENTS:
         rows = [t for d in drawn for t in d.transitions if t.policy == policy]

@@ -74,8 +74,8 @@ def test_iteration_i_learns_from_version_i_minus_s(
     for i, line in enumerate(run.metrics()[1:]):
         age = min(i, staleness)
         shares = {key: value for key, value in line.items() if key.endswith("/share") and key.startswith("behind")}
-        assert shares == ({f"behind/{age}/share": 1.0} if staleness else {})
-        assert (line[f"behind/{age}/gap"] < 1e-4) if age else "behind/0/gap" not in line
+        assert shares == ({f"staleness/{age}/share": 1.0} if staleness else {})
+        assert (line[f"staleness/{age}/gap"] < 1e-4) if age else "staleness/0/gap" not in line
     assert run.metrics()[-1]["tokens_total"] == sum(line["tokens_played"] for line in run.metrics()[1:])
 
 
@@ -153,7 +153,7 @@ def test_a_stop_in_the_middle_of_playing_loses_no_episode(
 
 @pytest.mark.ci
 def test_ranks_train_as_one_process_does_and_go_on_on_another_number(model: Path, tmp_path: Path) -> None:
-    made = stale(model, tmp_path, iterations=4, lanes=2, chunk=4, save_every=1, keep="all", name="alone")
+    made = stale(model, tmp_path, iterations=4, reduction_slots=2, chunk=4, save_every=1, keep="all", name="alone")
     whole, run = train(made)
     one_by_one = threading.Lock()
 
@@ -225,7 +225,7 @@ def test_other_algorithms_learn_from_stale_turns(algo: str, model: Path, tmp_pat
     algorithm = {"epochs": 1, "minibatches": 1, "old_logprobs": "learner", "tis_cap": 2.0, **more}
     made = settings(model, tmp_path, staleness=1, iterations=3, algo=algo, algorithm=algorithm)
     _, run = train(made)
-    assert [line.get("behind/1/share", 0.0) for line in run.metrics()[1:]] == [0.0, 1.0, 1.0]
+    assert [line.get("staleness/1/share", 0.0) for line in run.metrics()[1:]] == [0.0, 1.0, 1.0]
     assert all(math.isfinite(line["policy/solver_0/loss"]) for line in run.metrics()[1:])
 
 

@@ -17,7 +17,7 @@ from helpers.marks import rest_in_ci
 from helpers.runs import quiet_display, settings, timeless, train
 from helpers.tiny import save_tiny
 from marft_algos import memory
-from marft_algos.rollout.panel import permuted
+from marft_algos.rollout.episodes import permuted
 from marft_algos.runs import checkpoint
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display

@@ -16,7 +16,7 @@ from marft_algos.terminal import REGRESSION, say
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from marft_algos.extras.bench.cells import Cell
+    from marft_algos.extras.bench.grid_runs import GridRun
 
 USAGE = """\
 Runs a grid of algorithms, environments and seeds, and reports on it.
@@ -67,12 +67,12 @@ def run_run(argv: list[str]) -> int:
 
     options: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
     require_training()
-    from marft_algos.extras.bench import cells, grid
+    from marft_algos.extras.bench import grid, grid_runs
 
     loaded = grid.load(options.grid)
     if options.plan:
         for stage in loaded.stages(options.stage):
-            _print_plan(stage, cells.expand(loaded, stage))
+            _print_plan(stage, grid_runs.expand(loaded, stage))
         return 0
     folder = loaded.run(options.out, jobs=options.jobs, stage=options.stage)
     say(f"next:    marft bench report {shlex.quote(str(options.out))}")
@@ -83,15 +83,15 @@ def run_run(argv: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _print_plan(stage: str, planned: Sequence[Cell]) -> None:
+def _print_plan(stage: str, planned: Sequence[GridRun]) -> None:
     from marft_algos.extras.bench.tables import count
 
     runs = [c for c in planned if not c.skipped]
     budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
     say(f"{stage}: {len(runs)} cells, {count(budget)} tokens")
-    for cell in planned:
-        if not cell.hidden:
-            say(f"  {cell.title}{f': skipped, {cell.skipped}' if cell.skipped else ''}")
+    for grid_run in planned:
+        if not grid_run.hidden:
+            say(f"  {grid_run.title}{f': skipped, {grid_run.skipped}' if grid_run.skipped else ''}")
 
 
 @dataclass(frozen=True)

@@ -96,13 +96,13 @@ class BenchFolder:
         """The row that differences are to, as the grid says; see ``described``."""
         return str(self.described()["grid"].get("baseline", "reinforce"))
 
-    def write_stage(self, stage: str, cells: Sequence[Mapping[str, Any]]) -> None:
+    def write_stage(self, stage: str, grid_runs: Sequence[Mapping[str, Any]]) -> None:
         """Records the cells of a stage, and every cell's job."""
         known = self.described()
-        known["stages"][stage] = [{k: v for k, v in c.items() if k != "config"} for c in cells]
+        known["stages"][stage] = [{k: v for k, v in c.items() if k != "config"} for c in grid_runs]
         with writing(self.root):
-            for cell in cells:
-                self.job_file(cell["key"]).write_text(json.dumps(cell) + "\n", encoding="utf-8")
+            for grid_run in grid_runs:
+                self.job_file(grid_run["key"]).write_text(json.dumps(grid_run) + "\n", encoding="utf-8")
         self._describe({"grid": known["grid"], "stages": known["stages"]})
 
     def _describe(self, content: Mapping[str, Any]) -> None:
@@ -138,7 +138,7 @@ class BenchFolder:
         stages = self.described()["stages"]
         if stage not in stages:
             raise ConfigError(f"The stage '{stage}' has not been run in '{self.root}'. Type: marft bench run GRID.toml")
-        return [self._row(cell) for cell in stages[stage]]
+        return [self._row(grid_run) for grid_run in stages[stage]]
 
     def report(self, baseline: str = "", reference: str = "") -> Path:
         """Writes tables, figures and the page; see :func:`marft_algos.extras.bench.page.write`."""
@@ -146,15 +146,15 @@ class BenchFolder:
 
         return page.write(self, baseline, reference)
 
-    def _row(self, cell: Mapping[str, Any]) -> dict[str, Any]:
-        key, row = cell["key"], dict(cell)
-        if cell["skipped"]:
-            return row | {"status": "skipped", "error": cell["skipped"]}
+    def _row(self, grid_run: Mapping[str, Any]) -> dict[str, Any]:
+        key, row = grid_run["key"], dict(grid_run)
+        if grid_run["skipped"]:
+            return row | {"status": "skipped", "error": grid_run["skipped"]}
         if self.result_file(key).is_file():
             result = self.result(key)
             if result.get("votes") == 1:
                 return row | {"status": "skipped", "error": ONE_VOTER}
-            if result.get("samples") != cell.get("samples"):
+            if result.get("samples") != grid_run.get("samples"):
                 result.pop("sampled", None)  # of another number than this grid asks for: no column has both
             return row | {"status": "done", "error": ""} | result
         if self.error_file(key).is_file():

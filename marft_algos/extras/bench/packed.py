@@ -21,7 +21,7 @@ def pack(folder: BenchFolder, out: Path) -> int:
     Raises:
         ConfigError: The folder is no benchmark, or another version's.
     """
-    keys = sorted({cell["key"] for cells in folder.described()["stages"].values() for cell in cells})
+    keys = sorted({grid_run["key"] for grid_runs in folder.described()["stages"].values() for grid_run in grid_runs})
     results = [result for key in keys if (result := folder.result_file(key)).is_file()]
     jobs = [folder.job_file(result.stem) for result in results]
     beside = [memory] if (memory := folder.root / MEMORY).is_file() else []

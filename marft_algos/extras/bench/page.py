@@ -17,7 +17,7 @@ from marft_algos.config.values import dumps
 from marft_algos.extras.bench import figures, statistics, sweep, tables
 from marft_algos.extras.bench.tables import alike, complete, grouped, label, outcomes, points
 from marft_algos.runs.disk import write_whole
-from marft_algos.runs.folder import PanelFacts
+from marft_algos.runs.folder import EvaluationSetFacts
 from marft_algos.runs.plots import inline
 from marft_algos.terminal import aligned
 from marft_envs.errors import ConfigError
@@ -123,7 +123,7 @@ def _page(
     return tables.webpage(
         f"{folder.root.resolve().name}: {names} algorithms, {envs} environment{'s' * (envs > 1)}",
         verdict=said,
-        about=[f"{state}. {units} by seed and problem.", _panels(shown)],
+        about=[f"{state}. {units} by seed and problem.", _evaluation_sets(shown)],
         sheets=sheets,
         figures={name: inline(svg) for name, svg in drawn.items()},
         troubles=_troubles(shown),
@@ -133,11 +133,11 @@ def _page(
     )
 
 
-def _panels(rows: Sequence[Mapping[str, Any]]) -> str:
+def _evaluation_sets(rows: Sequence[Mapping[str, Any]]) -> str:
     """Says what each environment was evaluated on: held-out problems, or draws of what is trained on too."""
     done = {row["env"]: row for row in reversed(rows) if row["status"] == "done"}
-    panels = [f"{env}: {row.get('panel') or PanelFacts.of(row['problems'])}" for env, row in reversed(done.items())]
-    return f"Evaluated on {'; '.join(panels)}." if panels else ""
+    sets = [(env, r.get("evaluation_set") or EvaluationSetFacts.of(r["problems"])) for env, r in reversed(done.items())]
+    return f"Evaluated on {'; '.join(f'{env}: {facts}' for env, facts in sets)}." if sets else ""
 
 
 def _troubles(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.extras.bench.cells import Cell, expand
 from marft_algos.extras.bench.folder import BenchFolder, Stage
+from marft_algos.extras.bench.grid_runs import GridRun, expand
 from marft_algos.extras.bench.sweep import chosen
 from marft_envs.errors import ConfigError
 
@@ -37,9 +37,9 @@ def run(grid: Grid, folder: BenchFolder, stages: Sequence[Stage], jobs: int, say
     # Its interpreter would put the current folder first, whose files must not stand in for modules of the library.
     os.environ.setdefault("PYTHONSAFEPATH", "1")
     for stage in stages:
-        cells = expand(grid, stage, chosen(grid, folder) if stage == "main" else None)
-        folder.write_stage(stage, [cell.row() for cell in cells])
-        _Stage(folder, cells, say).run(jobs)
+        grid_runs = expand(grid, stage, chosen(grid, folder) if stage == "main" else None)
+        folder.write_stage(stage, [grid_run.row() for grid_run in grid_runs])
+        _Stage(folder, grid_runs, say).run(jobs)
     return folder
 
 
@@ -70,10 +70,10 @@ def worker_process(root: str, key: str, log: str) -> None:
 class _Stage:
     """The cells of a stage while they run."""
 
-    def __init__(self, folder: BenchFolder, cells: Sequence[Cell], say: Say) -> None:
+    def __init__(self, folder: BenchFolder, grid_runs: Sequence[GridRun], say: Say) -> None:
         self.folder, self.say = folder, say
-        self.cells = {cell.key: cell for cell in cells if not cell.skipped}
-        for why in sorted({f"{c.algorithm} · {c.env}: {c.skipped}" for c in cells if c.skipped}):
+        self.grid_runs = {grid_run.key: grid_run for grid_run in grid_runs if not grid_run.skipped}
+        for why in sorted({f"{c.algorithm} · {c.env}: {c.skipped}" for c in grid_runs if c.skipped}):
             say(f"skipped: {why}")
         self.stopped = False
         self._children: set[Any] = set()
@@ -84,11 +84,11 @@ class _Stage:
 
     def run(self, jobs: int) -> None:
         """Trained cells first, then those made of them."""
-        parts = [[c for c in self.cells.values() if (c.kind == "train") is first] for first in (True, False)]
+        parts = [[c for c in self.grid_runs.values() if (c.kind == "train") is first] for first in (True, False)]
         for part in parts:
             with ThreadPoolExecutor(jobs) as pool:
                 try:
-                    for future in [pool.submit(self._cell, cell) for cell in part]:
+                    for future in [pool.submit(self._grid_run, grid_run) for grid_run in part]:
                         future.result()
                 except BaseException:
                     self._stop()
@@ -101,23 +101,23 @@ class _Stage:
             for child in self._children:
                 child.terminate()
 
-    def _cell(self, cell: Cell) -> None:
-        folder, key = self.folder, cell.key
-        if folder.complete(cell.row()):
-            self._report(cell, "there already")
+    def _grid_run(self, grid_run: GridRun) -> None:
+        folder, key = self.folder, grid_run.key
+        if folder.complete(grid_run.row()):
+            self._report(grid_run, "there already")
             return
         if self.stopped:
             return
-        parts = [*cell.sources, *filter(None, [cell.reference])]
+        parts = [*grid_run.sources, *filter(None, [grid_run.reference])]
         if lacking := [part for part in parts if not folder.result_file(part).is_file()]:
-            self._fail(cell, f"made of {', '.join(lacking)}, which failed")
+            self._fail(grid_run, f"made of {', '.join(lacking)}, which failed")
             return
         started = time.monotonic()
         code = self._process(key)
         if code == 0:
-            self._report(cell, f"{folder.result(key)['score']:.3f} in {time.monotonic() - started:.0f} s")
+            self._report(grid_run, f"{folder.result(key)['score']:.3f} in {time.monotonic() - started:.0f} s")
         elif not self.stopped:
-            self._fail(cell, _last_words(folder, key, code))
+            self._fail(grid_run, _last_words(folder, key, code))
 
     def _process(self, key: str) -> int:
         where = (str(self.folder.root), key, str(self.folder.log_file(key)))
@@ -134,14 +134,14 @@ class _Stage:
             self._children.discard(child)
         return child.exitcode or 0
 
-    def _report(self, cell: Cell, what: str) -> None:
+    def _report(self, grid_run: GridRun, what: str) -> None:
         with self._lock:
             self._done += 1
-            self.say(f"[{self._done}/{len(self.cells)}] {cell.title}: {what}")
+            self.say(f"[{self._done}/{len(self.grid_runs)}] {grid_run.title}: {what}")
 
-    def _fail(self, cell: Cell, why: str) -> None:
-        self.folder.error_file(cell.key).write_text(why + "\n", encoding="utf-8")
-        self._report(cell, f"failed: {why} (log: {self.folder.log_file(cell.key)})")
+    def _fail(self, grid_run: GridRun, why: str) -> None:
+        self.folder.error_file(grid_run.key).write_text(why + "\n", encoding="utf-8")
+        self._report(grid_run, f"failed: {why} (log: {self.folder.log_file(grid_run.key)})")
 
 
 def _last_words(folder: BenchFolder, key: str, code: int) -> str:

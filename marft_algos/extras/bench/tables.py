@@ -39,13 +39,13 @@ class Line:
     seeds: int = 0
     failed: int = 0
     pending: int = 0
-    infra: int = 0
+    infrastructure_errors: int = 0
     """Episodes that outages took: of training and of the last evaluation, over all runs."""
     tokens: float = math.nan
     """Sampled for training, mean per run."""
     processed: float = math.nan
     """The same with prompts; NaN where a run was made before this was counted."""
-    starts: float = math.nan
+    prompts: float = math.nan
     """Visits to a start, a group of episodes being one; NaN likewise."""
     critical_path: float = math.nan
     """Of an episode of the last evaluation, in tokens; NaN likewise."""
@@ -161,7 +161,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
     played = [outcomes(part)[1] for part in parts]
     per_env = [complete(p)[0] for p in played]
     known = all(p.size for p in per_env)
-    names = ("tokens", "processed", "starts", "critical_path", "seconds")
+    names = ("tokens", "processed", "prompts", "critical_path", "seconds")
     costs: dict[str, Any] = {cost: float(np.mean([r.get(cost, math.nan) for r in done])) for cost in names}
     sampled, samples = _sampled(parts)
     return Line(
@@ -174,7 +174,7 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
         seeds=min(map(len, per_env)),
         failed=failed,
         pending=pending,
-        infra=sum(int(r.get("infra", 0)) for r in done),
+        infrastructure_errors=sum(int(r.get("infrastructure_errors", 0)) for r in done),
         **costs,
         memory=float(max(r["peak_memory"] for r in done)),
         note=_note(played, per_env),
@@ -264,17 +264,18 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
     "P(improvement)": lambda line: share(line.improvement),
     "seeds": lambda line: str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean else ""),
     "failed": lambda line: str(line.failed),
-    "infra": lambda line: str(line.infra) if line.seeds else "–",
+    "infrastructure errors": lambda line: str(line.infrastructure_errors) if line.seeds else "–",
     "tokens": lambda line: count(line.tokens),
     "processed": lambda line: count(line.processed),
-    "starts": lambda line: count(line.starts),
+    "prompts": lambda line: count(line.prompts),
     "critical path": lambda line: count(line.critical_path),
     "seconds": lambda line: count(line.seconds, ""),
     "MiB": lambda line: count(line.memory / 2**20, ""),
 }
-"""Of the printed tables; scores and differences in points, with 95 % intervals. ``failed`` counts runs, ``infra``
+"""Of the printed tables; scores and differences in points, with 95 % intervals. ``failed`` counts runs,
+``infrastructure_errors``
 episodes that outages took from the others' training and last evaluation."""
-_COUNTED_LATER = ("processed", "starts", "critical path")
+_COUNTED_LATER = ("processed", "prompts", "critical path")
 
 
 def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[list[str]]:
@@ -295,8 +296,8 @@ def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[lis
 def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[list[str]]:
     """Algorithms down, environments across: means, or differences to the baseline; its head first."""
     envs, names = (list(dict.fromkeys(getattr(line, key) for line in shown)) for key in ("env", "algorithm"))
-    by_cell = {(line.algorithm, line.env): getattr(line, value) for line in shown}
-    rows = [[name, *(points(by_cell.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
+    by_run = {(line.algorithm, line.env): getattr(line, value) for line in shown}
+    rows = [[name, *(points(by_run.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
     return [["algorithm", *envs], *rows]
 
 
@@ -341,8 +342,8 @@ def latex(cells: Sequence[Sequence[str]]) -> str:
 def as_csv(shown: Sequence[Line]) -> str:
     """Writes the table as CSV, unrounded; empty where there is no number."""
     estimates = ("mean", "sampled", "iqm", "difference", "across", "improvement")
-    counts = ("samples", "seeds", "failed", "pending", "infra", "tokens", "processed", "starts", "critical_path")
-    plain = (*counts, "seconds", "memory", "note")
+    counts = ("samples", "seeds", "failed", "pending", "infrastructure_errors", "tokens", "processed", "prompts")
+    plain = (*counts, "critical_path", "seconds", "memory", "note")
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     bounds = [f"{name}{end}" for name in estimates for end in ("", "_low", "_high")]

@@ -26,7 +26,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation.play import records
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.lazy import require_training
-from marft_algos.rollout.panel import whole
+from marft_algos.rollout.episodes import whole
 from marft_algos.runs import checkpoint, disk
 from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
 from marft_algos.runs.loggers import Display
@@ -48,16 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     if argv is not None:
         root, key = argv
-        return _cell(root, key, trusted=True)
+        return _grid_run(root, key, trusted=True)
     with trust.command(sys.argv[1:], PROGRAM) as words:
         if len(words) != 2:
             say(f"error: expected {' '.join(PROGRAM)} DIR KEY [--trust]; KEY.json is a file of DIR/jobs", error=True)
             return 2
         root, key = words
-        return _cell(root, key, trusted=False)
+        return _grid_run(root, key, trusted=False)
 
 
-def _cell(root: str, key: str, trusted: bool) -> int:
+def _grid_run(root: str, key: str, trusted: bool) -> int:
     folder = BenchFolder(Path(root))
     require_training()
     with _alone(folder.lock_file(key)):
@@ -141,11 +141,11 @@ def measured(run: RunFolder) -> dict[str, Any]:
     """Reads what a finished run says: final outcomes problem by problem, its curve, what it cost.
 
     ``train_score`` is the mean score of the episodes that were sampled for training, weighted by tokens: the area under
-    the learning curve, which tells runs apart that end alike. ``processed`` counts prompts, too; ``starts`` are visits
+    the learning curve, which tells runs apart that end alike. ``processed`` counts prompts, too; ``prompts`` are visits
     to a start, where a group of episodes is one. ``critical_path`` is an episode's of the last evaluation, on average.
     """
     metrics = run.metrics()
-    lost = sum(int(line.get("infra", 0)) for line in metrics)
+    lost = sum(int(line.get("infrastructure_errors", 0)) for line in metrics)
     last = run.recorded("eval")[-1]
     final = run.evaluation(last)
     tokens, processed, latency, seconds, learnt = 0, 0, 0, 0.0, 0.0
@@ -165,15 +165,15 @@ def measured(run: RunFolder) -> dict[str, Any]:
         drift.append({"tokens": tokens, **{k: v for k, v in changes.items() if v is not None}})
     return {
         "problems": [e.task_id for e in final],
-        "panel": str(run.panel()),
+        "evaluation_set": str(run.evaluation_set()),
         "outcomes": _known(final),
-        "infra": lost + sum(e.lost for e in final),
+        "infrastructure_errors": lost + sum(e.lost for e in final),
         "score": metrics[-1]["eval/success"],
         "train_score": learnt / tokens if tokens else 0.0,
         "tokens": tokens,
         "processed": processed,
         "latency": latency,
-        "starts": sum(int(line.get("starts", 0)) for line in metrics),
+        "prompts": sum(int(line.get("prompts", 0)) for line in metrics),
         "seconds": seconds,
         "eval_seconds": sum(line.get("time_eval", 0.0) for line in metrics),
         "iterations": metrics[-1]["iteration"],
@@ -323,7 +323,7 @@ def _scored(
         ConfigError: Some sources were made before something was counted, the others after: no sum.
     """
     costs = [folder.result(source) for source in sources]
-    counted = [name for name in ("tokens", "processed", "starts") if any(name in c for c in costs)]
+    counted = [name for name in ("tokens", "processed", "prompts") if any(name in c for c in costs)]
     for name in counted:
         if lacking := [source for source, c in zip(sources, costs, strict=True) if name not in c]:
             raise ConfigError(
@@ -335,7 +335,7 @@ def _scored(
     return {
         "problems": [t.task_id for t in played],
         "outcomes": list(outcomes),
-        "infra": sum(t.infrastructure_error for t in played),
+        "infrastructure_errors": sum(t.infrastructure_error for t in played),
         "score": sum(known) / len(known),
         **{name: sum(int(c[name]) for c in costs) for name in counted},
         "seconds": sum(float(c["seconds"]) for c in costs) + time.monotonic() - started,

@@ -37,10 +37,10 @@ def run_replay(argv: list[str]) -> int:
 
     chunk, weights = kept.read(options.folder)
     config = paths.of_run(RunFolder.open(options.folder.absolute().parents[1]))
-    with closing(RayWorker(config, len(chunk.panel))) as worker:
+    with closing(RayWorker(config, len(chunk.prompts))) as worker:
         for policy, (version, packed) in weights.items():
             worker.take(policy, version, packed)
-        say(f"playing {len(chunk.panel)} episodes of {config.env}")
+        say(f"playing {len(chunk.prompts)} episodes of {config.env}")
         packed, seconds = worker.play(chunk)
     played = pickle.loads(packed.checked("the chunk"))
     for trajectory in played.trajectories:

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from marft_algos import seeds
 from marft_algos.extras.cluster.worker import HashedBytes
-from marft_algos.rollout.panel import Chunk
+from marft_algos.rollout.episodes import Chunk
 from marft_algos.runs.disk import reading, replacing
 
 FILE = "chunk.json"
@@ -62,6 +62,6 @@ def read(folder: Path) -> tuple[Chunk, dict[str, tuple[int, HashedBytes]]]:
             policy: (int(version), HashedBytes.of((folder / f"{number}.safetensors").read_bytes()))
             for number, (policy, version) in enumerate(versions.items())
         }
-        if len(chunk.panel.seeds) != len(chunk.panel.options):
-            raise ValueError(f"{len(chunk.panel.seeds)} seeds, {len(chunk.panel.options)} options")
+        if len(chunk.prompts.seeds) != len(chunk.prompts.options):
+            raise ValueError(f"{len(chunk.prompts.seeds)} seeds, {len(chunk.prompts.options)} options")
         return chunk, weights

@@ -18,9 +18,9 @@ from marft_algos.extras.cluster import connect, kept
 from marft_algos.extras.cluster.worker import HashedBytes, RayWorker, TransferError, pack
 from marft_algos.ranks.consistency import ProcessFacts
 from marft_algos.ranks.group import lead
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.panel import Chunk, Played, chunk_of, lost
+from marft_algos.rollout.episodes import Chunk, Played, chunk_of, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutStats
@@ -67,18 +67,18 @@ class RayRollouts:
 
     Args:
         parts: Of the run.
-        lanes: The ranks.
+        reduction: The ranks.
 
     Raises:
         ConfigError: Workers do not fit on the cluster, run other code, or lack what the settings name.
         EngineError: The cluster cannot be reached, or no worker is ready in time.
     """
 
-    def __init__(self, parts: Parts, lanes: Lanes) -> None:
-        self._config, self._parts, self._group, self.apart = parts.config, parts, lanes.group, True
+    def __init__(self, parts: Parts, reduction: ReductionSlots) -> None:
+        self._config, self._parts, self._group, self.apart = parts.config, parts, reduction.group, True
         config = parts.config
         on_gpus = bool(config.worker_vllm) or parts.policies.device.type == "cuda"
-        self.chunk = chunk_of(config, config.workers or config.max_workers or lanes.count, on_gpus=on_gpus)
+        self.chunk = chunk_of(config, config.workers or config.max_workers or reduction.count, on_gpus=on_gpus)
         self.lost: Path | None = None
         self._weights: dict[str, _Weights] = {}
         self._playing: dict[str, _Weights] = {}
@@ -215,7 +215,7 @@ class RayRollouts:
             attempts = Counter[int]()
             self._damages.clear()
             todo = deque(range(len(chunks)))
-            total, idle_since = sum(len(chunk.panel) for chunk in chunks), time.monotonic()
+            total, idle_since = sum(len(chunk.prompts) for chunk in chunks), time.monotonic()
             while len(done) < len(chunks):
                 if self._closed:
                     raise EngineError("The workers were sent home while they played.")
@@ -238,7 +238,7 @@ class RayRollouts:
                         self._count("chunks_redone", 1)
                         todo.appendleft(number)
                 tokens = sum(t.tokens for played in done.values() for t in played.trajectories)
-                on_progress(sum(len(chunks[number].panel) for number in done), total, tokens)
+                on_progress(sum(len(chunks[number].prompts) for number in done), total, tokens)
             with self._counting:
                 for number, chunk in enumerate(chunks):
                     self._stats.add(chunk, done[number])

@@ -23,7 +23,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.engines import server
 from marft_algos.engines.base import Publisher
 from marft_algos.ranks.consistency import ProcessFacts
-from marft_algos.rollout.panel import Chunk, Played
+from marft_algos.rollout.episodes import Chunk, Played
 from marft_algos.training.environments import make_env
 from marft_algos.training.parts import build
 from marft_algos.training.resolve import resolve

@@ -103,7 +103,7 @@ def _beyond(spec: RunSpec, algorithm: Algorithm, ranks: int) -> Mapping[str, obj
         "It trains LoRA adapters only. Leave out --full-finetune": config.full_finetune,
         "How it keeps its base is its own matter. Type: --quantize none": config.quantize != "none",
         "There is no base here to be sharded. Type: --shard auto": config.shard == "base",
-        "One process speaks to it. Type: --nproc 1 --lanes 1": ranks > 1 or config.lanes > 1,
+        "One process speaks to it. Type: --nproc 1 --reduction-slots 1": ranks > 1 or config.reduction_slots > 1,
         "One process plays. Type: --rollouts here": config.rollouts != "here",
         "Turns of older weights cannot be checked: those are not here. Type: --staleness 0": config.staleness,
         "Past states of a pool cannot be copied here. Type: --pool 0": config.pool,

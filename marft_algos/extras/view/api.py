@@ -183,8 +183,8 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     if "eval/gain" in last:
         low, high = 100 * last["eval/gain_low"], 100 * last["eval/gain_high"]
         facts.append(["gain, paired", f"{100 * last['eval/gain']:+.1f} [{low:+.1f}, {high:+.1f}] points"])
-    if (panel := run.panel()) is not None:
-        facts.append(["scored on", str(panel)])
+    if (evaluation_set := run.evaluation_set()) is not None:
+        facts.append(["scored on", str(evaluation_set)])
     return {"iteration": last.get("iteration"), "facts": facts}
 
 

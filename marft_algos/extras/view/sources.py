@@ -65,7 +65,7 @@ def _places(path: str) -> Iterator[tuple[str, Path, BenchFolder | None]]:
     elif (root / EVALUATION).is_file():
         yield root.resolve().name, root, None
     elif (root / "bench.json").is_file():
-        yield from _cells(root)
+        yield from _grid_runs(root)
     elif root.is_dir() and not (root / "config.toml").is_file() and (inside := sorted(root.glob("*/config.toml"))):
         yield from ((config.parent.name, config.parent, None) for config in inside)
     else:
@@ -73,7 +73,7 @@ def _places(path: str) -> Iterator[tuple[str, Path, BenchFolder | None]]:
         yield run.root.resolve().name, run.root, None
 
 
-def _cells(root: Path) -> list[tuple[str, Path, BenchFolder]]:
+def _grid_runs(root: Path) -> list[tuple[str, Path, BenchFolder]]:
     """Names the runs of a benchmark by their row, environment and seed."""
     folder = BenchFolder(root)
     made = [row for row in folder.rows() if (folder.runs / row["key"] / "config.toml").is_file()]

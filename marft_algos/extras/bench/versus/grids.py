@@ -16,8 +16,8 @@ from typing import Any, Literal
 import marft_envs
 from marft_algos.algorithms import base as algorithms
 from marft_algos.config import presets
-from marft_algos.extras.bench.cells import single_entry
 from marft_algos.extras.bench.grid import AlgorithmEntry, EnvEntry, Grid, Sweep
+from marft_algos.extras.bench.grid_runs import single_entry
 from marft_algos.extras.bench.sweep import means
 from marft_algos.extras.bench.tables import Row, grouped
 from marft_algos.extras.bench.versus.trial import Trial

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import marft_algos
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
-from marft_algos.extras.bench import cells
+from marft_algos.extras.bench import grid_runs
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.versus import grids
 from marft_algos.extras.bench.versus.grids import SPENT, Budgets, Choice, Row, Side
@@ -187,10 +187,10 @@ def check(trial: Trial) -> dict[Side, TrainConfig]:
     budgets = {unit: trial.token_budget for unit in UNITS}
     configs_of = {}
     for side in sides(trial):
-        planned = cells.expand(grids.sweep(trial, side, budgets), "sweep")
-        for cell in planned:
-            if cell.skipped:
-                raise ConfigError(f"{side}: {cell.algorithm} cannot train it: {cell.skipped}")
+        planned = grid_runs.expand(grids.sweep(trial, side, budgets), "sweep")
+        for grid_run in planned:
+            if grid_run.skipped:
+                raise ConfigError(f"{side}: {grid_run.algorithm} cannot train it: {grid_run.skipped}")
         configs_of[side] = configs.build(planned[0].config)
     _same_problems(_main(configs_of["team"]), _main(configs_of["single"]))
     return configs_of
@@ -300,9 +300,9 @@ def _names(config: TrainConfig) -> list[Any]:
     """Names the problems on which a side is scored, as many as are compared."""
     held_out = environments.make_env(config, environments.eval_kwargs(config))
     with closing(held_out), closing(environments.make_env(config, config.env_kwargs)) as env:
-        panel = environments.problems(config, env, held_out).held_out
+        evaluation_set = environments.problems(config, env, held_out).held_out
         names = []
-        for seed, options in list(zip(panel.seeds, panel.options, strict=True))[:COMPARED]:
+        for seed, options in list(zip(evaluation_set.seeds, evaluation_set.options, strict=True))[:COMPARED]:
             held_out.reset(seed=seed, options=dict(options))
             names.append(held_out.unwrapped.task.task_id)
-    return [*names, len(panel)]
+    return [*names, len(evaluation_set)]

@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Lanes:
+class ReductionSlots:
     """Deals pieces of work to the ranks of a group.
 
     Args:
@@ -52,10 +52,10 @@ class Lanes:
         The digits of the number are reversed: pieces that follow each other are of similar size, and go to ranks as far
         apart as can be.
         """
-        place, lane = piece % self.count, 0
+        place, slot = piece % self.count, 0
         for _ in range(self.count.bit_length() - 1):
-            lane, place = 2 * lane + place % 2, place // 2
-        return lane
+            slot, place = 2 * slot + place % 2, place // 2
+        return slot
 
     def spread(self, pieces: Sequence[T], work: Callable[[T], R], *, passes: bool = False) -> list[R]:
         """Does each piece of work on one rank, and returns all results on every one, in the order of the pieces.
@@ -100,10 +100,10 @@ class Lanes:
         done: dict[int, R] = {}
         tree = _Tree()
         with self.together(passes=passes):
-            for lane in self.mine:
+            for slot in self.mine:
                 for tensor in parameters:
                     tensor.grad = None
-                for number in self.numbers(len(pieces), range(lane, lane + 1)):
+                for number in self.numbers(len(pieces), range(slot, slot + 1)):
                     done[number] = work(pieces[number])
                 if self.count > 1:
                     tree.add(torch.cat([_gradient(tensor).flatten() for tensor in parameters]))
@@ -122,17 +122,17 @@ class Lanes:
             found |= part
         return [found[number] for number in sorted(found)]
 
-    def numbers(self, pieces: int, lanes: range | None = None) -> list[int]:
+    def numbers(self, pieces: int, slots: range | None = None) -> list[int]:
         """Returns the numbers of these lanes' pieces; this rank's if none are named."""
-        lanes = self.mine if lanes is None else lanes
-        return [number for number in range(pieces) if self.of(number) in lanes]
+        slots = self.mine if slots is None else slots
+        return [number for number in range(pieces) if self.of(number) in slots]
 
     def _make_up(self, pieces: Sequence[T], work: Callable[[T], R], *, passes: bool) -> None:
         """Computes the last piece, the shortest, as often as this rank has fewer pieces than another."""
         if not (passes and self.sharded):
             return
         share = self.count // self.group.size
-        counts = [len(self.numbers(len(pieces), range(lane, lane + share))) for lane in range(0, self.count, share)]
+        counts = [len(self.numbers(len(pieces), range(slot, slot + share))) for slot in range(0, self.count, share)]
         for _ in range(max(counts) - counts[self.group.rank]):
             work(pieces[-1])
 
@@ -165,7 +165,7 @@ def check(count: int, ranks: int) -> None:
     if not power_of_two(count) or count < ranks:
         raise ConfigError(
             f"{count} lanes cannot be dealt to {ranks} ranks. Expected a power of two, at least as many as ranks:"
-            f" --lanes {max(USUAL, ranks)}. (A run that goes on with other lanes differs in the last bits.)"
+            f" --reduction-slots {max(USUAL, ranks)}. (A run that goes on with other lanes differs in the last bits.)"
         )
 
 

@@ -37,14 +37,15 @@ ENDLESS = 1_000_000
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
 _ELSEWHERE = (
-    *("runs_dir", "name", "threads", "device", "decode_graph", "kept_gb", "fit_memory", "max_lost", "on_task_error"),
+    *("runs_dir", "name", "threads", "device", "decode_graph", "cache_gb", "fit_memory", "max_error_rate"),
+    "on_task_error",
 )
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
     name: getattr(TrainConfig, name)
     for name in (
-        *("start", "start_values", "warm_start", "warm_episodes", "tell_budget", "head_dtype", "date"),
-        *("lanes", "chunk", "shard", "collective_timeout", "staleness"),
+        *("start", "start_values", "warm_start", "warm_episodes", "show_budget", "head_dtype", "date"),
+        *("reduction_slots", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget", "curriculum"),
         *("rollouts", "workers", "max_workers", "worker_gpus", "worker_vllm", "worker_timeout", "worker_start"),
         *("retries", "tinker"),
@@ -68,7 +69,7 @@ _TEAM = ("dependency", "profiles")
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridRun:
     """One run, or one score made of runs."""
 
     stage: Stage
@@ -123,7 +124,7 @@ def _as_before(table: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, 
     return {k: v for k, v in table.items() if k not in later or v != later[k]}
 
 
-def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
+def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[GridRun]:
     """Lists the cells of a stage, the trained ones before those made of them.
 
     Args:
@@ -134,10 +135,10 @@ def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[Cell]:
     Raises:
         ConfigError: Settings that no run could have.
     """
-    cells = list(_Expansion(grid, stage, rates).cells())
+    grid_runs = list(_Expansion(grid, stage, rates).grid_runs())
     # Trained cells first; where a row and a hidden part are one cell, the row remains.
-    cells.sort(key=lambda cell: (cell.kind != "train", not cell.hidden))
-    return list({(c.key, c.algorithm, c.env): c for c in cells}.values())
+    grid_runs.sort(key=lambda grid_run: (grid_run.kind != "train", not grid_run.hidden))
+    return list({(c.key, c.algorithm, c.env): c for c in grid_runs}.values())
 
 
 class _Expansion:
@@ -147,7 +148,7 @@ class _Expansion:
         self.grid, self.stage, self.rates = grid, stage, rates
         self._resolved: dict[str, tuple[TrainConfig, str]] = {}
 
-    def cells(self) -> Iterator[Cell]:
+    def grid_runs(self) -> Iterator[GridRun]:
         """Yields every cell of the stage."""
         grid = self.grid
         for env in grid.envs:
@@ -164,22 +165,22 @@ class _Expansion:
                 for seed in grid.seeds:
                     yield from self._controls(env, entry, seed)
 
-    def _swept(self, env: str, entry: EnvEntry) -> Iterator[Cell]:
+    def _swept(self, env: str, entry: EnvEntry) -> Iterator[GridRun]:
         assert self.grid.sweep is not None
         singles = self.grid.singles if {"single", "vote"} & set(self.grid.controls) and entry.single else ()
         for lr in entry.sweep_lr or self.grid.sweep.lr:
             for seed in self.grid.sweep.seeds:
                 for label in self.grid.trained:
-                    yield self._cell(label, env, entry, "", seed, lr)
+                    yield self._grid_run(label, env, entry, "", seed, lr)
                 for label in () if entry.members else singles:
-                    alone = self._cell(label, env, single_entry(entry), "", seed, lr)
+                    alone = self._grid_run(label, env, single_entry(entry), "", seed, lr)
                     yield dataclasses.replace(alone, algorithm=self.grid.single_row(label))
 
-    def _team(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int) -> Iterator[Cell]:
+    def _team(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int) -> Iterator[GridRun]:
         lr = self._rate(label, env)
         if entry.trained_on:
-            source = self._cell(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
-            here = self._cell(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
+            source = self._grid_run(label, entry.trained_on, self.grid.env_entry(entry.trained_on), rule, seed, lr)
+            here = self._grid_run(label, env, dataclasses.replace(entry, trained_on=""), rule, seed, lr)
             scored = dataclasses.replace(here, kind="ablation", sources=(source.key,), contribution=0, samples=0)
             yield dataclasses.replace(scored, swap=entry.swap, skipped=source.skipped or here.skipped)
         elif entry.members:
@@ -189,30 +190,30 @@ class _Expansion:
             why = members[0].skipped or _unvotable(members[0])
             yield dataclasses.replace(members[0], kind="vote", seed=seed, sources=keys, hidden=False, skipped=why)
         else:
-            yield self._cell(label, env, entry, rule, seed, lr)
+            yield self._grid_run(label, env, entry, rule, seed, lr)
 
-    def _member(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, m: int) -> Cell:
+    def _member(self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, m: int) -> GridRun:
         budget = (entry.token_budget or self.grid.token_budget) // entry.members
         part = dataclasses.replace(entry, token_budget=budget)
-        cell = self._cell(label, env, part, rule, seed + MEMBER_SEEDS * m, lr)
-        return dataclasses.replace(cell, hidden=True, contribution=0, samples=0)
+        grid_run = self._grid_run(label, env, part, rule, seed + MEMBER_SEEDS * m, lr)
+        return dataclasses.replace(grid_run, hidden=True, contribution=0, samples=0)
 
-    def _controls(self, env: str, entry: EnvEntry, seed: int) -> Iterator[Cell]:
+    def _controls(self, env: str, entry: EnvEntry, seed: int) -> Iterator[GridRun]:
         grid = self.grid
         if "untrained" in grid.controls:
-            start = self._cell(grid.algorithms[0], env, entry, "", seed, None, iterations=0)
+            start = self._grid_run(grid.algorithms[0], env, entry, "", seed, None, iterations=0)
             yield dataclasses.replace(start, algorithm="untrained", contribution=0)
         alone_or_voting = [control for control in ("single", "vote") if control in grid.controls]
         if not entry.single:
             why = f"[env.{env}] names no environment for a single agent"
-            yield from (Cell(self.stage, control, env, "", seed, skipped=why) for control in alone_or_voting)
+            yield from (GridRun(self.stage, control, env, "", seed, skipped=why) for control in alone_or_voting)
         if not entry.single or not alone_or_voting:
             return
         # Of the algorithms that may train the single agent, the one that the sweep's choice left.
         left = [label for label in grid.singles if self._rate(grid.single_row(label), env) is not None]
         label = (left or list(grid.singles))[0]
         row = grid.single_row(label)
-        alone = self._cell(label, env, single_entry(entry), "", seed, self._rate(row, env))
+        alone = self._grid_run(label, env, single_entry(entry), "", seed, self._rate(row, env))
         alone = dataclasses.replace(alone, algorithm=row, contribution=0, hidden="single" not in grid.controls)
         yield alone
         if "vote" in grid.controls:
@@ -232,25 +233,26 @@ class _Expansion:
     def _rate(self, label: str, env: str) -> float | None:
         return None if self.rates is None else self.rates.get((label, env))
 
-    def _cell(
+    def _grid_run(
         self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, **changes: Any
-    ) -> Cell:
-        cell = Cell(self.stage, label, env, rule, seed, lr)
+    ) -> GridRun:
+        grid_run = GridRun(self.stage, label, env, rule, seed, lr)
         swept = self.stage == "main" and self.rates is not None and changes.get("iterations") != 0
         if swept and lr is None:
-            return dataclasses.replace(cell, skipped="no learning rate of the sweep ended well")
+            return dataclasses.replace(grid_run, skipped="no learning rate of the sweep ended well")
         variant = self.grid.algorithm_entry(label)
         if rule and "credit" not in {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}:
-            return dataclasses.replace(cell, skipped=f"{variant.algo} has no choice of credit rule")
+            return dataclasses.replace(grid_run, skipped=f"{variant.algo} has no choice of credit rule")
         try:
             config, why = self._settings(label, env, entry, rule, changes)
         except ConfigError as error:
-            raise ConfigError(f"{cell.title}: {error}") from error
+            raise ConfigError(f"{grid_run.title}: {error}") from error
         rate = {} if lr is None else {"lr": lr}
         config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
         main = self.stage == "main"
-        contribution, samples = (self.grid.contribution, self.grid.samples) if main else (0, 0)
-        return dataclasses.replace(cell, config=config.table(), contribution=contribution, samples=samples, skipped=why)
+        planned = dataclasses.replace(grid_run, config=config.table(), skipped=why)
+        grid = self.grid
+        return dataclasses.replace(planned, contribution=grid.contribution, samples=grid.samples) if main else planned
 
     def _settings(
         self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]
@@ -263,13 +265,14 @@ class _Expansion:
         return self._resolved[case]
 
 
-def _unvotable(cell: Cell) -> str:
+def _unvotable(grid_run: GridRun) -> str:
     """Says why answers to a cell's task cannot be voted on, or nothing."""
-    if cell.skipped:
+    if grid_run.skipped:
         return ""
-    with closing(environments.make_env(configs.build(cell.config), cell.config["env_kwargs"])) as env:
+    with closing(environments.make_env(configs.build(grid_run.config), grid_run.config["env_kwargs"])) as env:
         votable = optional(env.unwrapped.task, "answer_key") is not None
-    return "" if votable else f"the task of {cell.config['env']} has no answer_key(text): replies cannot be voted on"
+    env_id = grid_run.config["env"]
+    return "" if votable else f"the task of {env_id} has no answer_key(text): replies cannot be voted on"
 
 
 def misfit(config: TrainConfig) -> str:

@@ -16,7 +16,7 @@ from helpers.updates import SETTINGS, data_for
 from marft_algos.algorithms import base as algorithm
 from marft_algos.learner.learner import Learner
 from marft_algos.ranks.group import Alone
-from marft_algos.ranks.lanes import Lanes
+from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs.errors import ConfigError
 
@@ -36,14 +36,16 @@ def scored(policies: Tabular, data: list[Trajectory]) -> list[Trajectory]:
     return data
 
 
-def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Tensor], list[dict[str, float]], int]:
+def train(
+    name: str, reduction: ReductionSlots, **settings: Any
+) -> tuple[dict[str, torch.Tensor], list[dict[str, float]], int]:
     """Two updates; returns the weights of policies and heads, the metrics, and the forward passes of this rank."""
     kind = algorithm.get(name)
     names = ["a0"] if name in ("mat", "reinforce_pp") else ["a0", "a1", "a2", "a3"]
     config = kind.Config(**{"lr": 0.05, "minibatches": 2, "micro_tokens": 64} | SETTINGS.get(name, {}) | settings)
     policies, heads = Tabular(names), Heads(names)
     made = kind(config, SamplingParams(max_new_tokens=8))
-    learner = Learner(made, policies, heads, 3, lanes)
+    learner = Learner(made, policies, heads, 3, reduction)
     metrics = []
     for iteration in range(2):
         metrics.append(learner.update(scored(policies, episodes_for(name, iteration)), iteration))
@@ -56,14 +58,14 @@ def train(name: str, lanes: Lanes, **settings: Any) -> tuple[dict[str, torch.Ten
 @pytest.mark.parametrize("name", rest_in_ci([name for name in algorithm.names() if algorithm.get(name).trains], 6))
 def test_weights_and_numbers_are_equal_to_the_bit_for_any_number_of_ranks(name: str, size: int) -> None:
     started = Tabular(["a0", "a1", "a2", "a3"]).tables
-    usual, usual_numbers, passes = train(name, Lanes())
+    usual, usual_numbers, passes = train(name, ReductionSlots())
     assert any(not torch.equal(usual[f"policy {p}"], started[p]) for p in started if f"policy {p}" in usual)
-    weights, numbers, _ = train(name, Lanes(Alone(), 4))
+    weights, numbers, _ = train(name, ReductionSlots(Alone(), 4))
     for key, tensor in weights.items():
         torch.testing.assert_close(tensor, usual[key], rtol=1e-5, atol=1e-6)
     for mine, theirs in zip(numbers, usual_numbers, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5, nan_ok=True)
-    found = together(size, lambda rank: (*train(name, Lanes(rank, 4)), rank.calls))
+    found = together(size, lambda rank: (*train(name, ReductionSlots(rank, 4)), rank.calls))
     for theirs, metrics, done, calls in found:
         assert all(torch.equal(theirs[key], weights[key]) for key in weights)
         assert json.dumps(metrics) == json.dumps(numbers)
@@ -95,7 +97,7 @@ def test_all_ranks_make_the_same_calls_whatever_they_have_to_do(name: str, case:
         if case == "skipped":
             for turn in (t for d in data for t in (*d.transitions, *d.candidates) if t.agent == "a3"):
                 put(turn, trainable=False)
-        learner = Learner(kind(config, SamplingParams(max_new_tokens=8)), policies, heads, 3, Lanes(rank, 8))
+        learner = Learner(kind(config, SamplingParams(max_new_tokens=8)), policies, heads, 3, ReductionSlots(rank, 8))
         return rank.calls, learner.update(data, 0)
 
     found = together(4, work)
@@ -116,7 +118,10 @@ def test_a_rank_computes_the_returns_of_its_share_of_episodes(vtrace: bool) -> N
         made = kind(kind.Config(vtrace=vtrace, minibatches=1), SamplingParams(max_new_tokens=8))
         chain_of = made.chain_of
         made.chain_of = lambda d, e: (paid.append(d.number), chain_of(d, e))[1]  # type: ignore[method-assign]
-        learner, data = Learner(made, policies, heads, 3, Lanes(rank, 8)), scored(policies, data_for("marft", 0))
+        learner, data = (
+            Learner(made, policies, heads, 3, ReductionSlots(rank, 8)),
+            scored(policies, data_for("marft", 0)),
+        )
         learner.update(data, 0)
         found = learner.estimates
         return paid, [x.tolist() for x in (*found.advantages.values(), *found.returns.values())]
@@ -137,8 +142,8 @@ def test_every_piece_is_computed_once_and_ranks_share_evenly() -> None:
 
 def seen(rank: ThreadRank, pieces: int) -> list[int]:
     numbers: list[int] = []
-    lanes = Lanes(rank, 8)
-    assert lanes.spread(range(pieces), lambda n: numbers.append(n) or n * n) == [n * n for n in range(pieces)]
+    reduction = ReductionSlots(rank, 8)
+    assert reduction.spread(range(pieces), lambda n: numbers.append(n) or n * n) == [n * n for n in range(pieces)]
     return numbers
 
 
@@ -146,25 +151,27 @@ def seen(rank: ThreadRank, pieces: int) -> list[int]:
 def test_gradients_are_the_sum_of_the_pieces_in_the_order_of_the_tree(pieces: int) -> None:
     draws = torch.randn(pieces, 5, generator=torch.Generator().manual_seed(0)) * 1e3
 
-    def gradient(lanes: Lanes) -> torch.Tensor:
+    def gradient(reduction: ReductionSlots) -> torch.Tensor:
         x, y = torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)
 
         def work(number: int) -> None:
             ((torch.cat([x, y]) * draws[number]).sum()).backward()
 
-        lanes.gradient([x, y], range(pieces), work)
+        reduction.gradient([x, y], range(pieces), work)
         return torch.cat([x.grad, y.grad])
 
-    lanes = Lanes(Alone(), 8)
+    reduction = ReductionSlots(Alone(), 8)
     sums = [torch.zeros(5) for _ in range(8)]
     for number in range(pieces):
-        sums[lanes.of(number)] += draws[number]
+        sums[reduction.of(number)] += draws[number]
     while len(sums) > 1:
         sums = [a + b for a, b in zip(sums[::2], sums[1::2], strict=True)]
-    assert torch.equal(gradient(lanes), sums[0])
-    torch.testing.assert_close(gradient(Lanes()), draws.sum(0))
+    assert torch.equal(gradient(reduction), sums[0])
+    torch.testing.assert_close(gradient(ReductionSlots()), draws.sum(0))
     for size in (2, 4, 8):
-        assert all(torch.equal(found, sums[0]) for found in together(size, lambda rank: gradient(Lanes(rank, 8))))
+        assert all(
+            torch.equal(found, sums[0]) for found in together(size, lambda rank: gradient(ReductionSlots(rank, 8)))
+        )
 
 
 def test_where_memory_runs_out_on_one_rank_all_of_them_take_smaller_pieces() -> None:
@@ -182,7 +189,7 @@ def test_where_memory_runs_out_on_one_rank_all_of_them_take_smaller_pieces() -> 
         policies.logprobs = scarce  # type: ignore[method-assign]
         kind = algorithm.get("grpo")
         learner = Learner(
-            kind(kind.Config(lr=0.05), SamplingParams(max_new_tokens=8)), policies, None, 3, Lanes(rank, 2)
+            kind(kind.Config(lr=0.05), SamplingParams(max_new_tokens=8)), policies, None, 3, ReductionSlots(rank, 2)
         )
         learner.update(scored(policies, data_for("grpo", 0)), 0)
         return {p: t.detach() for p, t in policies.tables.items()}, learner.pieces.size
@@ -194,5 +201,5 @@ def test_where_memory_runs_out_on_one_rank_all_of_them_take_smaller_pieces() -> 
 
 @pytest.mark.parametrize(("size", "count"), [(1, 3), (4, 2), (2, -2)])
 def test_lanes_that_cannot_be_dealt_are_refused(size: int, count: int) -> None:
-    with pytest.raises(ConfigError, match=r"power of two.*--lanes 8"):
-        together(size, lambda rank: Lanes(rank, count))
+    with pytest.raises(ConfigError, match=r"power of two.*--reduction-slots 8"):
+        together(size, lambda rank: ReductionSlots(rank, count))

@@ -35,7 +35,7 @@ TASK = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class Prompts:
     """Episodes to play: one seed each, and the options of ``reset``."""
 
     seeds: list[int]
@@ -44,17 +44,17 @@ class Panel:
     def __len__(self) -> int:
         return len(self.seeds)
 
-    def repeated(self, times: int) -> Panel:
+    def repeated(self, times: int) -> Prompts:
         """Repeats each episode in a row: the groups of one start."""
         each = [i for i in range(len(self)) for _ in range(times)]
-        return Panel([self.seeds[i] for i in each], [self.options[i] for i in each])
+        return Prompts([self.seeds[i] for i in each], [self.options[i] for i in each])
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSplit:
     """Where a run's problems come from: a held-out panel, and what is left to train on."""
 
-    held_out: Panel
+    held_out: Prompts
     remaining: tuple[str, ...] | None
     """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
     apart: bool = False
@@ -63,13 +63,13 @@ class ProblemSplit:
     reserved: frozenset[str] = frozenset()
     """Task ids that nobody may learn from: of the whole test split, for a later evaluation may have a larger panel."""
 
-    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Panel:
+    def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Prompts:
         """Draws the panel of one training iteration; ``refill``: a further one, of fresh starts."""
         rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
         drawn = [int(s) for s in rng.integers(2**31, size=n)]
         if self.remaining is None:
-            return Panel(drawn, [{} for _ in drawn])
-        return Panel(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
+            return Prompts(drawn, [{} for _ in drawn])
+        return Prompts(drawn, [{"task_id": self.remaining[i]} for i in rng.integers(len(self.remaining), size=n)])
 
 
 CHUNK = 8
@@ -97,7 +97,7 @@ def chunk_size(episodes: int, players: int, most: int) -> int:
 class Chunk:
     """Consecutive episodes of a panel, whole groups."""
 
-    panel: Panel
+    prompts: Prompts
     iteration: int
     """Seeds depend on it; ``seeds.EVALUATION``: of the held-out panel, played as at evaluation."""
     first: int = 0
@@ -133,22 +133,22 @@ class Played:
     """That it took."""
 
 
-def cut(panel: Panel, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:
+def cut(batch: Prompts, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:
     """Cuts a panel into chunks.
 
     Args:
-        panel: What is to be played.
+        batch: What is to be played.
         size: Episodes of a chunk, rounded up to whole groups; 0: one chunk.
         iteration: See ``Chunk``, as for what follows.
         first: Number of the first episode.
         group_size: Episodes of one start, which stay together.
         **rest: Other fields of the chunks; ``judged`` counts episodes of the iteration.
     """
-    size = -(-size // group_size) * group_size or max(len(panel), 1)
+    size = -(-size // group_size) * group_size or max(len(batch), 1)
     judged = rest.pop("judged", 0)
     chunks = []
-    for place, start in enumerate(range(0, len(panel), size)):
-        part = Panel(panel.seeds[start : start + size], panel.options[start : start + size])
+    for place, start in enumerate(range(0, len(batch), size)):
+        part = Prompts(batch.seeds[start : start + size], batch.options[start : start + size])
         few = min(max(judged - first - start, 0), len(part))
         chunks.append(Chunk(part, iteration, first + start, place=place, group_size=group_size, judged=few, **rest))
     return chunks
@@ -163,7 +163,7 @@ def lost(chunk: Chunk, env_id: str, why: str) -> Played:
         why: Stands in their records.
     """
     trajectories = []
-    for i, (seed, options) in enumerate(zip(chunk.panel.seeds, chunk.panel.options, strict=True)):
+    for i, (seed, options) in enumerate(zip(chunk.prompts.seeds, chunk.prompts.options, strict=True)):
         task = str(options.get("task_id", ""))
         episode = Episode(env_id, seed, task, (), [], [], [], stop_reason=f"error: lost: {why}", fault="machine")
         episode.options, episode.index = dict(options), i
@@ -179,7 +179,7 @@ class StoppedError(MarftError, RuntimeError):
     """Episodes failed in a way that makes no number out of the rest. The run's state is whole, and can be resumed."""
 
 
-class OutageError(StoppedError, EngineError):
+class InfrastructureError(StoppedError, EngineError):
     """Too many episodes were lost to faults of engine, world or machine."""
 
 
@@ -187,11 +187,11 @@ class TaskError(StoppedError):
     """The code of a task raised on every episode, or on any where ``on_task_error`` is ``stop``."""
 
 
-class OutageLimits(Protocol):
+class ErrorLimits(Protocol):
     """Says how many episodes a run may lose."""
 
     @property
-    def max_lost(self) -> float:
+    def max_error_rate(self) -> float:
         """Returns the largest share of episodes that may be lost."""
 
     @property
@@ -205,12 +205,12 @@ def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
 
 
 def counts(played: Sequence[Trajectory]) -> dict[str, float]:
-    """Counts what was broken off: ``infra`` by outages, ``task_errors`` by exceptions of a task; ``failed``: all."""
+    """Counts episodes that errors ended: of the infrastructure, of the task's code (``task_errors``), or any."""
     lost = sum(t.infrastructure_error for t in played)
     return {
         "failed": sum(bool(t.fault) for t in played) / len(played),
-        "infra": lost,
-        "infra_rate": lost / len(played),
+        "infrastructure_errors": lost,
+        "infrastructure_error_rate": lost / len(played),
         "task_errors": sum(bool(t.episode.task_error) for t in played),
     }
 
@@ -240,7 +240,7 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
                 agents[agent] = agents.get(agent, 0.0) + missing
         layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
     unjudged = bool(others) and all(other.success is None for other in others)
-    return t.paid(layers, [turn.turn.reward for turn in t.transitions], None if unjudged else t.success)
+    return t.with_rewards(layers, [turn.turn.reward for turn in t.transitions], None if unjudged else t.success)
 
 
 def _agent_reward(t: Trajectory, agent: str) -> float:
@@ -250,7 +250,7 @@ def _agent_reward(t: Trajectory, agent: str) -> float:
 
 def check(
     played: Sequence[Trajectory],
-    limits: OutageLimits,
+    limits: ErrorLimits,
     what: str,
     branches: int = 0,
     lost_branches: Sequence[Episode] = (),
@@ -265,7 +265,7 @@ def check(
         lost_branches: Those that were lost.
 
     Raises:
-        OutageError: More than ``max_lost`` of them were lost, or of them and their branches, or all of them.
+        InfrastructureError: More than ``max_error_rate`` of them were lost, of them and their branches, or all.
         TaskError: The task's code raised on all of them, or on any where ``on_task_error`` is ``stop``.
     """
     lost = [t.episode for t in played if t.infrastructure_error]
@@ -285,17 +285,17 @@ def check_any(played: Sequence[Trajectory]) -> None:
     """Refuses a panel of which nothing is left.
 
     Raises:
-        OutageError: Every episode was lost, so the fault is in the set-up and not in an episode.
+        InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode.
     """
     if played and all(t.infrastructure_error for t in played):
-        raise OutageError(f"All {len(played)} episodes failed ({blamed([t.episode for t in played])}).")
+        raise InfrastructureError(f"All {len(played)} episodes failed ({blamed([t.episode for t in played])}).")
 
 
-def _check_share(lost: Sequence[Episode], of: int, limits: OutageLimits, what: str) -> None:
-    if lost and (len(lost) > limits.max_lost * of or len(lost) == of):
-        raise OutageError(
+def _check_share(lost: Sequence[Episode], of: int, limits: ErrorLimits, what: str) -> None:
+    if lost and (len(lost) > limits.max_error_rate * of or len(lost) == of):
+        raise InfrastructureError(
             f"{len(lost)} of the {of} episodes of {what} were lost to outages ({blamed(lost)}). "
-            f"At most a share of {limits.max_lost:g} may be (max_lost), and never all."
+            f"At most a share of {limits.max_error_rate:g} may be (max_error_rate), and never all."
         )
 
 
@@ -313,7 +313,7 @@ def blamed(lost: Sequence[Episode]) -> str:
 def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: return, success, what the task measured, how long each agent's replies are.
 
-    Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too; of these ``tokens_kept`` were
+    Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too; of these ``tokens_cached`` were
     not read again), and how many failed is counted; the other numbers are of those that no outage took. A
     ``critical_path`` and its prefill are means over episodes, in tokens.
     """
@@ -324,12 +324,12 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "episodes": len(trajectories),
         "tokens": sum(len(t.reply.action_ids) for t in every),
         "tokens_processed": sum(len(t.request.prompt_ids) + len(t.reply.action_ids) for t in every),
-        "tokens_kept": sum(t.reply.kept for t in every),
+        "tokens_cached": sum(t.reply.kept for t in every),
         "return": sum(t.score for t in kept) / len(kept),
         "turns": len(turns) / len(kept),
         "critical_path": sum(t.critical_path for t in kept) / len(kept),
         "critical_path_prefill": sum(t.episode.critical_prefill for t in kept) / len(kept),
-        "prompts_cut": sum(turn.max_chars is not None for t in kept for turn in t.episode.turns),
+        "prompts_truncated": sum(turn.max_chars is not None for t in kept for turn in t.episode.turns),
         "prompts_rewritten": sum(map(_rewritten, kept)),
         **counts(trajectories),
     }
@@ -342,7 +342,8 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     for agent in sorted({t.agent for t in turns if t.reply.action_ids}):  # hosted ones have no tokens here
         spoken = [t for t in turns if t.agent == agent]
         metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in spoken) / len(spoken)
-        metrics[f"agent/{agent}/cut"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in spoken) / len(spoken)
+        at_limit = sum(t.reply.stop_reason is StopReason.LENGTH for t in spoken)
+        metrics[f"agent/{agent}/truncated"] = at_limit / len(spoken)
     return metrics
 
 
@@ -390,5 +391,5 @@ def permuted(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> li
         layers = [LayerRecord(layer.index, layer.round, layer.turns) for layer in trajectory.layers]
         if layers:
             layers[-1].team_reward = earned.score
-        paid.append(trajectory.paid(layers, [0.0] * len(trajectory.transitions), earned.success))
+        paid.append(trajectory.with_rewards(layers, [0.0] * len(trajectory.transitions), earned.success))
     return paid
