@@ -3,17 +3,22 @@
 ``D(a^i, a^j) = 1`` says that agent j's action is conditioned on agent i's (arXiv 2504.16129, section
 3.1); it may change every round. Here D is an object that is asked for one *layer* at a time: a set of
 turns that do not depend on each other.
+
+There are two ways to write the same D. In a matrix, a row is the agent who is seen and a column the one who sees:
+``D[i][j] = 1`` where agent j sees agent i. A mapping goes from the agent who sees to the agents whom it sees. So
+``[[0, 1], [0, 0]]`` and ``{"actor_0": ["reasoner_0"]}`` both say that the actor sees the reasoner.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
+from marft_envs.core.graphs import ancestors, refuse_edges, topological
 from marft_envs.core.types import Outcome, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DependencyError, did_you_mean
 
@@ -107,6 +112,11 @@ class DependencyFunction:
         """Returns whether D = 0: it lets no agent hear another, in any round."""
         return self.possible_edges is not None and not self.possible_edges
 
+    @property
+    def acting(self) -> frozenset[str] | None:
+        """Returns the agents that act in every round, deaths aside; None: it may be any."""
+        return None
+
     def bind(self, agents: Sequence[str]) -> None:
         """Learns the team, in canonical order; raises :class:`DependencyError` on names that are not in it."""
         self.agents = tuple(agents)
@@ -131,8 +141,8 @@ class StaticDAG(DependencyFunction):
     """A fixed organisation, as a matrix or a mapping. A subclass with a ``next_layer`` of its own says what holds then.
 
     Args:
-        D: ``[n, n]`` array in canonical agent order with ``D[i, j] = 1`` if j sees i, or a mapping from
-            an agent to the agents it sees.
+        D: ``[n, n]`` array in canonical agent order with ``D[i, j] = 1`` if agent j sees agent i, or a mapping from
+            the agent who sees to the agents whom it sees: ``{"actor_0": ["reasoner_0"]}``.
         on_cycle: ``"error"``; ``"lag"``: an edge against the order of agents reads the previous round's
             action; ``"unroll:k"``: the agents of a cycle act k times a round, each on the latest actions.
     """
@@ -148,7 +158,7 @@ class StaticDAG(DependencyFunction):
         super().bind(agents)
         self._preds = self._predecessors()
         self._lagged: dict[str, tuple[str, ...]] = {name: () for name in agents}
-        layers, cyclic = _topological(self.agents, self._preds)
+        layers, cyclic = topological(self.agents, self._preds)
         if cyclic and self.on_cycle == "error":
             raise DependencyError(
                 f"The dependency function has a cycle among {', '.join(cyclic)}: each would wait for the other. "
@@ -156,12 +166,12 @@ class StaticDAG(DependencyFunction):
             )
         if cyclic and self.on_cycle == "lag":
             order = {name: i for i, name in enumerate(self.agents)}
-            earlier = _ancestors(self.agents, self._preds)
+            earlier = ancestors(self.agents, self._preds)
             for name in cyclic:
                 back = [p for p in self._preds[name] if order[p] >= order[name] and (p == name or name in earlier[p])]
                 self._lagged[name] = tuple(back)
                 self._preds[name] = tuple(p for p in self._preds[name] if p not in back)
-            layers, _ = _topological(self.agents, self._preds)
+            layers, _ = topological(self.agents, self._preds)
         elif cyclic:
             layers = self._unrolled()
         self._layers = layers
@@ -170,12 +180,12 @@ class StaticDAG(DependencyFunction):
 
     def _unrolled(self) -> list[list[str]]:
         """Returns layers over the cycles' groups; a group's agents act one by one, and the group k times."""
-        earlier = _ancestors(self.agents, self._preds)
+        earlier = ancestors(self.agents, self._preds)
         together = {a: [b for b in self.agents if b == a or (b in earlier[a] and a in earlier[b])] for a in self.agents}
         heads = [name for name in self.agents if together[name][0] == name]
         waits = {h: {together[p][0] for name in together[h] for p in self._preds[name]} - {h} for h in heads}
         layers = []
-        for group in _topological(heads, waits)[0]:
+        for group in topological(heads, waits)[0]:
             single = [head for head in group if head not in earlier[head]]
             layers += [single] if single else []
             for head in group:
@@ -184,14 +194,18 @@ class StaticDAG(DependencyFunction):
         return layers
 
     def _predecessors(self) -> dict[str, tuple[str, ...]]:
+        refuse_edges(self.D)
         if isinstance(self.D, Mapping):
             sees = {name: (seen,) if isinstance(seen, str) else tuple(seen) for name, seen in self.D.items()}
             self._known([*sees, *(p for seen in sees.values() for p in seen)])
             return {name: tuple(p for p in self.agents if p in sees.get(name, ())) for name in self.agents}
-        matrix = np.asarray(self.D)
+        matrix = np.asarray(self.D, dtype=object)  # rows of unequal length are an error below
         n = len(self.agents)
         if matrix.shape != (n, n) or not np.isin(matrix, (0, 1)).all():
-            raise DependencyError(f"D must be a {n} x {n} matrix of 0 and 1 for {n} agents; got shape {matrix.shape}.")
+            raise DependencyError(
+                f"D must be a {n} x {n} matrix of 0 and 1 for {n} agents, D[i][j] = 1 where agent j sees agent i, or a "
+                f"mapping from the agent who sees to those whom it sees; got shape {matrix.shape}."
+            )
         return {a: tuple(self.agents[i] for i in range(n) if matrix[i, j]) for j, a in enumerate(self.agents)}
 
     @property
@@ -205,9 +219,14 @@ class StaticDAG(DependencyFunction):
         return len(self._layers) == 1 and set(self._layers[0]) == set(self.agents)
 
     @property
+    def acting(self) -> frozenset[str]:
+        """Returns the agents of all layers."""
+        return frozenset(chain.from_iterable(self._layers))
+
+    @property
     def possible_edges(self) -> frozenset[tuple[str, str]]:
         """Returns the edges between agents who act."""
-        acting = {name for layer in self._layers for name in layer}
+        acting = self.acting
         edges = ((p, name) for name in acting for p in (*self._preds[name], *self._lagged[name]))
         return frozenset((p, name) for p, name in edges if p in acting and p != name)
 
@@ -240,36 +259,6 @@ class StaticDAG(DependencyFunction):
         here = [view.latest(p, this_round=True) for p in self._preds[name] if p != name]
         before = [view.latest(p, before=view.round_start) for p in self._lagged[name]]
         return tuple(sorted(i for i in here + before if i is not None))
-
-
-def _topological(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> tuple[list[list[str]], list[str]]:
-    """Returns Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
-    left, done = list(agents), set[str]()
-    layers: list[list[str]] = []
-    while left:
-        ready = [name for name in left if all(p in done for p in preds[name])]
-        if not ready:
-            return layers, left
-        layers.append(ready)
-        done.update(ready)
-        left = [name for name in left if name not in done]
-    return layers, []
-
-
-def _ancestors(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """Returns all whom an agent's action depends on, itself among them if it is in a cycle."""
-
-    def walk(start: str) -> set[str]:
-        seen: set[str] = set()
-        stack = list(preds[start])
-        while stack:
-            node = stack.pop()
-            if node not in seen:
-                seen.add(node)
-                stack.extend(preds[node])
-        return seen
-
-    return {name: walk(name) for name in agents}
 
 
 class Chain(StaticDAG):
@@ -312,7 +301,10 @@ class Layered(StaticDAG):
         named = [name for layer in self.layers for name in layer]
         self._known(named)
         if len(set(named)) < len(named):
-            raise DependencyError(f"Layered names an agent twice: {self.layers}. Use Router for repeats.")
+            raise DependencyError(
+                f"Layered names an agent twice: {self.layers}. Use Router for repeats; or, if these are edges, a "
+                "mapping from the agent who sees to those whom it sees."
+            )
         self._layers = [[name for name in agents if name in layer] for layer in self.layers if layer]
         self._preds = {}
         earlier: tuple[str, ...] = ()
@@ -335,11 +327,13 @@ def as_dependency(value: Any) -> DependencyFunction:
 
     Args:
         value: A dependency function; ``"chain"``, ``"previous"`` (a chain in which each sees only the one before
-            it) or ``"independent"``; layers of names (as :class:`Layered`); or an n x n matrix of 0 and 1 or a mapping
-            from an agent to those it sees (as :class:`StaticDAG`).
+            it) or ``"independent"``; layers of names, each a list or a set (as :class:`Layered`); an n x n matrix of 0
+            and 1 with ``D[i][j] = 1`` where agent j sees agent i; or a mapping from the agent who sees to the agents
+            whom it sees (both as :class:`StaticDAG`).
 
     Raises:
         ConfigError: If it is none of these.
+        DependencyError: If it is a list of edges.
     """
     kinds: dict[str, Callable[[], DependencyFunction]] = {
         "chain": Chain,
@@ -361,8 +355,9 @@ def as_dependency(value: Any) -> DependencyFunction:
             f"{name}()" if is_class else f"Router({name}), asked after every layer, or Scheduled({name}), every round"
         )
         raise ConfigError(f"{name} is {'a class' if is_class else 'no dependency function yet'}. Next: {wanted}.")
+    refuse_edges(value)
     rows = value if isinstance(value, Sequence) else ()
-    if rows and all(isinstance(row, Sequence) and row and not isinstance(row, str) for row in rows):
+    if rows and all(isinstance(row, Sequence | Set) and row and not isinstance(row, str) for row in rows):
         cells = [cell for row in value for cell in row]
         if all(isinstance(cell, str) for cell in cells):
             return Layered(value)
@@ -370,5 +365,6 @@ def as_dependency(value: Any) -> DependencyFunction:
             return StaticDAG(value)
     raise ConfigError(
         f"Cannot read a dependency function from {value!r}. Expected 'chain', 'previous', 'independent', layers of "
-        "agent names, a matrix of 0 and 1, a mapping from an agent to those it sees, or a DependencyFunction."
+        "agent names, a matrix of 0 and 1 (D[i][j] = 1: agent j sees agent i), a mapping from the agent who sees to "
+        "those whom it sees, or a DependencyFunction."
     )

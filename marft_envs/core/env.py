@@ -22,6 +22,7 @@ from marft_envs.core import observation as obs_mod
 from marft_envs.core import rewards as reward_rules
 from marft_envs.core.dependency import StaticDAG, View, as_dependency
 from marft_envs.core.faults import check_end, check_start
+from marft_envs.core.graphs import check_answer
 from marft_envs.core.rewards import Attribution
 from marft_envs.core.schedule import Rules, Schedule
 from marft_envs.core.spaces import UnicodeText
@@ -36,7 +37,8 @@ class FlexEnv(AECEnv):
         agents: The team in canonical order; names are unique, by convention ``<role>_<n>``.
         task: What the work is.
         dependency: Who acts when, and who sees whose actions: a dependency function, or anything else that
-            :func:`marft_envs.core.dependency.as_dependency` takes (``"independent"``, a matrix, layers of names).
+            :func:`marft_envs.core.dependency.as_dependency` takes (``"independent"``, layers of names, a matrix with
+            ``D[i][j] = 1`` where agent j sees agent i, a mapping from the agent who sees to those whom it sees).
         attribution: How PettingZoo's ``rewards`` share what is paid: ``team``, ``last``, ``split``,
             ``per_agent`` or a callable. The episode's record keeps the channels unattributed.
         observation: ``messages``, ``prompt`` or ``structured``.
@@ -57,7 +59,7 @@ class FlexEnv(AECEnv):
 
     Raises:
         ConfigError: If the team or a setting cannot work.
-        DependencyError: If D does not fit the team.
+        DependencyError: If D does not fit the team, or no agent that gives the answer acts under it.
     """
 
     spec: Any = None
@@ -96,6 +98,7 @@ class FlexEnv(AECEnv):
         self.dependency = copy.deepcopy(as_dependency(dependency))
         self.possible_agents = [agent.name for agent in agents]
         self.dependency.bind(self.possible_agents)
+        check_answer(agents, self.dependency.acting)
         self.attribution = reward_rules.attribution(attribution)
         if history == "team":
             self.rules = replace(self.rules, history="own" if self.dependency.is_empty else "public")

@@ -346,6 +346,10 @@ def gold_hidden(build: Build) -> str | None:
 def task_validates(build: Build) -> str | None:
     """``task.validate()``: the gold answer scores 1, the null team what the documentation says."""
     build().task.validate()
+    episodes = [play(build(), seed) for seed in SEEDS]
+    answerers = {agent.name for agent in episodes[0].agents if agent.with_answer}
+    if answerers and not any(turn.agent in answerers for episode in episodes for turn in episode.turns):
+        return f"in {len(episodes)} episodes of random replies, no agent acted that gives the answer"
     return None
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import marft_envs
 from helpers.flex import PlainTask, flex, order, play
 from marft_envs import (
     Chain,
@@ -32,6 +33,7 @@ from marft_envs import (
 from marft_envs.core.dependency import as_dependency
 from marft_envs.core.routing import parse_names
 from marft_envs.records import trajectory
+from marft_envs.testing import invariants
 
 
 def sees(env: object) -> list[tuple[int, ...]]:
@@ -87,10 +89,34 @@ def test_static_dag_from_a_matrix_or_a_mapping() -> None:
     (Orchestrator("a_0", default="z_0"), "agent 'z_0'"),
     (StaticDAG([[0, 1, 0], [1, 0, 0], [0, 0, 0]]), r"cycle among a_0, b_0.*on_cycle='lag'"),
     (StaticDAG([[1, 0, 0], [0, 0, 0], [0, 0, 0]]), "cycle among a_0"),
+    (StaticDAG([[0, 1, 0], [0]]), r"D\[i\]\[j\] = 1 where agent j sees agent i.*whom it sees"),
+    (StaticDAG([("a_0", "b_0")]), r"mapping from the agent who sees to those whom it sees: \{'b_0': \['a_0'\]\}"),
+    (Layered([["a_0", "b_0"], ["b_0", "c_0"]]), "if these are edges, a mapping"),
 ])  # fmt: skip
 def test_organisations_that_do_not_fit_the_team(dag: DependencyFunction, words: str) -> None:
     with pytest.raises(DependencyError, match=words):
         flex(3, dag)
+
+
+def test_a_list_of_edges_is_no_list_of_layers() -> None:
+    """Graph libraries write edges as tuples of two; read as layers they would say the opposite."""
+    for edges in ([("a_0", "b_0"), ("a_0", "c_0")], {("a_0", "b_0")}, (("a_0", "b_0"),), {("a_0", "b_0"): {}}):
+        with pytest.raises(DependencyError, match=r"'b_0': \['a_0'\].*For layers.*\['a_0', 'b_0'\]"):
+            flex(3, edges)
+    for layers in ([["a_0", "b_0"], ["c_0"]], [{"b_0", "a_0"}, {"c_0"}], [("a_0", "b_0"), ("c_0",)]):
+        assert order(play(flex(3, layers))) == ["ab", "c"]
+
+
+def test_a_d_without_the_answer_is_refused() -> None:
+    for dependency in ([["reasoner_0"]], Chain("reasoner_0")):
+        with pytest.raises(DependencyError, match="only reasoner_0 acts.*comes from actor_0"):
+            marft_envs.make("math-dual-v0", dependency=dependency)
+    assert marft_envs.make("math-dual-v0", dependency=[["actor_0"]]).dependency.acting == {"actor_0"}
+    decided_later = marft_envs.make("math-dual-v0", dependency=Scheduled(lambda view: [["reasoner_0"]]))
+    assert decided_later.dependency.acting is None and "no agent acted that gives" in invariants.task_validates(
+        lambda: decided_later
+    )
+    assert flex(2, [["a_0"]]).dependency.acting == {"a_0"}, "a team in which no one is said to answer may leave any out"
 
 
 def test_settings_of_kinds_that_cannot_be() -> None:
