@@ -301,10 +301,7 @@ class Layered(StaticDAG):
         named = [name for layer in self.layers for name in layer]
         self._known(named)
         if len(set(named)) < len(named):
-            raise DependencyError(
-                f"Layered names an agent twice: {self.layers}. Use Router for repeats; or, if these are edges, a "
-                "mapping from the agent who sees to those whom it sees."
-            )
+            raise DependencyError(f"Layered names an agent twice: {self.layers}. Repeats: Router. Edges: a mapping.")
         self._layers = [[name for name in agents if name in layer] for layer in self.layers if layer]
         self._preds = {}
         earlier: tuple[str, ...] = ()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any
-
-import numpy as np
 
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import DependencyError
@@ -43,14 +41,10 @@ def ancestors(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> di
 
 def refuse_edges(value: Any) -> None:
     """Raises a :class:`DependencyError` for pairs of names, which are a graph library's edges and might be layers."""
-    pairs = list(value) if isinstance(value, Collection) and not isinstance(value, str | np.ndarray) else []
-    if not pairs or not all(
-        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(name, str) for name in pair) for pair in pairs
-    ):
+    pairs = list(value) if isinstance(value, Mapping | Sequence | Set) else []
+    if not pairs or any(not isinstance(pair, tuple) or list(map(type, pair)) != [str, str] for pair in pairs):
         return
-    sees: dict[str, list[str]] = {}
-    for seen, name in pairs:
-        sees.setdefault(name, []).append(seen)
+    sees = {name: [seen for seen, other in pairs if other == name] for _, name in pairs}
     raise DependencyError(
         f"D got the pairs {pairs}, which may be edges or layers. For edges (seen, who sees) write a mapping from the "
         f"agent who sees to those whom it sees: {sees}. For layers, which act one after the other, write lists: "
@@ -63,7 +57,6 @@ def check_answer(agents: Sequence[AgentSpec], acting: frozenset[str] | None) -> 
     answerers = [agent.name for agent in agents if agent.with_answer]
     if acting is not None and answerers and acting.isdisjoint(answerers):
         raise DependencyError(
-            f"Under this D only {', '.join(sorted(acting)) or 'nobody'} acts, and the team's answer comes from "
-            f"{' or '.join(answerers)}: no episode would have one. Let D name {answerers[-1]}, too, as its last layer "
-            "for instance, or give with_answer=True to an agent that acts."
+            f"Under this D {', '.join(sorted(acting)) or 'nobody'} acts, and {' or '.join(answerers)} would answer:"
+            f" no episode has an answer. Let D name {answerers[-1]}, too, or give with_answer=True to one who acts."
         )
