@@ -276,7 +276,7 @@ def card(env_id: str, summary: str, played: Played) -> str:
 
 def pages() -> Iterator[tuple[str, str, str]]:
     """Yields source address, title and content of every page and picture; pictures have no title."""
-    specs = [spec for spec in marft_envs.list_envs() if "/" not in spec.id]
+    specs = [marft_envs.spec(env_id) for env_id in ids()]
     lines = [
         "# Gallery of environments",
         "",
@@ -300,6 +300,6 @@ def pages() -> Iterator[tuple[str, str, str]]:
 
 
 def ids() -> Sequence[str]:
-    """Every id that has a page: those of this package, whatever else is registered in this process."""
+    """Every id that has a page: those of this package that download nothing, whatever else this process registers."""
     own = [spec for spec in marft_envs.list_envs() if str(spec.entry_point).startswith("marft_envs.")]
-    return [spec.id for spec in own if "/" not in spec.id]
+    return [spec.id for spec in own if "/" not in spec.id and "data" not in spec.kwargs]

@@ -204,8 +204,13 @@ def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     return pick(items, [i * len(items) // n for i in range(n)])
 
 
+def levels_of(data: str | Path, levels: int | Sequence[int] | None) -> int | Sequence[int] | None:
+    """Returns the levels that an environment draws from: those given, else 0 of procedural problems, all of others."""
+    return 0 if levels is None and str(data) == "procedural" else levels
+
+
 def whole(levels: Any) -> tuple[int, ...] | None:
-    """Returns levels as users write them, one by itself or several in a list; None: all.
+    """Returns levels as users write them, one by itself or several in a list; None: none are named.
 
     Raises:
         ConfigError: They are no whole numbers.
@@ -215,8 +220,8 @@ def whole(levels: Any) -> tuple[int, ...] | None:
         return None if levels is None else tuple(index(level) for level in several)
     except TypeError:
         raise ConfigError(
-            f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. For all levels leave it out "
-            "(on the command line: levels=null)."
+            f"levels is {levels!r}; expected whole numbers, like 0 or [0, 1]. Name several levels in "
+            "a list, or leave levels out."
         ) from None
 
 

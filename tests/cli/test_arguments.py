@@ -26,9 +26,8 @@ def kwargs(*argv: str) -> dict[str, Any]:
 
 
 def test_null_takes_the_presets_argument_away() -> None:
-    assert kwargs("--preset", "tools")["levels"] == [0]
-    assert "levels" not in kwargs("--preset", "tools", "--env-kwargs", "levels=null")
-    assert kwargs("--preset", "tools", "--env-kwargs", "levels=null")["show_tools"] == "none"
+    assert kwargs("--preset", "tools") == {"show_policy": False, "show_tools": "none"}
+    assert kwargs("--preset", "tools", "--env-kwargs", "show_tools=null") == {"show_policy": False}
 
 
 def test_what_a_preset_says_of_its_domain_is_not_said_of_another() -> None:

@@ -231,13 +231,13 @@ def test_a_run_that_ended_before_its_last_evaluation_makes_up_for_it(
 def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path) -> None:
     settle = training.typed_settings
     quick, _ = settle([])
-    assert quick.preset == "quickstart" and quick.env_kwargs == {"levels": [0]} and quick.algo == "marft"
+    assert quick.preset == "quickstart" and quick.env_kwargs == {} and quick.algo == "marft"
     toy, _ = settle(["--env", "relay-v0"])
     assert toy.preset == "toy" and toy.env == "relay-v0" and toy.env_kwargs == {}
     solo, _ = settle(["--env", "math-solo-v0"])
-    assert solo.preset == "quickstart" and solo.env_kwargs == {"levels": [0]}
+    assert solo.preset == "quickstart" and solo.env_kwargs == {}
     other, _ = settle(["--env-kwargs", "rounds=2", "--lr", "actor_0=1e-4", "reasoner_0=2e-4", "--kl-stop", "None"])
-    assert other.env_kwargs == {"levels": [0], "rounds": 2}
+    assert other.env_kwargs == {"rounds": 2}
     assert other.algorithm.lr == {"actor_0": 1e-4, "reasoner_0": 2e-4} and other.algorithm.kl_stop is None
     data, _ = settle(["--data", "rows.jsonl"])
     assert data.env_kwargs == {"data": "rows.jsonl"}

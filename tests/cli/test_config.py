@@ -121,7 +121,7 @@ def test_the_papers_presets_are_its_tables(name: str, entropy: float) -> None:
     assert (own.epochs, own.minibatches, own.clip, own.clip_high, own.max_grad_norm) == (1, 1, 0.2, None, 0.5)
     assert own.entropy_coef == entropy and own.huber_delta is not None and own.kl_stop == 0.02
     assert (made.num_envs, made.context, made.max_new_tokens, made.critic_hidden) == (4, 2048, 512, (64,))
-    assert made.models == "Qwen/Qwen2.5-Coder-3B-Instruct" and made.env_kwargs["data"] == "math"
+    assert made.models == "Qwen/Qwen2.5-Coder-3B-Instruct" and made.env == "math-paper-v0"
 
 
 BF16 = [name for name in presets.PRESETS if name in ("default", "smollm2-bf16") or name.startswith(("paper-", "gpu-"))]
@@ -149,8 +149,8 @@ def test_without_a_ratio_there_is_one_step_whatever_a_preset_says_of_others(name
 
 
 def test_presets_do_not_leak_into_each_other() -> None:
-    presets.get("quickstart")["env_kwargs"]["levels"] = [5]
-    assert presets.get("quickstart")["env_kwargs"] == {"levels": [0]}
+    presets.get("rag")["env_kwargs"]["recall_reward"] = 5
+    assert presets.get("rag")["env_kwargs"] == {"recall_reward": 0.4}
     assert presets.get("paper-table3")["algorithm"]["entropy_coef"] == 0.1
 
 

@@ -14,7 +14,7 @@ from marft_envs.families.code.task import main_step
 from marft_envs.families.math.teams import SPECIALISTS
 from marft_envs.records import experts, trajectory
 
-IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id]
+IDS = [spec.id for spec in marft_envs.list_envs() if "/" not in spec.id and "data" not in spec.kwargs]
 PLAYED = 20
 LETTERS = ("tools-quarantine-v0", "tools-messenger-v0")
 """Of one level, in which nothing is looked up."""

@@ -19,7 +19,7 @@ envs relay-v0 extra | Unrecognized options: extra | For full helptext | marft en
 envs --bogus | Unrecognized options: --bogus | For full helptext | marft envs --help
 envs math-dual-v0 --env-kwargs levels | 'levels' is no KEY=VALUE | --env-kwargs KEY=VALUE… | marft envs --help
 envs math-dual-v0 --env-kwargs levls=[0] | 'math-dual-v0' takes no 'levls' | Did you mean 'levels'? | Did you mean 'levels'
-envs math-dual-v0 --env-kwargs levels=abc | levels is 'abc' | expected whole numbers, like 0 or [0, 1] | levels=null
+envs math-dual-v0 --env-kwargs levels=abc | levels is 'abc' | expected whole numbers, like 0 or [0, 1] | Name several levels in a list
 envs math-dual-v0 --env-kwargs levels=[99] | 'procedural' (train) has no problem of levels | Levels there: 0 to 5 | marft envs --help
 envs math-dual-v0 --env-kwargs rounds=0 | max_rounds is 0 | expected a whole number, at least 1 | Say max_rounds=1, or leave it out
 envs math-dual-v0 --env-kwargs rounds=1.5 | max_rounds is 1.5 | expected a whole number, at least 1 | Say max_rounds=1, or leave it out

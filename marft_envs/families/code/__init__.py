@@ -1,6 +1,6 @@
 """Coding teams: ``code-solo-v0``, ``code-reflect-v0``, … write programs, which run in a sandbox.
 
->>> env = marft_envs.make("code-reflect-v0", data="procedural", levels=[0], split="test")
+>>> env = marft_envs.make("code-reflect-v0", levels=[1, 2], split="test")
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from marft_envs.families.code.judge import VERDICTS, Judge, Report, TestResult
 from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.families.code.task import CodeTask
 from marft_envs.families.code.teams import TEAMS
+from marft_envs.problems.sets import levels_of
 from marft_envs.sandbox import Limits, Sandbox, shared
 
 __all__ = [
@@ -55,7 +56,8 @@ def make(
         team_name: One of :data:`TEAMS`; which one is the id's business.
         data: A data set's name or the path of a JSONL file, see :func:`marft_envs.families.code.data.load`.
         split: ``train`` or ``test``.
-        levels: Only these (0 to 4).
+        levels: Only these (0 to 4). None: level 0 of the procedural problems, which the embedded model can learn; all
+            levels of another set.
         tags: Only these kinds: ``function``, ``stdio``, or a generator's name.
         filter: Keep a problem when this is true of it.
         limit: At most so many problems, spread evenly.
@@ -92,6 +94,6 @@ def make(
         sandbox = shared(sandbox, workers=workers, url=url, unsafe=unsafe)
     from marft_envs.families.code import data as data_mod  # the generators load with the first environment
 
-    problems = data_mod.load(data, split, levels, tags, filter, limit)
+    problems = data_mod.load(data, split, levels_of(data, levels), tags, filter, limit)
     task = CodeTask(problems, team.agents, sandbox, limits, reward, format_penalty, code_block, feedback)
     return team.on(task, rounds, **flex)

@@ -1,6 +1,6 @@
 """Teams that read documents longer than a window: ``docs-solo-v0``, ``docs-chain-v0`` and others.
 
->>> env = marft_envs.make("docs-chain-v0", kinds="total", lengths=[1, 2], level=0)
+>>> env = marft_envs.make("docs-chain-v0", kinds=["total", "count"], lengths=[1, 2])
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def make(
     data: str | Path = "procedural",
     split: str = "train",
     kinds: str | Sequence[str] | None = None,
-    lengths: int | Sequence[int] = 2,
-    level: int = 1,
+    lengths: int | Sequence[int] = 1,
+    level: int = 0,
     window: int | None = None,
     readers: int | None = None,
     arity: int | None = None,
@@ -48,9 +48,9 @@ def make(
         team_name: One of :data:`TEAMS`; which one is the id's business.
         data: ``procedural``, a set's name or the path of a JSONL file, see :func:`marft_envs.families.docs.data.load`.
         split: ``train`` or ``test``.
-        kinds: Only these kinds of documents; None: all.
+        kinds: Only these kinds of documents. None: ``total`` of procedural documents, all kinds of another set.
         lengths: How long procedural documents are, in windows; several: each as often.
-        level: Of procedural documents: 0 (terse, for the embedded models) or 1 (prose).
+        level: Of procedural documents: 0 (terse, which the embedded model can learn) or 1 (prose).
         window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
             recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit.
         readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
@@ -72,6 +72,7 @@ def make(
     if "max_chars" in flex:
         raise ConfigError("The window is what max_chars is elsewhere. Next: window=… instead of max_chars=….")
     made_here = str(data) == "procedural"
+    kinds = "total" if made_here and kinds is None else kinds
     if window is None:
         window = WINDOW.get(level, 0) if made_here else data_mod.WINDOW
     wanted = (lengths,) if isinstance(lengths, int) else tuple(lengths)

@@ -1,6 +1,6 @@
 """Math teams: ``math-solo-v0``, ``math-dual-v0``, … on any problem set.
 
->>> env = marft_envs.make("math-dual-v0", data="procedural", levels=[0], split="test")
+>>> env = marft_envs.make("math-dual-v0", levels=[1, 2], split="test")
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from marft_envs.families.math import data as data_mod
 from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.task import MathTask
 from marft_envs.families.math.teams import SPECIALISTS, TEAMS
+from marft_envs.problems.sets import levels_of
 
 __all__ = ["TEAMS", "MathProblem", "MathTask", "Team", "load_profiles", "make"]
 
@@ -40,7 +41,8 @@ def make(
         data: A data set's name or the path of a JSONL file, see :func:`marft_envs.families.math.data.load`.
         split: ``train`` or ``test``.
         subjects: Only these.
-        levels: Only these (0 to 5).
+        levels: Only these (0 to 5). None: level 0 of the procedural problems, which the embedded model can learn; all
+            levels of another set.
         filter: Keep a problem when this is true of it.
         limit: At most so many problems, spread evenly.
         profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
@@ -57,7 +59,7 @@ def make(
     """
     team = named("math", team_name, TEAMS).changed(profiles, dependency)
     check_answerer(team.agents, "the team")
-    problems = data_mod.load(data, split, subjects, levels, filter, limit)
+    problems = data_mod.load(data, split, subjects, levels_of(data, levels), filter, limit)
     answerers = {agent.name: agent.role for agent in team.agents if agent.with_answer}
     task = MathTask(problems, list(answerers), oracle, _specialists(set(answerers.values())))
     return team.on(task, rounds, **flex)

@@ -1,6 +1,6 @@
 """Teams that search a corpus, read what they find, and answer: ``rag-chain-v0``, ``rag-router-v0`` and others.
 
->>> env = marft_envs.make("rag-chain-v0", hops=2, level=0)
+>>> env = marft_envs.make("rag-chain-v0", hops=[1, 2], level=1)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make(
     data: str | Path = "procedural",
     split: str = "train",
     hops: int | Sequence[int] = 2,
-    level: int = 1,
+    level: int = 0,
     world: int = 0,
     corpus: str | Path | None = None,
     index: str | Path | None = None,
@@ -53,7 +53,7 @@ def make(
         data: ``procedural``, a set's name or the path of a JSONL file, see :func:`marft_envs.families.rag.data.load`.
         split: ``train`` or ``test``.
         hops: Searches that a procedural question takes, 1 to 4; several: each as often.
-        level: Of procedural questions: 0 (terse, for the embedded models) or 1 (prose).
+        level: Of procedural questions: 0 (terse, which the embedded model can learn) or 1 (prose).
         world: Which procedural corpus: another number has other facts.
         corpus: A JSONL file of passages or a folder of text files; None: what comes with the questions.
         index: The folder of its index; None: one in the user's cache.

@@ -84,7 +84,8 @@ def make(
         domain: A name of :data:`DOMAINS` or of a plug-in, ``tau:FOLDER``, ``module:callable``, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
         split: ``train`` or ``test``, or what else the domain has.
-        levels: Only problems of these levels.
+        levels: Only problems of these levels. None: level 0 of the depot, which the embedded model can learn; all
+            levels of another domain.
         limit: At most so many problems, spread evenly.
         domain_args: Arguments of a named domain (a path, options).
         reward: ``composite``, ``completion`` or ``progress``; or weights for the composite.

@@ -59,14 +59,14 @@ class Depot(Shared):
 
         Args:
             split: ``"train"`` or ``"test"``.
-            levels: Some of 0 to 5; None for all.
+            levels: Some of 0 to 5; None: 0.
             limit: At most so many, evenly spaced.
 
         Raises:
             DataError: No such split or level.
         """
         check_known([split], tasks.SPLITS, "The depot has no split '{}'.", DataError)
-        chosen = tasks.LEVELS if levels is None else tuple(levels)
+        chosen = (0,) if levels is None else tuple(levels)
         for level in chosen:
             if level not in tasks.LEVELS:
                 raise DataError(f"The depot has no level {level!r}. Levels: 0 to 5.")
