@@ -14,7 +14,7 @@ import tyro
 from marft_algos.cli.training import typed_settings
 from marft_algos.config import arguments, trust
 from marft_algos.lazy import require_training
-from marft_algos.runs import breakdown, start
+from marft_algos.runs import breakdown, paths, start
 from marft_algos.runs.folder import RunFolder, compare
 from marft_algos.runs.metrics import describe
 from marft_algos.runs.read_only import seen
@@ -92,6 +92,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     config = trainer.config
     try:
         say(f"run:     {run.root}")
+        say(f"task:    {paths.task(run)}")
         _print_start(run)
         train_and_report(trainer, run)
         solved = _print_gain(run)
@@ -108,8 +109,10 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     if not trainer.policies.policies:
         return 0
     say(f"advice:  {_advice(run, config, solved)}")
-    speaker = trainer.policies.renderer.agents[0]
-    say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
+    recorded = run.recorded("eval")[-1:]
+    seen = breakdown.seen_agents(episode for i in recorded for episode in run.episodes("eval", i))
+    if speaker := next((agent for agent in trainer.policies.renderer.agents if agent in seen), ""):
+        say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
     return 0
 
 
@@ -156,7 +159,7 @@ def _dry_run(argv: list[str]) -> int:
         shown.close()
     elif config.warm_start and not config.start:
         expert_of(env)
-    say(f"{config.env} · {config.algo}, memory at most:\n{memory.table()}")
+    say(f"{arguments.task(config.env, config.env_kwargs)} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()
     say(f"next:    {arguments.typed('train', *argv)}")
@@ -217,6 +220,7 @@ def run_show(argv: list[str]) -> int:
         say(json.dumps({"run": str(run.root), **last}, indent=1))
         return 0
     say(f"run:     {run.root}")
+    say(f"task:    {paths.task(run)}")
     _print_start(run)
     say(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
     _print_gain(run)

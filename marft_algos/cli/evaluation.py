@@ -88,9 +88,12 @@ def _check(options: EvalArguments) -> None:
 
 
 def _announce(evaluation: ResumableEvaluation) -> None:
+    from marft_algos.evaluation.environments import held_out_kwargs
+
     config, done = evaluation.config, len(evaluation.finished())
     way = "greedy" if config.greedy else f"sampled at temperature {config.temperature or 1.0:g}"
-    say(f"{config.env}, {len(evaluation.problems)} problems, {config.samples} samples each, {way}")
+    shown = arguments.task(config.env, held_out_kwargs(config.env, {}, config.env_kwargs))
+    say(f"{shown}, {len(evaluation.problems)} problems, {config.samples} samples each, {way}")
     say(f"folder:  {evaluation.root}" + (f" ({done} episodes have ended before)" if done else ""))
 
 

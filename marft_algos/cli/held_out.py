@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,11 @@ def play(options: EvalArguments) -> int:
         raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
     if trained is not None:
         checkpoint.check_policies(trained, evaluation.names)
+    if swapped:
+        with closing(evaluation.make_env()) as env:
+            edges, once = env.unwrapped.dependency.possible_edges, env.unwrapped.rules.max_rounds == 1
+        if once and edges is not None:  # else it is seen when it is played
+            _check_seen(swapped, evaluation.team, {agent for agent, _ in edges})
     evaluation.check()
     _announce(config, eval_kwargs(config), len(evaluation.evaluation_set))
     played = evaluation.play()
@@ -72,6 +78,7 @@ def play(options: EvalArguments) -> int:
             say(f"kinds        {clean(changed, line=True)}")
     files = {Path(options.out): played} if options.out else {}
     if swapped:
+        _check_seen(swapped, evaluation.team, breakdown.seen_agents(t.episode for t in played))
         again = evaluation.exchange([swapped], played)
         _, after, difference = runs.compare(play.records(played), play.records(again))
         say(f"exchanged    {after}, with {swapped}'s messages from other problems")
@@ -92,8 +99,7 @@ def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> None:
 
 def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> None:
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
-    shown = ", ".join(f"{k}={v}" for k, v in kwargs.items())
-    say(f"{config.env}{f' ({shown})' if shown else ''}, {episodes} episodes, {way}")
+    say(f"{arguments.task(config.env, kwargs)}, {episodes} episodes, {way}")
 
 
 def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, runs.RunFolder | None]:
@@ -139,6 +145,18 @@ def _agent_called(name: str, team: Sequence[AgentSpec]) -> str:
     return matches[0]
 
 
+def _check_seen(agent: str, team: Sequence[AgentSpec], seen: Collection[str]) -> None:
+    """Refuses to exchange what an agent says who gives the answer, and is not among those whom others see."""
+    if agent in seen or not any(member.with_answer for member in team if member.name == agent):
+        return
+    known = [member.name for member in team if member.name in seen]
+    onward = f"Name an agent that another one sees: --swap {known[0]}" if known else "Leave --swap out."
+    raise ConfigError(
+        f"{agent} gives the answer, and no other agent sees its words: --swap would grade answers to other problems,"
+        f" and say nothing of what words are worth. {onward}"
+    )
+
+
 def compare(options: EvalArguments) -> int:
     """``marft eval --compare A B``."""
     if len(options.compare) != 2:
@@ -166,8 +184,10 @@ def compare(options: EvalArguments) -> int:
     from marft_algos.training import compare as compared
 
     path = Path(options.scenarios) if options.scenarios else None
-    changes = compared.compare(runs.RunFolder.team(a), runs.RunFolder.team(b), path, options.checkpoint)
-    how = f"{changes[0].difference.n} scenarios: A, B, B - A (paired, 95 %; of these runs, not of seeds)"
+    first = runs.RunFolder.team(a)
+    changes = compared.compare(first, runs.RunFolder.team(b), path, options.checkpoint)
+    how = "A, B, B - A (paired, 95 %; of these runs, not of seeds)"
+    how = f"{changes[0].difference.n} scenarios of {paths.task(first)}: {how}"
     return _told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
 
 

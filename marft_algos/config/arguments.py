@@ -30,6 +30,8 @@ class UsageError(ConfigError):
     """A command's words cannot be: it ends with 2, as for words that no parser can read."""
 
 
+SHOWN = 60
+"""Characters of an environment's argument that a heading shows."""
 registry = ConstructorRegistry()
 """Use as ``with registry: tyro.cli(…)``."""
 
@@ -192,6 +194,15 @@ def _help(sections: Mapping[str, forms.Form], about: manual.About, whole: bool) 
 def typed(*words: object) -> str:
     """Writes a command of ``marft`` as it is typed in a shell: what needs quotes has them."""
     return shlex.join(["marft", *map(str, words)])
+
+
+def task(env: str, kwargs: Mapping[str, Any]) -> str:
+    """Writes an environment with its arguments as they are typed: ``math-dual-v0 levels=[1,2]``; long ones are cut."""
+    parts = [env]
+    for key, inner in kwargs.items():
+        text = inner if isinstance(inner, str) else json.dumps(inner, default=str, separators=(",", ":"))
+        parts.append(f"{key}={text if len(text) <= SHOWN else text[:SHOWN] + '…'}")
+    return terminal.clean(" ".join(parts), line=True)
 
 
 def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from marft_algos.config import arguments
 from marft_algos.evaluation import changes
 from marft_algos.evaluation.changes import Change
 from marft_algos.rollout.episodes import whole
@@ -24,7 +25,7 @@ KIND = "kind"
 """The cohort of a task whose id is ``KIND/NAME``."""
 _NAMED = 3
 Task = tuple[str, int | None]
-"""Id, and where nobody has named it so, the seed of its start."""
+"""Id, and where nobody has named it so, the seed of its start. An id that is a number names the environment as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +61,14 @@ class Evaluation:
         for e in episodes:
             turns = [Transition(turn, trainable=False) for turn in e.turns]
             starts[e.index // k].append(Trajectory(e, turns, e.index))
+        drawn = {k: v for k, v in settings["env_kwargs"].items() if k not in ("dependency", "profiles", "partners")}
+        where = "" if settings.get("data") else f" of {arguments.task(settings['env'], drawn)}"
         samples, infrastructure_errors = dict[Task, list[Trajectory]](), dict[Task, float]()
         for played in starts.values():
             kept = whole(played)
             for named in [*kept, *(t for t in played if t.task_id)][:1]:
-                task = named.task_id, None if "task_id" in named.episode.options else named.episode.seed
+                task_id = named.task_id + (where if named.task_id.isdecimal() else "")
+                task = task_id, None if "task_id" in named.episode.options else named.episode.seed
                 samples[task], infrastructure_errors[task] = kept, 1 - len(kept) / len(played)
         return cls(root, settings, samples, infrastructure_errors, len(starts) - len(samples))
 

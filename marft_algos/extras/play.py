@@ -145,7 +145,8 @@ def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
     """Plays one episode; returns its score."""
     base = env.unwrapped
     env.reset(seed=seed)
-    say(f"── {base.env_id} · seed {seed} · task {clean(base.task.task_id, line=True)} ──")
+    task = clean(base.task.task_id, line=True)
+    say(f"── {arguments.task(base.env_id, base.env_kwargs)} · seed {seed} · task {task} ──")
     while not base.done:
         for agent in base.ready_agents:
             messages = base.messages(agent)

@@ -180,7 +180,7 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
         if part == "shadow":
             shadow.check(env, name)
         kept = shadow.Record(Path(record, part), run, settings)
-    return team, f"{settings.env}, {', '.join(env.possible_agents)}", kept
+    return team, f"{arguments.task(settings.env, settings.env_kwargs)}, {', '.join(env.possible_agents)}", kept
 
 
 class TeamServer(ChatServer):

@@ -1,4 +1,4 @@
-"""Breaks an evaluation down by kind of problem: what a gain is made of.
+"""Breaks an evaluation down: by kind of problem, which is what a gain is made of, and by whose words were seen.
 
 A team that has found a loophole of its grader solves one kind of problem always, and no other kind better than before.
 """
@@ -6,10 +6,11 @@ A team that has found a loophole of its grader solves one kind of problem always
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from marft_algos.runs.folder import EvalRecord
+from marft_envs import Episode
 
 NAMED = 3
 """Kinds that are named beside a gain."""
@@ -55,3 +56,9 @@ def changes(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> list[K
         KindScore(name, len(both), *(sum(side) for side in zip(*both, strict=True))) for name, both in outcomes.items()
     ]
     return sorted(kinds, key=lambda kind: (-abs(kind.gain), kind.name))
+
+
+def seen_agents(episodes: Iterable[Episode]) -> set[str]:
+    """Returns the agents whose words another agent has seen in these episodes."""
+    pairs = ((e.turns[i].agent, turn.agent) for e in episodes for turn in e.turns for i in turn.sees)
+    return {seen for seen, agent in pairs if seen != agent}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from marft_algos.config import arguments, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
@@ -59,6 +60,12 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     given: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
     mapped = _mapped(vars(config) | given, lambda spec: _located(spec, run), lambda value: value)
     return config.changed(**{key: value for key, value in mapped.items() if key not in given})
+
+
+def task(run: RunFolder) -> str:
+    """Writes the environment that a run trains in, with its arguments; empty where the run has no settings."""
+    table = values.read(run.config_file) if run.config_file.is_file() else {}
+    return arguments.task(str(table.get("env", "")), table.get("env_kwargs", {}))
 
 
 def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], data: Callable[[Any], Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marft_algos.runs import breakdown, plots, start
+from marft_algos.runs import breakdown, paths, plots, start
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder, outcome
 from marft_algos.runs.intervals import Interval
@@ -65,6 +65,7 @@ def render(run: RunFolder) -> str:
         title=run.root.name,
         commands=_commands(run),
         origin=start.record(run),
+        task=paths.task(run),
         **_headline(run, metrics),
         curves=_curves(metrics),
         **_team(before, after),

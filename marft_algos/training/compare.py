@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,14 @@ import numpy as np
 from marft_algos import credit
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation.changes import Change, judged, metrics, scores
+from marft_algos.evaluation.environments import PROMPTS_CHECKED
 from marft_algos.models import assignment
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import checkpoint, intervals, paths
 from marft_algos.runs.disk import reading, writing
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
-from marft_algos.training.environments import eval_kwargs
+from marft_algos.training.environments import eval_kwargs, make_env
 from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
 from marft_envs.errors import ConfigError, did_you_mean
@@ -53,11 +55,18 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
         which: Checkpoint, see ``checkpoint.pick``.
 
     Raises:
-        ConfigError: Teams, models or adapters differ, so nothing can be exchanged.
+        ConfigError: Teams, models or adapters differ, so nothing can be exchanged; or they are scored on other
+            problems.
     """
-    config = paths.of_run(a)
+    config, other = paths.of_run(a), paths.of_run(b)
     what = "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
-    _check_alike(config, paths.of_run(b), a, b, (*SHAPE, "policies"), what)
+    _check_alike(config, other, a, b, (*SHAPE, "policies"), what)
+    tasks = [(each.env, eval_kwargs(each)) for each in (config, other)]
+    if tasks[0] != tasks[1] and _problems(config) != _problems(other):
+        raise ConfigError(
+            f"{a.root.name} is scored on {paths.task(a)} and {b.root.name} on {paths.task(b)}, which are different"
+            " problems. Expected two runs with the same held-out problems; each by itself: marft eval RUN"
+        )
     both = HeldOut(config)
     if scenarios is not None:
         both.evaluation_set = frozen(scenarios, config.env, eval_kwargs(config), both.evaluation_set)
@@ -78,6 +87,16 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
         pairs["", f"team A with B's {name}"] = (scores(old_kept), scores(new_kept))
         both.policies.load_adapter(name, old / "policies" / name)
     return judged(pairs)
+
+
+def _problems(config: TrainConfig) -> list[str]:
+    """Returns the ids of some held-out problems of a run's settings, drawn with the same seeds for all."""
+    ids = []
+    with closing(make_env(config, eval_kwargs(config))) as env:
+        for seed in range(PROMPTS_CHECKED):
+            env.reset(seed=seed)
+            ids.append(env.unwrapped.task.task_id)
+    return ids
 
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from marft_algos import memory
-from marft_algos.config.arguments import typed
+from marft_algos.config.arguments import task, typed
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation import records
 from marft_algos.learner.learner import Learner
@@ -273,7 +273,7 @@ def train_and_report(trainer: Trainer, run: RunFolder, what: str = "") -> None:
         Interrupted, InfrastructureError, TaskError: As ``Trainer.train``; then there is no report.
     """
     config, progress = trainer.config, trainer.progress
-    title = f"{config.env} · {what or config.algo}"
+    title = f"{task(config.env, config.env_kwargs)} · {what or config.algo}"
     console = None if run.writes else Console(quiet=True)
     share = partial(progress.share, config)
     with loggers.Display(config.iterations, progress.iteration, title, console, share) as display:

@@ -154,7 +154,8 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     assert main(argv) == 0
     shown = capsys.readouterr().out
     run = Path("runs/first")
-    assert f"report:  {run}/report.html" in shown and "next:    marft eval" in shown and "gain:" in shown
+    assert f"report:  {run}/report.html" in shown and "gain:" in shown and "task:    relay-v0\n" in shown
+    assert "next:    marft eval runs/first --swap planner_0 " in shown
     for name in ("config.toml", "metrics.jsonl", "curves.png", "report.html", "episodes", "checkpoints"):
         assert (run / name).exists()
     assert 'level = "action"' in (run / "config.toml").read_text()
@@ -167,8 +168,12 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     words = [[e.turns[0].text for e in episodes] for episodes in played]
     assert sorted(words[0]) == sorted(words[1]), "every message of the planner is in another episode"
 
+    assert main(["eval", "first", "--env-kwargs", "history=public", "--episodes", "2"]) == 0
+    assert "relay-v0 history=public, 2 episodes, greedy" in capsys.readouterr().out
     assert main(["show"]) == 0
-    assert "iteration 2" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "iteration 2" in shown and "task:    relay-v0\n" in shown
+    assert "trained on relay-v0<" in (run / "report.html").read_text()
     (run / "report.html").unlink()
     assert main(["show", "first", "--html"]) == 0 and (run / "report.html").exists()
 

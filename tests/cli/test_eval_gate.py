@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,21 @@ def compared(capsys: pytest.CaptureFixture[str], *more: str, names: tuple[str, s
     capsys.readouterr()
     code = main(["eval", "--compare", *names, "--json", *more])
     return code, json.loads(capsys.readouterr().out)
+
+
+def test_numbers_name_tasks_of_one_environment_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """An environment of others calls a task by its seed: the same numbers of two of them are different tasks."""
+    evaluate("a", lambda i: True)
+    for name, env in (("one", "gymnasium:A"), ("again", "gymnasium:A"), ("two", "gymnasium:B")):
+        shutil.copytree("a", name)
+        episodes = [json.loads(line) for line in Path("a/episodes.jsonl").read_text().splitlines()]
+        lines = [json.dumps(e | {"task_id": str(i)}) + "\n" for i, e in enumerate(episodes)]
+        Path(name, "episodes.jsonl").write_text("".join(lines))
+        settings = json.loads(Path("a/eval.json").read_text()) | {"env": env, "env_kwargs": {}, "data": {}}
+        Path(name, "eval.json").write_text(json.dumps(settings))
+    assert main(["eval", "--compare", "one", "again"]) == 0
+    assert main(["eval", "--compare", "one", "two"]) == 1
+    assert "evaluations of different tasks: only 'one' has 0 of gymnasium:A" in capsys.readouterr().err
 
 
 def test_a_kind_that_got_worse_fails_the_gate_though_the_score_did_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,9 @@ def test_teams_that_cannot_exchange_agents_are_refused(pair: tuple[RunFolder, Ru
     (tmp_path / "config.toml").write_text(text.replace("lora_r = 2", "lora_r = 4"))
     with pytest.raises(ConfigError, match="differ in 'lora_r'"):
         compare(pair[0], RunFolder.open(tmp_path))
+    (tmp_path / "config.toml").write_text(text.replace('env = "relay-v0"', 'env = "signal-v0"'))
+    with pytest.raises(ConfigError, match=r"scored on relay-v0 and .* on signal-v0, which are different problems"):
+        compare(pair[0], RunFolder.open(tmp_path))
 
 
 def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:

@@ -151,7 +151,8 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
     if iteration not in evaluated:
         return f"These weights (iteration {iteration}) were not evaluated."
     way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
-    lines = [f"{config.env}, {run.evaluation_set()}, {way}; 95 % intervals:", "", "| team | score |", "|---|---|"]
+    task = arguments.task(config.env, config.env_kwargs)
+    lines = [f"{task}, {run.evaluation_set()}, {way}; 95 % intervals:", "", "| team | score |", "|---|---|"]
     if iteration == UNTRAINED or UNTRAINED not in evaluated:
         return "\n".join([*lines, f"| iteration {iteration} | {estimate(run.evaluation(iteration))} |"])
     gain = run.gain(iteration)
