@@ -36,6 +36,7 @@ from marft_envs.tables import beside
 
 if TYPE_CHECKING:
     from marft_envs.core.judge import Rubric, judged
+    from marft_envs.families.cases import from_rows as from_rows
     from marft_envs.families.tools import ToolTask as ToolTask
     from marft_envs.testing.conformance import check_env as check_env
 
@@ -45,10 +46,11 @@ __all__ = [
     "AgentSpec", "Chain", "CompositeReward", "ConfigError", "DataError", "DependencyError", "DependencyFunction",
     "EnvSpec", "Episode", "FlexEnv", "Independent", "InvalidRouting", "Layered", "MarftError", "MissingExtraError",
     "Orchestrator", "Outcome", "Router", "Rubric", "Scheduled", "Spawn", "StaticDAG", "Task", "Team", "ToolTask",
-    "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "judged", "list_envs", "make",
-    "make_vec", "pprint_registry", "register", "registry", "spec",
+    "Tree", "Turn", "TurnRecord", "UnicodeText", "View", "as_dependency", "check_env", "from_rows", "judged",
+    "list_envs", "make", "make_vec", "pprint_registry", "register", "registry", "spec",
 ]  # fmt: skip
 _LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testing.conformance"}
+_LAZY["from_rows"] = "marft_envs.families.cases"
 _LAZY |= dict.fromkeys(("Rubric", "judged"), "marft_envs.core.judge")
 """What is loaded when it is asked for."""
 

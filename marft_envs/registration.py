@@ -351,8 +351,14 @@ def _keywords(fn: Callable[..., Any]) -> set[str]:
     return names.union(MEMBERS)
 
 
-def make_vec(id: str, num_envs: int = 1, **kwargs: Any) -> Any:
-    """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.core.vector.VectorEnv`."""
+def make_vec(id: str | Callable[..., FlexEnv], num_envs: int = 1, **kwargs: Any) -> Any:
+    """Builds a poll/push vector environment of ``num_envs`` slots; see :class:`marft_envs.core.vector.VectorEnv`.
+
+    Args:
+        id: A registered id, or a function that makes an environment.
+        num_envs: Slots.
+        **kwargs: Arguments of the environment, or of the function.
+    """
     from marft_envs.core.vector import VectorEnv
 
-    return VectorEnv([partial(make, id, **kwargs)] * num_envs)
+    return VectorEnv([partial(id, **kwargs) if callable(id) else partial(make, id, **kwargs)] * num_envs)

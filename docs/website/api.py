@@ -13,7 +13,7 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     "marft_envs": {
         "Making environments": (
             "make", "make_vec", "register", "spec", "list_envs", "registry", "pprint_registry", "EnvSpec",
-            "check_env",
+            "check_env", "from_rows",
         ),
         "Environment and task": (
             "FlexEnv", "Task", "ToolTask", "Team", "AgentSpec", "Outcome", "CompositeReward", "Rubric", "judged",

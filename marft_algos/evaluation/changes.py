@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from marft_algos.runs import intervals
-from marft_algos.runs.folder import outcome
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
@@ -72,7 +71,7 @@ def is_judged(name: str) -> bool:
 
 def scores(played: Sequence[Trajectory]) -> list[float]:
     """Returns the outcome of every episode."""
-    return [outcome(t.success, t.score) for t in played]
+    return [t.episode.score for t in played]
 
 
 def metrics(

@@ -37,7 +37,6 @@ from marft_algos.rollout.episodes import (
     whole,
 )
 from marft_algos.runs import disk, intervals
-from marft_algos.runs.folder import outcome
 from marft_algos.types import SamplingParams, Trajectory, Transition
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
@@ -269,7 +268,7 @@ def passed(
 def _rates(evaluation: ResumableEvaluation, played: Sequence[Trajectory]) -> list[list[float]]:
     rates: list[list[float]] = [[] for _ in range(len(evaluation.problems))]
     for t in whole(played):
-        rates[t.number // evaluation.config.samples].append(outcome(t.success, t.score))
+        rates[t.number // evaluation.config.samples].append(t.episode.score)
     return rates
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from marft_algos import seeds
 from marft_algos.rollout.demonstrations import Demonstrations, none_left, recorded
 from marft_algos.rollout.episodes import Prompts
-from marft_algos.runs.folder import outcome
 from marft_algos.types import Trajectory, Transition
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
@@ -142,7 +141,7 @@ class Preferences(Demonstrations):
 
 def _sides(episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
     """Returns the episodes that ended above their mean, and those below."""
-    outcomes = [outcome(episode.success, episode.team_return) for episode in episodes]
+    outcomes = [episode.score for episode in episodes]
     mean = float(np.mean(outcomes))
     above = [e for e, value in zip(episodes, outcomes, strict=True) if value > mean]
     return above, [e for e, value in zip(episodes, outcomes, strict=True) if value < mean]

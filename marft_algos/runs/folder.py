@@ -62,7 +62,7 @@ class EvalRecord:
     def of(cls, episode: Episode) -> EvalRecord:
         """Reads a finished episode; tokens are its words where nobody has counted them."""
         tokens, processed = sum(t.length for t in episode.turns), sum(t.processed for t in episode.turns)
-        known = (episode.task_id, outcome(episode.success, episode.team_return), episode.infrastructure_error)
+        known = (episode.task_id, episode.score, episode.infrastructure_error)
         return cls(*known, tokens, processed, episode.critical_path)
 
 
@@ -360,11 +360,6 @@ class RunFolder:
 _METRICS = {"iteration": (int, "a number"), "time_elapsed": (int | float, "a number")}
 _COMMAND = {"iteration": (int, "a number"), "root": (str, "a path"), "command": (str, "what was typed")}
 """What those who read a line count on: key -> its type, and what that is."""
-
-
-def outcome(success: bool | None, score: float) -> float:
-    """Returns what an evaluated episode counts: solved or not where the task says so, else the return."""
-    return float(score if success is None else success)
 
 
 def estimate(records: Sequence[EvalRecord]) -> Interval:

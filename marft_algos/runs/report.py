@@ -13,7 +13,7 @@ import numpy as np
 
 from marft_algos.runs import breakdown, paths, plots, start
 from marft_algos.runs.disk import write_whole, writing
-from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder, outcome
+from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError
@@ -163,13 +163,13 @@ def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, lis
     """Returns the panel before and after, side by side: first what training solved, then what it did not."""
     both = list(zip(before, after, strict=True))
     kept = [
-        (old, new, _value(new) - _value(old))
+        (old, new, new.score - old.score)
         for old, new in both
         if not (old.infrastructure_error or new.infrastructure_error)
     ]
     kinds = {
         "solved only after training": [(old, new) for old, new, gain in kept if gain > 0],
-        "not solved after training": [(old, new) for old, new, _ in kept if _value(new) <= 0],
+        "not solved after training": [(old, new) for old, new, _ in kept if new.score <= 0],
         "lost by training": [(old, new) for old, new, gain in kept if gain < 0],
         "taken by outages, and counted nowhere": [
             (old, new) for old, new in both if old.infrastructure_error or new.infrastructure_error
@@ -191,7 +191,3 @@ def _distinct(pairs: Sequence[_Pair]) -> list[_Pair]:
     for i, pair in enumerate(pairs):
         first.setdefault(pair[0].task_id or str(i), pair)
     return list(first.values())
-
-
-def _value(episode: Episode) -> float:
-    return outcome(episode.success, episode.team_return)

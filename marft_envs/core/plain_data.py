@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import importlib
 import json
 import os
 import re
@@ -48,8 +49,13 @@ def escaped(text: str) -> str:
     return text if text.isascii() else _LINE_ENDS.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
+def _records() -> Any:
+    """Returns the module that reads, writes and replays records; it imports this one."""
+    return importlib.import_module("marft_envs.records.trajectory")
+
+
 class Shown:
-    """An episode as text, as a cell of a notebook, and as plain data."""
+    """An episode as text, in a notebook, as data and as a line of a file; and what its agents were prompted with."""
 
     __slots__ = ()
 
@@ -78,3 +84,50 @@ class Shown:
     def to_dict(self: Any) -> dict[str, Any]:
         """Returns the same as plain data; what JSON cannot hold is described in its place."""
         return json.loads(self.to_json())
+
+    @property
+    def reward(self: Any) -> float:
+        """Returns all that the team was rewarded with: ``team_return``."""
+        return float(self.team_return)
+
+    @property
+    def score(self: Any) -> float:
+        """Returns what an evaluation counts: 1 or 0 where the task says whether it was solved, else ``team_return``."""
+        return float(self.team_return if self.success is None else self.success)
+
+    @property
+    def answer(self: Any) -> str:
+        """Returns the last text of the agent that answers (``AgentSpec.with_answer``), of any agent where none does."""
+        known = {agent.name for agent in self.agents if agent.with_answer}
+        return next((str(turn.text) for turn in reversed(self.turns) if turn.agent in known or not known), "")
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Any:
+        """Returns the episode that ``to_dict`` wrote.
+
+        Raises:
+            DataError: A field is missing, unknown or of a wrong type.
+        """
+        return _records().from_dict(data)
+
+    def save(self: Any, path: str | os.PathLike[str]) -> None:
+        """Appends the record to a JSONL file, which ``marft_envs.records.trajectory.read`` reads."""
+        _records().write(path, self)
+
+    @property
+    def messages(self: Any) -> list[list[dict[str, str]]]:
+        """Returns what the agent of each turn was prompted with: as recorded, else by playing the record again.
+
+        Raises:
+            ConfigError: The record does not say how to play it again.
+            ReplayError: It cannot be reproduced.
+            TrustError: Its environment would execute or send something; see ``trajectory.to_samples``.
+        """
+        if all("messages" in (turn.extras or {}) for turn in self.turns):
+            return [turn.messages for turn in self.turns]
+        return [sample["messages"] for sample in _records().to_samples(self)]
+
+    @property
+    def problem(self: Any) -> str:
+        """Returns what the agent that acts first was asked: the last message of its prompt (see ``messages``)."""
+        return self.messages[0][-1]["content"] if self.turns else ""

@@ -28,7 +28,7 @@ from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.lazy import require_training
 from marft_algos.rollout.episodes import whole
 from marft_algos.runs import checkpoint, disk
-from marft_algos.runs.folder import EvalRecord, RunFolder, outcome
+from marft_algos.runs.folder import EvalRecord, RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.terminal import say
 from marft_algos.training.evaluate import HeldOut, score
@@ -229,7 +229,7 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
         evaluation.load(run)
     outcomes = []
     for i in range(job["samples"]):
-        outcomes.append([None if t.infrastructure_error else outcome(t.success, t.score) for t in evaluation.sample(i)])
+        outcomes.append([None if t.infrastructure_error else t.episode.score for t in evaluation.sample(i)])
     known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
     return [sum(each) / len(each) if each else None for each in known]
 
@@ -303,7 +303,7 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
     keys = [answer_key(t.transitions[-1].turn.text if t.transitions else "") for t in votes]
     common = Counter(keys).most_common(1)[0][0]
     chosen = votes[keys.index(common)]
-    return outcome(chosen.success, chosen.score)
+    return chosen.episode.score
 
 
 def _tokens(played: Sequence[Trajectory]) -> int:
