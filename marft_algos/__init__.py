@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from marft_algos.algorithms.base import GroupConfig as GroupConfig
     from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
     from marft_algos.algorithms.base import register as register
+    from marft_algos.cli.api import Comparison as Comparison
     from marft_algos.cli.api import EvaluationResult as EvaluationResult
+    from marft_algos.cli.api import compare as compare
     from marft_algos.cli.api import evaluate as evaluate
     from marft_algos.config.settings import TrainConfig as TrainConfig
     from marft_algos.engines.base import RolloutEngine as RolloutEngine
@@ -36,12 +38,15 @@ if TYPE_CHECKING:
     from marft_algos.training.api import train as train
     from marft_algos.training.parts import Parts as Parts
     from marft_algos.training.parts import build as build
+    from marft_algos.training.team import TrainedTeam as TrainedTeam
+    from marft_algos.training.team import load_team as load_team
     from marft_algos.training.trainer import Trainer as Trainer
 
 _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
+    "Comparison": "cli.api",
     "EvaluationResult": "cli.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",
@@ -50,15 +55,18 @@ _LAZY = {
     "RolloutEngine": "engines.base",
     "RunFolder": "runs.folder",
     "TrainConfig": "config.settings",
+    "TrainedTeam": "training.team",
     "Trainer": "training.trainer",
     "UpdateConfig": "algorithms.base",
     "build": "training.parts",
     "check_engine": "engines.conformance",
+    "compare": "cli.api",
     "evaluate": "cli.api",
+    "load_team": "training.team",
     "register": "algorithms.base",
     "train": "training.api",
 }
-_HEAVY = {"Learner", "Parts", "Trainer", "build", "check_engine", "train"}
+_HEAVY = {"Learner", "Parts", "TrainedTeam", "Trainer", "build", "check_engine", "load_team", "train"}
 """What loads the packages of the train extra."""
 __all__ = sorted(_LAZY)
 

@@ -186,6 +186,11 @@ class Trajectory:
     replayed_prompts: int = 0
     """Tokens of the prompts that those were sampled after."""
 
+    @classmethod
+    def of(cls, episode: Episode) -> Trajectory:
+        """Returns what is known of a recorded episode, of which nothing is learnt."""
+        return cls(episode, [Transition(turn, trainable=False) for turn in episode.turns], episode.index)
+
     @property
     def task_id(self) -> str:
         """Which problem it was."""

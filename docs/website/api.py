@@ -28,8 +28,8 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "marft_algos": {
         "Training": (
-            "train", "evaluate", "TrainConfig", "RunFolder", "EvaluationResult", "build", "Parts", "Trainer",
-            "Collector", "Learner",
+            "train", "evaluate", "compare", "load_team", "TrainConfig", "RunFolder", "TrainedTeam", "EvaluationResult",
+            "Comparison", "build", "Parts", "Trainer", "Collector", "Learner",
         ),
         "Algorithms": ("Algorithm", "UpdateConfig", "GroupConfig", "ClipConfig", "register"),
         "Engines and models": ("RolloutEngine", "check_engine", "Renderer"),

@@ -1,36 +1,81 @@
-"""Evaluates from Python in one call: the command line's ``marft eval`` for notebooks and scripts."""
+"""Evaluates and compares from Python in one call: the command line's ``marft eval`` for notebooks and scripts."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+import numpy as np
+
+import marft_envs
 from marft_algos.cli import evaluation
 from marft_algos.config import elsewhere
 from marft_algos.config.evaluation import EvalArguments
-from marft_algos.lazy import frame
+from marft_algos.evaluation import changes, environments, folders
+from marft_algos.lazy import frame, require_training
+from marft_algos.models import EMBEDDED, gguf
+from marft_algos.models.assignment import played
 from marft_algos.ranges import hints
+from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
 from marft_algos.runs.intervals import Interval
-from marft_envs import Episode, FlexEnv
+from marft_algos.types import Trajectory
+from marft_envs import Episode
 from marft_envs.errors import ConfigError
+from marft_envs.problems import rows
 from marft_envs.records import trajectory
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvaluationResult:
-    """What a team did at its evaluation."""
+    """What a team did at its evaluation; ``len`` of it is the number of episodes, ``float`` its mean score."""
 
     episodes: Sequence[Episode]
+    folder: Path = Path()
+    """Where the evaluation lies: ``episodes.jsonl``, and of engines ``results.json`` and others."""
+    results: Mapping[str, Any] = field(default_factory=dict)
+    """What ``results.json`` holds; of an evaluation of a run nothing."""
 
     @property
     def score(self) -> Interval:
         """Returns the mean outcome with its 95 % interval: solved where the task says so, else the return."""
         return estimate(self._records())
+
+    @property
+    def success(self) -> Interval | None:
+        """Returns the share of solved episodes with its 95 % interval; None where the task says of none."""
+        solved = [float(e.success) for e in self.episodes if e.success is not None and not e.infrastructure_error]
+        return intervals.mean(solved) if solved else None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Returns the means over episodes, without infrastructure errors, of what ``compare`` compares, by name."""
+        kept = [Trajectory.of(e) for e in self.episodes if not e.infrastructure_error]
+        return {name: mean(values(kept)) for name, values in changes.metrics(kept, kept).items()} if kept else {}
+
+    @property
+    def cost(self) -> float:
+        """Returns what hosted models cost, by the prices of their engines; 0.0: nothing, or no price is known."""
+        return float(self.results.get("cost", 0.0))
+
+    @property
+    def latency(self) -> dict[str, dict[str, float]]:
+        """Returns seconds, ``p50`` and ``p95``: of a hosted agent's replies, and of an ``episode`` (``one_by_one``)."""
+        found = {agent: used["seconds"] for agent, used in self.results.get("usage", {}).items() if used["seconds"]}
+        if waited := [e.metrics["seconds"] for e in self.episodes if "seconds" in e.metrics]:
+            found["episode"] = {f"p{p}": float(np.percentile(waited, p)) for p in (50, 95)}
+        return found
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    def __float__(self) -> float:
+        return self.score.mean
 
     def __repr__(self) -> str:
         return f"<EvaluationResult {self.score}>"
@@ -43,47 +88,103 @@ class EvaluationResult:
         return [EvalRecord.of(episode) for episode in self.episodes]
 
 
-def evaluate(team: RunFolder | Path | str | Mapping[str, Any] = "", **options: Any) -> EvaluationResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparison:
+    """What changed from A to B on the same tasks: ``repr`` is the table of ``marft eval --compare``."""
+
+    changes: Sequence[changes.Change]
+    """Of every metric A, B, and the paired difference with its 95 % interval."""
+
+    @property
+    def difference(self) -> Interval:
+        """Returns the paired difference of the score, B - A, with its 95 % interval."""
+        return next(c.difference for c in self.changes if c.name == "score" and not c.cohort)
+
+    def __repr__(self) -> str:
+        return changes.printed(self.changes)
+
+
+def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
     """Evaluates a run, an untrained team, or a team of engines, and prints what ``marft eval`` prints.
 
     Examples:
         >>> marft_algos.evaluate(run, episodes=100).score.mean
+        >>> marft_algos.evaluate("embedded", env="math-solo-v0")
         >>> marft_algos.evaluate(env="math-solo-v0", untrained=True)
         >>> marft_algos.evaluate({"actor_0": {"kind": "openai", "url": URL, "model": NAME}}, env="math-solo-v0")
+        >>> marft_algos.evaluate(lambda messages: "4", env=marft_envs.from_rows(rows))
 
     Args:
-        team: A run: what training returned, its folder or name, or a team on the hub. Or agent -> engine.
-        **options: Those of ``marft eval`` that are about one evaluation: ``env``, an id or what ``marft_envs.make``
-            returned; ``episodes``, ``checkpoint``, ``sampled``, ``samples``, ``out`` and so on.
+        team: A run: what training returned, its folder or name, or a team on the hub. Or who plays the agents, all of
+            them or agent -> each: a model's name (``embedded``), an engine, or a function from messages to text.
+        **options: Those of ``marft eval`` that are about one evaluation: ``env``, what ``train`` takes (an id, an
+            environment, a function that makes one); ``episodes``, ``checkpoint``, ``sampled``, ``samples``, ``out``.
 
     Raises:
         ConfigError: An option that there is not, or that cannot work.
     """
     about_two = {"compare", "cross", "seats", "scenarios", "swap"}
     elsewhere.check(options, hints(EvalArguments).keys() - about_two - {"run"}, "All: marft eval --help")
-    if isinstance(env := options.get("env"), FlexEnv):
-        if env.spec is None:
-            raise ConfigError("No id names this environment. Next: marft_envs.register(ID, FUNCTION), and make(ID).")
-        options |= {"env": env.spec.id, "env_kwargs": env.env_kwargs}
-    run: list[str] = []
+    options["env"], kwargs = environments.named(options.get("env", ""))
+    options["env_kwargs"] = {**kwargs, **options.get("env_kwargs", {})}
+    if "data" in options:
+        options["data"] = rows.stored(options["data"])
+    if callable(team) and not hasattr(team, "run"):
+        known = played(marft_envs.make(options["env"], **options["env_kwargs"])) if options["env"] else ()
+        team = {agent.name: team for agent in known} or {"": team}
     if isinstance(team, Mapping):
-        options["engines"] = team
-    elif team:
-        run = [str(team.root if isinstance(team, RunFolder) else team)]
+        options["engines"] = {agent: _named(who) for agent, who in team.items()}
+    elif (name := _named(team)) in (*EMBEDDED, *gguf.PACKAGED):
+        options["engines"] = name
+    elif name:
+        options["run"] = name
     out = Path(options.pop("out", "") or tempfile.mkdtemp(prefix="marft-eval-"))
-    file = out / "episodes.jsonl"
-    try:
-        evaluation.run_eval([*run, *_words(options), "--out", str(out if "engines" in options else file)])
-    except SystemExit as refused:
-        raise ConfigError("marft eval cannot read these options; what is wrong is said above.") from refused
-    return EvaluationResult(list(trajectory.read(file)))
+    file, results = out / "episodes.jsonl", out / "results.json"
+    options = {name: str(value) if name == "checkpoint" else value for name, value in options.items()}
+    made = EvalArguments(**options, out=str(out if options.get("engines") else file))
+    if evaluation.evaluated(made, ["…"]):
+        raise KeyboardInterrupt
+    content = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
+    return EvaluationResult(list(trajectory.read(file)), out, content)
 
 
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """Yields options as they are typed."""
-    for name, value in options.items():
-        if value not in (False, None, ""):
-            yield f"--{name.replace('_', '-')}"
-            parts = value.items() if isinstance(value, Mapping) else ()
-            yield from (f"{key}={inner if isinstance(inner, str) else json.dumps(inner)}" for key, inner in parts)
-            yield from () if isinstance(value, Mapping | bool) else (str(value),)
+def compare(a: Any, b: Any) -> Comparison:
+    """Compares B with A on the same tasks: every metric with its paired difference, as ``marft eval --compare A B``.
+
+    Args:
+        a: What is compared with: what ``evaluate`` returned, the folder of an evaluation of engines; or a run, its
+            folder or name, which is played then.
+        b: In question; of the same kind.
+
+    Raises:
+        ConfigError: Their tasks differ, or one is an evaluation and the other is none.
+    """
+    both = [_evaluation(each) for each in (a, b)]
+    if both[0] is not None and both[1] is not None:
+        return Comparison(folders.paired(both[0], both[1]))
+    if both != [None, None]:
+        raise ConfigError(
+            "One of the two is an evaluation, and the other a run. Expected two evaluations, or two runs."
+        )
+    require_training()
+    from marft_algos.training import compare as compared
+
+    return Comparison(compared.compare(RunFolder.find(_named(a)), RunFolder.find(_named(b))))
+
+
+def _evaluation(given: Any) -> folders.Evaluation | None:
+    """Returns an evaluation that is given, or lies in the folder that is; None: it is something else."""
+    if isinstance(given, EvaluationResult):
+        if given.results:
+            return folders.Evaluation.of(given.folder)
+        numbered = [replace(episode, index=i) for i, episode in enumerate(given.episodes)]
+        return folders.Evaluation.played(given.folder, {}, numbered)
+    name = _named(given)
+    return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
+
+
+def _named(who: Any) -> Any:
+    """Returns the folder of a run, or of a trained team's, as text; what is neither as it is."""
+    who = getattr(who, "run", who)
+    who = who.root if isinstance(who, RunFolder) else who
+    return str(who) if isinstance(who, Path) else who

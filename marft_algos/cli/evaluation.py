@@ -24,7 +24,11 @@ _SAID = 10
 
 def run_eval(argv: list[str]) -> int:
     """``marft eval RUN …``."""
-    options: EvalArguments = arguments.parse(EvalArguments, argv, prog="marft eval")
+    return evaluated(arguments.parse(EvalArguments, argv, prog="marft eval"), argv)
+
+
+def evaluated(options: EvalArguments, argv: list[str]) -> int:
+    """Evaluates as options say, which stand in ``argv`` as they were typed; returns the exit code."""
     if options.engines == {}:
         raise ConfigError("--engines needs a value: a model, AGENT=MODEL …, or a table (docs/evaluation.md).")
     if options.engines:

@@ -64,7 +64,7 @@ def play(options: EvalArguments) -> int:
     say(f"on           {runs.EvaluationSetFacts.of([r.task_id for r in before], held_out=evaluation.apart)}")
     say(f"untrained    {runs.estimate(before)}")
     if options.one_by_one:
-        _waited(played, evaluation.waited)
+        played = _waited(played, evaluation.waited)
     if run is not None and trained is not None:
         evaluation.load(run, options.checkpoint)
         played = evaluation.play()
@@ -72,7 +72,7 @@ def play(options: EvalArguments) -> int:
         _, after, difference = runs.compare(before, now)
         say(f"{trained.name:<12} {after}")
         if options.one_by_one:
-            _waited(played, evaluation.waited)
+            played = _waited(played, evaluation.waited)
         say(f"difference   {difference.signed()} (paired, 95 %)")
         if changed := breakdown.most(breakdown.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
@@ -90,11 +90,21 @@ def play(options: EvalArguments) -> int:
     return 0
 
 
-def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> None:
-    """Prints how long one user waited for an episode, where they were played one by one; lost ones do not count."""
+def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> list[Trajectory]:
+    """Prints how long one user waited for an episode, where they were played one by one; lost ones do not count.
+
+    Returns:
+        The episodes, with their ``seconds`` among their metrics.
+    """
     half, most = np.percentile(seconds, (50, 95))
     path = np.mean([t.critical_path for t in played if not t.infrastructure_error])
     say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
+    each = iter(seconds)
+    timed = [{} if t.infrastructure_error else {"seconds": next(each)} for t in played]
+    return [
+        dataclasses.replace(t, episode=dataclasses.replace(t.episode, metrics={**t.metrics, **more}))
+        for t, more in zip(played, timed, strict=True)
+    ]
 
 
 def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> None:
@@ -113,7 +123,7 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, runs.RunFolder 
             f"--env-kwargs split={split}: a run is scored on held-out problems, those of the test split. Leave it out;"
             " to play others: --data FILE, or marft eval --env ID --engines … --env-kwargs split=train"
         )
-    run = runs.RunFolder.team(options.run) if options.run else None
+    run = runs.RunFolder.find(options.run) if options.run else None
     if run is not None:
         config = paths.of_run(run, {"models": options.models} if options.models else {})
     else:
@@ -184,8 +194,8 @@ def compare(options: EvalArguments) -> int:
     from marft_algos.training import compare as compared
 
     path = Path(options.scenarios) if options.scenarios else None
-    first = runs.RunFolder.team(a)
-    changes = compared.compare(first, runs.RunFolder.team(b), path, options.checkpoint)
+    first = runs.RunFolder.find(a)
+    changes = compared.compare(first, runs.RunFolder.find(b), path, options.checkpoint)
     how = "A, B, B - A (paired, 95 %; of these runs, not of seeds)"
     how = f"{changes[0].difference.n} scenarios of {paths.task(first)}: {how}"
     return _told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
@@ -245,7 +255,7 @@ def cross(options: EvalArguments) -> int:
     require_training()
     from marft_algos.training import compare as compared
 
-    teams = [runs.RunFolder.team(run) for run in options.cross]
+    teams = [runs.RunFolder.find(run) for run in options.cross]
     found = compared.cross(teams, options.seats, options.checkpoint, options.episodes)
     say(f"rows play {', '.join(found.seats)}, columns the others; paid to the row's / to the others', n = {found.n}")
     say(str(found))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from itertools import count
+from typing import Any, cast
 
 import marft_envs
 from marft_algos import seeds
-from marft_algos.config.presets import accepts
+from marft_algos.config.presets import CUSTOM, accepts
 from marft_algos.models.chat import Renderer
 from marft_algos.rollout.episodes import InfrastructureError, Prompts, TaskError
 from marft_envs import FlexEnv
@@ -20,14 +22,56 @@ from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError, WorkerError
 
 EnvFactory = Callable[[], FlexEnv]
+UNNAMED = "python/custom-v"
+"""How the ids begin of environments that have an id in this process alone."""
+_NUMBERS = count()
 PROMPTS_CHECKED = 64
 """Problems whose prompts are measured before anything is played."""
 STARTS_CHECKED = 4
 """The same where a program starts for each of them."""
 
 
+def given(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:
+    """Makes copies of an environment that was made; a function that makes some is one already.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if env is None:
+        return None
+    if hasattr(env, "agent_iter"):
+        return partial(copy.deepcopy, cast(FlexEnv, env))
+    if not callable(env):
+        raise ConfigError(
+            f"env is of type {type(env).__name__}. Expected an environment (marft_envs.make(...)) or a function that"
+            " makes one."
+        )
+    return env
+
+
+def named(env: Any) -> tuple[str, dict[str, Any]]:
+    """Returns id and arguments of what ``marft_envs.make`` makes or has made; others get an id, for this process.
+
+    Raises:
+        ConfigError: It is no environment, and no function that makes one.
+    """
+    if isinstance(env, str):
+        return env, {}
+    known = env() if isinstance(env, partial) and env.func is marft_envs.make else env
+    if isinstance(known, FlexEnv) and known.spec is not None:
+        return known.spec.id, dict(known.env_kwargs)
+    id = f"{UNNAMED}{next(_NUMBERS)}"
+    marft_envs.register(id, given(env) or marft_envs.make)
+    return id, {}
+
+
 def env_factory(env_id: str, kwargs: Mapping[str, Any], reply_tokens: int | None = None) -> EnvFactory:
     """Makes environments with these arguments; ``reply_tokens``: every profile says how long a reply may be."""
+    if env_id == CUSTOM:
+        raise ConfigError(
+            "The run was trained on an environment that was made in Python, which no file can name. Pass it again:"
+            " RUN.team(env=ENV), or marft_algos.evaluate(RUN, env=ENV)."
+        )
     told = {} if reply_tokens is None else {"reply_tokens": reply_tokens}
     return partial(marft_envs.make, env_id, **(told | dict(kwargs)))
 

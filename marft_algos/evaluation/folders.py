@@ -15,7 +15,8 @@ from marft_algos.evaluation import changes
 from marft_algos.evaluation.changes import Change
 from marft_algos.rollout.episodes import whole
 from marft_algos.runs.disk import reading
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Trajectory
+from marft_envs import Episode
 from marft_envs.errors import ConfigError
 from marft_envs.records.trajectory import read
 
@@ -57,10 +58,14 @@ class Evaluation:
             raise ConfigError(
                 f"'{root}' has {len(episodes)} of {total} episodes. Go on with it first: marft eval … --out {root}"
             )
+        return cls.played(root, settings, episodes, k)
+
+    @classmethod
+    def played(cls, root: Path, settings: Mapping[str, Any], episodes: Sequence[Episode], k: int = 1) -> Evaluation:
+        """Groups episodes by task; ``index`` says which are samples of one: ``k`` side by side."""
         starts = defaultdict(list)
         for e in episodes:
-            turns = [Transition(turn, trainable=False) for turn in e.turns]
-            starts[e.index // k].append(Trajectory(e, turns, e.index))
+            starts[e.index // k].append(Trajectory.of(e))
         drawn = {k: v for k, v in settings["env_kwargs"].items() if k not in ("dependency", "profiles", "partners")}
         where = "" if settings.get("data") else f" of {arguments.task(settings['env'], drawn)}"
         samples, infrastructure_errors = dict[Task, list[Trajectory]](), dict[Task, float]()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import require_training
 from marft_algos.models.assignment import assign, played
 from marft_algos.runs.folder import RunFolder
+from marft_algos.types import GenerationRequest
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -43,6 +45,8 @@ class Players:
     """Agent with a model here -> folder of the adapter on it."""
     spoken: Mapping[str, Any]
     """How models here are kept, run and spoken to: settings of a run, by name."""
+    functions: Mapping[str, Callable[[Sequence[Mapping[str, str]]], str]] = field(default_factory=dict)
+    """Agent -> the function from chat messages to a reply that plays it."""
 
     @classmethod
     def of(cls, config: EvalConfig, env: FlexEnv) -> Players:
@@ -55,7 +59,8 @@ class Players:
         who, adapters, spoken = _trained(_given(config.engines, names), env)
         if config.max_new_tokens:
             spoken["max_new_tokens"] = config.max_new_tokens
-        return cls(*_read(config, who, names), adapters, spoken)
+        functions = {agent: who.pop(agent) for agent in names if callable(who.get(agent))}
+        return cls(*_read(config, who, [name for name in names if name not in functions]), adapters, spoken, functions)
 
     @property
     def max_new_tokens(self) -> int:
@@ -65,6 +70,7 @@ class Players:
     def table(self) -> dict[str, Any]:
         """Returns them as plain values."""
         engines = {agent: endpoint.table() for agent, endpoint in self.hosted.items()}
+        engines |= {agent: {"function": getattr(f, "__qualname__", "")} for agent, f in self.functions.items()}
         return {"engines": engines, "models": dict(self.models), "adapters": dict(self.adapters), **self.spoken}
 
     def load(self, config: EvalConfig) -> PolicySet | None:
@@ -92,7 +98,7 @@ class Players:
             dtype=self.spoken["dtype"],
             device=config.device or "auto",
             settings=ModelSettings(**{name: self.spoken[name] for name in _MODEL}),
-            hosted={agent: agent for agent in self.hosted},
+            hosted={agent: agent for agent in (*self.hosted, *self.functions)},
             seed=config.seed,
         )
         for agent, folder in self.adapters.items():
@@ -112,11 +118,21 @@ class Players:
             from marft_algos.engines.native import NativeEngine
 
             native = NativeEngine(policies, config.jobs)
-            if not self.hosted:
+            if not self.hosted and not self.functions:
                 return native
             engines = dict.fromkeys(self.models, native)
+        if self.functions:
+            from marft_algos.engines.scripted import ScriptedEngine
+
+            engines |= {agent: ScriptedEngine({agent: partial(_said, f)}) for agent, f in self.functions.items()}
         made = {each: LedgerEngine(OpenAIEngine(each), each, ledger) for each in dict.fromkeys(self.hosted.values())}
         return MixedEngine(engines | {agent: made[endpoint] for agent, endpoint in self.hosted.items()})
+
+
+def _said(function: Callable[[Sequence[Mapping[str, str]]], str], request: GenerationRequest) -> str:
+    if not isinstance(text := function(request.messages), str):
+        raise TypeError(f"the function that plays {request.agent} returned {text!r}, and text is expected")
+    return text
 
 
 def _given(given: Mapping[str, Any] | str, names: list[str]) -> dict[str, Any]:
@@ -153,7 +169,7 @@ def _trained(who: Mapping[str, Any], env: FlexEnv) -> tuple[dict[str, Any], dict
             continue
         from marft_algos.runs import paths
 
-        run = RunFolder.team(name)
+        run = RunFolder.find(name)
         config = paths.of_run(run)
         own = assign(played(env), config.policies)[agent]
         if own in config.engines and config.engines[own].hosted:

@@ -37,7 +37,7 @@ from marft_algos.rollout.episodes import (
     whole,
 )
 from marft_algos.runs import disk, intervals
-from marft_algos.types import SamplingParams, Trajectory, Transition
+from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
 from marft_envs.errors import ConfigError
@@ -154,7 +154,7 @@ def run(
     with closing(started(config.env, make_env)) as env:
         problems, team, data = _problems(config, env), env.unwrapped.team, digest(env.unwrapped.task)
         policies = players.load(config)
-        names = {agent: agent for agent in (*players.models, *players.hosted)}
+        names = {agent: agent for agent in (*players.models, *players.hosted, *players.functions)}
         renderer = Renderer({}, names) if policies is None else policies.renderer
         check_prompts(env, renderer, problems, players.max_new_tokens)
     evaluation = ResumableEvaluation(config, players, problems, team, data)
@@ -204,9 +204,7 @@ def play(
     """
     evaluation_set = evaluation.evaluation_set
     done = evaluation.finished()
-    ended = {
-        number: Trajectory(e, [Transition(t, trainable=False) for t in e.turns], number) for number, e in done.items()
-    }
+    ended = {number: Trajectory.of(episode) for number, episode in done.items()}
     left = [number for number in range(len(evaluation_set)) if number not in ended]
     with closing(player.stream(evaluation_set, left)) as stream:
         for trajectory in stream if left else ():

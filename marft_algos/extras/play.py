@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,19 +13,12 @@ import tyro
 
 import marft_envs
 from marft_algos.config import arguments
-from marft_algos.config.settings import TrainConfig
-from marft_algos.lazy import require_training
+from marft_algos.evaluation.answers import Reply
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
-from marft_algos.types import Generation, GenerationRequest, StopReason
 from marft_envs.errors import ConfigError, did_you_mean
-
-Reply = Callable[[str, Sequence[Mapping[str, str]]], str | Generation]
-"""(agent, chat messages) -> what the agent says; of an engine's with its tokens counted."""
-_CHARS = 16
-"""Characters that a token has at most, on average: longer prompts are refused before they are cut into tokens."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +53,7 @@ def run_play(argv: list[str]) -> int:
             f"--random plays everybody at random, and {other} says who else plays. Expected one of them: leave out"
             f" --random, or {other}."
         )
-    run = RunFolder.team(options.team) if options.team else None
+    run = RunFolder.find(options.team) if options.team else None
     trained = paths.of_run(run) if run is not None else None
     kwargs = options.env_kwargs
     if trained is not None and trained.env == options.id:  # its problems, and what its agents are told
@@ -76,75 +69,27 @@ def run_play(argv: list[str]) -> int:
         return str(plausible[int(rng.integers(len(plausible)))])
 
     others: Reply = at_random
-    if run is not None and trained is not None:
-        others = team_of(run, trained, options, names)
+    start: dict[str, Any] = {}
+    if run is not None:
+        from marft_algos.training.team import load_team
+
+        team = load_team(run, env=env)
+        start, others = team.options, partial(team.reply, env=env)
     alone = not (options.agent or options.team or options.random)
     people = set() if options.random else {options.agent} if options.agent else set(names) if alone else set()
     score = 0.0
     for episode in range(options.episodes):
-        score += _episode(env, options.seed + episode, people, others)
+        score += _episode(env, options.seed + episode, start, people, others)
     if options.episodes > 1:
         say(f"\nmean score of {options.episodes} episodes: {score / options.episodes:.3f}")
     env.close()
     return 0
 
 
-def team_of(run: RunFolder, settings: TrainConfig, options: PlayArguments, names: Sequence[str]) -> Reply:
-    """Returns a function that gives the greedy replies of a run's trained team.
-
-    Args:
-        run: Its folder.
-        settings: Its settings.
-        options: What was typed.
-        names: The agents there.
-
-    Raises:
-        ConfigError: Its team has not these agents.
-        MissingExtraError: The train extra is not installed.
-    """
-    env = marft_envs.make(settings.env, **settings.env_kwargs)
-    env.reset(seed=0)
-    known = env.unwrapped.possible_agents
-    if strangers := [name for name in names if name not in known]:
-        play = arguments.typed("play", settings.env, "--team", options.team)
-        raise ConfigError(
-            f"The team of {run.root} was trained on {settings.env} and has {', '.join(known)}: nobody plays"
-            f" '{strangers[0]}' of {options.id}. {did_you_mean(strangers[0], known)} Its own game: {play}"
-        )
-    require_training()
-    from marft_algos.engines.base import EngineError, refusal
-    from marft_algos.runs import checkpoint
-    from marft_algos.training import hosting
-    from marft_algos.training.policies import make_policies, sampling, saved_policies
-    from marft_algos.training.resolve import resolve
-
-    spec = resolve(settings, env)
-    policies = make_policies(spec)
-    chosen = checkpoint.pick(run.checkpoints)
-    checkpoint.load_policies(chosen, policies, saved_policies(settings, policies))
-    renderer = policies.renderer
-    engine, params = hosting.make_engine(spec, policies, local=True), sampling(settings, evaluation=True)
-
-    def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> Generation:
-        policy = renderer.policy_of(agent)
-        tools = env.unwrapped.tools.get(agent, ())
-        local, chars = policy in renderer.policies, sum(len(message["content"]) for message in messages)
-        if local and chars > _CHARS * (context := renderer.chat(policy).context):
-            return refusal(f"a prompt of {chars} characters does not fit a context of {context} tokens", 0)
-        prompt = renderer.render(policy, messages, tools) if local else []
-        request = GenerationRequest(policy, prompt, seed=0, agent=agent, messages=messages, tools=tools)
-        answer = engine.generate([request], params)[0]
-        if answer.stop_reason is StopReason.ERROR:
-            raise EngineError(f"Nobody replied as {agent}: {answer.error}")
-        return dataclasses.replace(answer, usage=answer.usage or (len(prompt), len(answer.action_ids)))
-
-    return reply
-
-
-def _episode(env: Any, seed: int, people: set[str], others: Reply) -> float:
+def _episode(env: Any, seed: int, start: dict[str, Any], people: set[str], others: Reply) -> float:
     """Plays one episode; returns its score."""
     base = env.unwrapped
-    env.reset(seed=seed)
+    env.reset(seed=seed, options=start)
     task = clean(base.task.task_id, line=True)
     say(f"── {arguments.task(base.env_id, base.env_kwargs)} · seed {seed} · task {task} ──")
     while not base.done:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from marft_algos.config import arguments, keys
-from marft_algos.evaluation.changes import POSED
-from marft_algos.extras.play import PlayArguments, Reply, team_of
+from marft_algos.evaluation.answers import RefusedPrompt, Reply, answered, check_answers, only_message
 from marft_algos.ranges import Range
-from marft_algos.runs import paths
-from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
-from marft_algos.types import Generation, StopReason
+from marft_algos.types import Generation
 from marft_envs.core.types import Episode, optional
-from marft_envs.errors import ConfigError, MarftError
-from marft_envs.registration import make
+from marft_envs.errors import ConfigError
 from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
 from marft_envs.server.door import HOST, LOOK_S, RefusedRequest, gone
 from marft_envs.workers.pool import Ticket, Turns
@@ -68,16 +64,11 @@ class ServedTeam:
         ConfigError: A task of this environment is more than a text.
     """
 
-    def __init__(self, env: Any, reply: Reply) -> None:
-        self.env, self._reply = env, reply
+    def __init__(self, env: Any, reply: Reply, options: Mapping[str, Any] | None = None) -> None:
+        self.env, self._reply, self._options = env, reply, options
         self._turns, self._places = Turns([self]), threading.Semaphore(WAITING + 1)
         env.reset(seed=0)
-        if (pose := optional(env.unwrapped.task, "pose")) is None:
-            raise ConfigError(
-                f"A task of {env.unwrapped.env_id} is more than a text, so no message can be one. Expected a"
-                " team of the families math, rag or cases, or a task of your own with pose(text): docs/custom-tasks.md"
-            )
-        pose("")
+        check_answers(env)
         self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
 
     def play(self, text: str, wanted: Callable[[], bool] = lambda: True) -> Episode:
@@ -106,38 +97,20 @@ class ServedTeam:
         finally:
             self._turns.leave(ticket)
             self._places.release()
-        if episode.failed or not episode.turns:
-            raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
-        return replace(episode, success=None, metrics={"seconds": seconds}, info={POSED: True})
+        return replace(episode, metrics={"seconds": seconds})
 
     def _episode(self, text: str, wanted: Callable[[], bool]) -> Episode:
-        self.env.reset(seed=0)
-        base = self.env.unwrapped
-        optional(base.task, "pose")(text)
-        while not base.done:
-            for agent in base.ready_agents:
-                if not wanted():
-                    raise ConnectionAbortedError
-                said = self._reply(agent, base.messages(agent))
-                base.select(agent)
-                if not isinstance(said, str):
-                    base.attach(agent, _counted(said))
-                    said = said.text
-                self.env.step(said)
-        return cast(Episode, base.episode)
+        def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str | Generation:
+            if not wanted():
+                raise ConnectionAbortedError
+            return self._reply(agent, messages)
 
-
-def _counted(said: Generation) -> dict[str, Any]:
-    """Returns what is kept of a reply: tokens, and why it ended.
-
-    Raises:
-        RefusedRequest: Its prompt was.
-    """
-    if said.stop_reason is StopReason.REFUSED:
-        code = "context_length_exceeded" if "context" in said.error else "refused"
-        raise RefusedRequest(400, f"The task cannot be played: {said.error}.", code, "messages")
-    read, wrote = said.usage or (0, len(said.action_ids))
-    return {"prompt_tokens": read, "tokens": wrote, "stop_reason": str(said.stop_reason)}
+        try:
+            episode = answered(self.env, text, reply, self._options)
+        except RefusedPrompt as error:
+            raise RefusedRequest(400, str(error), error.code, "messages") from error
+        kept = [{k: v for k, v in (turn.extras or {}).items() if k != "messages"} for turn in episode.turns]
+        return replace(episode, turns=[replace(t, extras=x) for t, x in zip(episode.turns, kept, strict=True)])
 
 
 def run_serve(argv: list[str]) -> int:
@@ -169,17 +142,18 @@ def run_serve(argv: list[str]) -> int:
 
 def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Record | None]:
     """Loads a team; returns it, what is said of it, and the folder in which its answers are kept."""
-    run = RunFolder.team(name)
-    settings = paths.of_run(run)
-    env = make(settings.env, **settings.env_kwargs)
-    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    from marft_algos.training.team import load_team
+
+    loaded = load_team(name)
+    env, settings = loaded.env, loaded.settings
+    team = ServedTeam(env, loaded.reply, loaded.options)
     kept = None
     if record:
         from marft_algos.extras import shadow
 
         if part == "shadow":
             shadow.check(env, name)
-        kept = shadow.Record(Path(record, part), run, settings)
+        kept = shadow.Record(Path(record, part), loaded.run, settings)
     return team, f"{arguments.task(settings.env, settings.env_kwargs)}, {', '.join(env.possible_agents)}", kept
 
 
@@ -230,12 +204,7 @@ def _task(asked: ChatRequest) -> str:
     """
     if asked.tools or asked.choice == "required":
         raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
-    roles = [message["role"] for message in asked.messages]
-    if roles != ["user"]:
-        says = f"This team answers one task per request, and was sent messages of {', '.join(roles)[:80]}."
-        says += " Expected a message of a user, alone, with all that counts."
-        raise RefusedRequest(400, says, field="messages")
-    text: str = asked.messages[0]["content"]
-    if not text.strip():
-        raise RefusedRequest(400, "Expected a message of a user, of text: this one is empty.", field="messages")
-    return text
+    try:
+        return only_message(asked.messages)
+    except ConfigError as error:
+        raise RefusedRequest(400, str(error), field="messages") from error

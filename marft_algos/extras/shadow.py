@@ -24,7 +24,7 @@ from marft_algos.evaluation.resumable import ResumableEvaluation, seated
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import say
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Trajectory
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError
 
@@ -61,7 +61,7 @@ class Record:
         """Keeps an answer under the id that it has."""
         with self._lock:
             one = replace(episode, index=self.played)
-            row = records.row(Trajectory(one, [Transition(turn, trainable=False) for turn in one.turns], one.index))
+            row = records.row(Trajectory.of(one))
             with self._file.open("a", encoding="utf-8") as sink:
                 sink.write(json.dumps(row) + "\n")
             self.played += 1

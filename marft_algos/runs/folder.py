@@ -216,7 +216,7 @@ class RunFolder:
         )
 
     @classmethod
-    def team(cls, name: str) -> RunFolder:
+    def find(cls, name: str) -> RunFolder:
         """Returns the run at a path, of a name, or what the hub has of it (``USER/NAME``, ``USER/NAME@REVISION``).
 
         Raises:
@@ -225,6 +225,10 @@ class RunFolder:
         from marft_algos.runs import hub
 
         return cls.open(hub.local(name))
+
+    def team(self, **options: Any) -> Any:
+        """Loads the trained team, to play and to answer: ``marft_algos.load_team(RUN, **options)``, which see."""
+        return importlib.import_module("marft_algos").load_team(self, **options)
 
     @classmethod
     def newest(cls) -> str:

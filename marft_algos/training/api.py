@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
+from marft_algos.config.settings import TrainConfig
+from marft_algos.evaluation import environments
 from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.runs import start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import of_callback
+from marft_algos.training.environments import env_factory, eval_kwargs
 from marft_algos.training.trainer import opened, train_and_report
 from marft_algos.training.warm import warmed
-from marft_envs import FlexEnv
+from marft_envs import FlexEnv, from_rows
 from marft_envs.errors import ConfigError
+
+Reward = Callable[..., Any]
 
 
 def train(
@@ -24,6 +29,7 @@ def train(
     config: Path | str = "",
     trusted: bool = False,
     env: str | FlexEnv | EnvFactory = "",
+    reward: Reward | None = None,
     callbacks: Sequence[Any] = (),
     **settings: Any,
 ) -> RunFolder:
@@ -40,6 +46,9 @@ def train(
         trusted: Let that file name what executes or sends; see ``marft_algos.config.trust``.
         env: The environment: an id; what ``marft_envs.make`` returned (the run then notes its id and arguments); any
             other environment, or a function that makes one (no file can name it: the run calls it ``custom``).
+        reward: A function that rewards the team instead of the environment's task: of an
+            :class:`marft_envs.Episode`, where ``env`` is an id; without ``env``, of an answer and the row of ``data``
+            that it is for (:func:`marft_envs.from_rows`, which has teams, too).
         callbacks: Functions of an iteration's metrics; objects with ``on_iteration(metrics)``; or loggers
             (``marft_algos.runs.loggers.Logger``). They stand beside those of the setting ``loggers``.
         **settings: Fields of :class:`marft_algos.TrainConfig`, and the algorithm's own (``lr=1e-4``), which may stand
@@ -52,6 +61,13 @@ def train(
         TrustError: The file has settings that execute or send, and ``trusted`` is false.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the state was saved, and ``marft train --resume`` goes on.
     """
+    if reward is not None and not env and "data" in settings:
+        env, reward = from_rows(settings.pop("data"), reward), None
+    if reward is not None and not (isinstance(env, str) and callable(reward)):
+        raise ConfigError(
+            "reward= is a function of an episode where env= is an id, or of (answer, row) where data= has rows. An"
+            " environment takes its own: marft_envs.make(ID, reward=FUNCTION), or from_rows(ROWS, reward=FUNCTION)."
+        )
     named, parts = _described(env)
     settings = named | settings
     origin = str(settings.get("start") or (start.named_in(config) if config else ""))
@@ -59,6 +75,8 @@ def train(
     if config:
         base = configs.load(config, base, trusted=trusted)
     made = configs.build(settings, base)
+    if reward is not None:
+        made, parts = _rewarded(made, reward)
     with opened(warmed(made, **parts), loggers=[of_callback(c) for c in callbacks], **parts) as (trainer, run):
         train_and_report(trainer, run)
     return run
@@ -68,10 +86,18 @@ def _described(env: str | FlexEnv | EnvFactory) -> tuple[dict[str, Any], dict[st
     """Returns the settings that name an environment, and what ``build`` is given where none can."""
     if isinstance(env, str):
         return ({"env": env} if env else {}), {}
-    if isinstance(env, FlexEnv) and env.spec is not None:
-        try:
-            values.dumps(env.env_kwargs)
-            return {"env": env.env_id, "env_kwargs": env.env_kwargs}, {}
-        except ConfigError:
-            pass  # an argument that no file can hold
+    id, kwargs = environments.named(env)
+    try:
+        values.dumps(kwargs)
+        if not id.startswith(environments.UNNAMED):
+            return {"env": id, "env_kwargs": kwargs}, {}
+    except ConfigError:
+        pass  # an argument that no file can hold
     return {"env": presets.CUSTOM, "env_kwargs": {}}, {"env": env}
+
+
+def _rewarded(config: TrainConfig, reward: Reward) -> tuple[TrainConfig, dict[str, Any]]:
+    """Returns settings whose environment a function rewards, which no file can name, and what ``build`` is given."""
+    both = {"env": config.env_kwargs, "eval_env": eval_kwargs(config)}
+    parts = {name: env_factory(config, {**kwargs, "reward": reward}) for name, kwargs in both.items()}
+    return config.changed(env=presets.CUSTOM, env_kwargs={}, eval_kwargs={}), parts

@@ -58,7 +58,8 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
         imitates = algorithms.get(config.algo).imitates  # nobody else reads it, and long lists take a moment
         reserved = frozenset(listing(None)) - set(training) if imitates else frozenset()
         return ProblemSplit(evaluation_set(len(ids), ids), None, apart=True, reserved=reserved)
-    if not accepts(config.env, "split"):
+    made = eval_env.unwrapped.spec  # it has one where Python passed the environment, too
+    if made is None or not accepts(made.id, "split"):
         return ProblemSplit(evaluation_set(len(ids), ids), None)
     ids = listing(min(config.eval_episodes, max(len(training) // HELD_OUT_SHARE, 1)))
     remaining = tuple(sorted(set(training) - set(ids)))

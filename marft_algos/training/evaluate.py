@@ -98,6 +98,8 @@ class HeldOut:
         policies: As they are before training, until :meth:`load`.
         names: Those of them whose weights a checkpoint holds.
         answer_key: What makes two replies the same answer, if the task says so.
+        player: Plays them.
+        profiles: The best that a run has learnt, by agent.
         waited: Seconds from one episode's end to the next one's, in the last play; none for those that were lost.
     """
 
@@ -113,8 +115,8 @@ class HeldOut:
         self.policies = make_policies(spec)
         self.names = saved_policies(config, self.policies)
         engine = hosting.make_engine(spec, self.policies, local=True)
-        self._player = player(config, self.make_env, self.policies.renderer, engine)
-        self._told: dict[str, str] = {}
+        self.player = player(config, self.make_env, self.policies.renderer, engine)
+        self.profiles: dict[str, str] = {}
         self.waited: list[float] = []
 
     def check(self) -> None:
@@ -129,20 +131,20 @@ class HeldOut:
 
     def load(self, run: folders.RunFolder, which: str = "last") -> None:
         """Takes over what a run has learnt: policies (``which``: see ``checkpoint.pick``), and its best profiles."""
-        self._told = {}
+        self.profiles = {}
         if run.profiles_file.is_file():
             with reading(f"Cannot read the profiles in '{run.profiles_file}'", "Expected a file that a run wrote."):
-                self._told = dict(json.loads(run.profiles_file.read_text(encoding="utf-8")))
+                self.profiles = dict(json.loads(run.profiles_file.read_text(encoding="utf-8")))
         checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), self.policies, self.names)
 
     def play(self) -> list[Trajectory]:
         """Plays every problem as the settings say."""
-        return self._play(self._player)
+        return self._play(self.player)
 
     def sample(self, i: int) -> list[Trajectory]:
         """Plays every problem sampled, for the ``i``-th time."""
         seed = self.config.seed + VOTE_SEEDS * (i + 1)
-        return self._play(dataclasses.replace(self._player, sampling=sampling(self.config), seed=seed))
+        return self._play(dataclasses.replace(self.player, sampling=sampling(self.config), seed=seed))
 
     def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
         """Plays every problem once more, with these agents' words taken from other problems.
@@ -154,7 +156,7 @@ class HeldOut:
         Raises:
             ConfigError: One of them never spoke, or there are fewer than two problems.
         """
-        exchanging = self._player
+        exchanging = self.player
         for agent in agents:
             exchanging = exchanging.exchanging(agent, played)
         return self._play(exchanging)
@@ -168,7 +170,7 @@ class HeldOut:
             self.waited += [] if trajectory.infrastructure_error else [now - began]
             began = now
 
-        return by.play(told(self.evaluation_set, [self._told]), ended)
+        return by.play(told(self.evaluation_set, [self.profiles]), ended)
 
 
 def score(played: Sequence[Trajectory]) -> float:

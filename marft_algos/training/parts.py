@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.evaluation.environments import EnvFactory, started
+from marft_algos.evaluation.environments import EnvFactory, given, started
 from marft_algos.lazy import extra, torch
 from marft_algos.learner.steps import LocalOptimiser, MakeOptimiser
 from marft_algos.models.loading import wrap_base
@@ -31,7 +30,6 @@ from marft_algos.training.policies import make_policies, make_renderer, model_se
 from marft_algos.training.resolve import RunSpec, make_algorithm, resolve, settled
 from marft_envs import FlexEnv
 from marft_envs.core.types import optional
-from marft_envs.errors import ConfigError
 from marft_envs.problems.rows import digest
 
 MakeEngine = Callable[[PolicySet], RolloutEngine]
@@ -106,8 +104,8 @@ def build(
     torch.set_num_threads(config.threads)
     seeds.start_global(seeds.tasks(config.seed, -1))
     config = settled(paths.absolute(config))
-    make_env = _factory(env) or env_factory(config, config.env_kwargs)
-    make_eval_env = _factory(eval_env) or _factory(env) or env_factory(config, environments.eval_kwargs(config))
+    make_env = given(env) or env_factory(config, config.env_kwargs)
+    make_eval_env = given(eval_env) or given(env) or env_factory(config, environments.eval_kwargs(config))
     with (
         closing(started(config.env, make_env)) as first,
         closing(started(config.env, make_eval_env)) as held_out,
@@ -151,17 +149,3 @@ def _engine(spec: RunSpec, policies: PolicySet, engine: RolloutEngine | MakeEngi
     if isinstance(engine, type) or not hasattr(engine, "generate"):
         return cast(MakeEngine, engine)(policies)
     return cast(RolloutEngine, engine)
-
-
-def _factory(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:
-    """Makes copies of an environment that was made; a function that makes some is one already."""
-    if env is None:
-        return None
-    if hasattr(env, "agent_iter"):
-        return lambda: copy.deepcopy(cast(FlexEnv, env))
-    if not callable(env):
-        raise ConfigError(
-            f"env is of type {type(env).__name__}. Expected an environment (marft_envs.make(...)) or a function that"
-            " makes one."
-        )
-    return env

@@ -20,10 +20,8 @@ from examples import engineer
 from marft_algos.cli import main
 from marft_algos.config import keys
 from marft_algos.extras import shadow
-from marft_algos.extras.play import PlayArguments, team_of
 from marft_algos.extras.serve import WAITING, ServedTeam, TeamServer, _team
-from marft_algos.runs import paths
-from marft_algos.runs.folder import RunFolder
+from marft_algos.training.team import load_team
 from marft_algos.types import Generation, StopReason
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
@@ -277,10 +275,8 @@ def test_a_served_export_gives_the_evaluated_answers(here: Path, capsys: pytest.
     assert main(["train", *quick, "--env-kwargs", "levels=[0]", "--name", "quick"]) == 0
     assert main(["export", "runs/quick", "--out", "team"]) == 0
     assert main(["eval", "runs/quick", "--episodes", "4", "--out", "played.jsonl"]) == 0
-    run = RunFolder.team("team")
-    settings = paths.of_run(run)
-    env = marft_envs.make(settings.env, **settings.env_kwargs)
-    team = ServedTeam(env, team_of(run, settings, PlayArguments(settings.env), env.possible_agents))
+    trained = load_team("team")
+    team = ServedTeam(trained.env, trained.reply)
     for episode in read("played.jsonl"):
         problem = (episode.turns[0].extras or {})["observation"]
         assert [turn.text for turn in team.play(problem).turns] == [turn.text for turn in episode.turns]

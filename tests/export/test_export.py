@@ -315,7 +315,7 @@ def test_a_changed_byte_of_an_export_is_noticed_where_it_is_loaded(run: RunFolde
         "solver_0-merged": lambda: load_base(
             str(out / "solver_0-merged"), dtype=torch.float32, device=torch.device("cpu")
         ),
-        "team": lambda: paths.of_run(RunFolder.team(str(out))),
+        "team": lambda: paths.of_run(RunFolder.find(str(out))),
     }
     noticed = set()
     for name, read in reads.items():

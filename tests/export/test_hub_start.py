@@ -98,7 +98,7 @@ def test_the_folder_of_an_export_is_a_team_too(run: RunFolder, tmp_path: Path) -
     origin = start.locate(str(tmp_path / "x"))
     assert origin.weights.parts[-3:] == ("team", "checkpoints", "step_000002")
     assert origin.config.models == str(tmp_path / "x" / "base"), "the copy beside it"
-    assert RunFolder.team(str(tmp_path / "x")).root == tmp_path / "x" / "team"
+    assert RunFolder.find(str(tmp_path / "x")).root == tmp_path / "x" / "team"
 
 
 def test_value_heads_are_not_on_the_hub_and_that_is_said(hub: FakeHub, capsys: pytest.CaptureFixture[str]) -> None:

@@ -32,7 +32,7 @@ HEAVY = (
     "mcp", "openai", "opentelemetry", "ray", "torchrl", "tensordict", "benchmarl",
 )  # fmt: skip
 
-PRODUCTS = {"serve": {"play", "shadow"}, "view": {"bench"}}
+PRODUCTS = {"serve": {"shadow"}, "view": {"bench"}}
 """A part of ``marft_algos.extras`` -> others that it imports from."""
 ABSENT = tuple(name for name in HEAVY if name != "jinja2")
 """Of a base install, which brings jinja2."""

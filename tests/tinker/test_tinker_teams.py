@@ -57,7 +57,7 @@ def test_what_is_served_is_what_was_evaluated(server: TinkerServer, here: Path) 
     said, asked = list[list[list[str]]](), len(server.asked)
     for team in ("exported", "runs/mine"):
         assert main(["eval", team, "--episodes", "1", "--out", f"{Path(team).name}.jsonl"]) == 0
-        run = RunFolder.team(team)
+        run = RunFolder.find(team)
         found = paths.of_run(run)
         env = marft_envs.make(found.env, **found.env_kwargs)
         played = ServedTeam(env, team_of(run, found, PlayArguments(found.env), env.possible_agents))
