@@ -63,7 +63,7 @@ def train(
     """
     if reward is not None and not env and "data" in settings:
         env, reward = from_rows(settings.pop("data"), reward), None
-    if reward is not None and not (isinstance(env, str) and callable(reward)):
+    if reward is not None and not (env and isinstance(env, str) and callable(reward)):
         raise ConfigError(
             "reward= is a function of an episode where env= is an id, or of (answer, row) where data= has rows. An"
             " environment takes its own: marft_envs.make(ID, reward=FUNCTION), or from_rows(ROWS, reward=FUNCTION)."

@@ -24,7 +24,6 @@ import marft_algos
 import marft_envs
 from helpers import runs as letters  # registers test/letters-v0
 from helpers.fake_servers import Answer, Fake, chat, serving
-from helpers.flex import flex
 from helpers.marks import rest_in_ci
 from marft_algos.cli import main
 from marft_algos.config.evaluation import EvalConfig
@@ -454,5 +453,3 @@ def test_python_evaluates_as_the_command_does(tmp_path: Path, capsys: pytest.Cap
     assert "pass@2" in capsys.readouterr().out and (tmp_path / "e" / "results.json").is_file()
     with pytest.raises(ConfigError, match=r"no setting 'episode'\. Did you mean 'episodes'"):
         marft_algos.evaluate(env="math-solo-v0", untrained=True, episode=2)
-    with pytest.raises(ConfigError, match="No id names this environment"):
-        marft_algos.evaluate(env=flex(2), untrained=True)

@@ -202,7 +202,7 @@ RunFolder.open(here).push_to_hub("nobody") | USER/NAME
 RunFolder.open("nowhere") | marft train
 evaluate("nowhere") | is no run
 evaluate(here, episode=3) | episodes
-evaluate(env=env_of_mine, untrained=True) | marft_envs.register
+evaluate(env=3, untrained=True) | marft_envs.make
 train(env=3, callbacks=[print]) | marft_envs.make
 train(env="relay-v0", callbacks=[3]) | on_iteration(metrics)
 train(env="relay-v0", reward_funcs=len) | env_kwargs=
@@ -317,6 +317,5 @@ def test_environments(typed: str, told: str) -> None:
 @pytest.mark.parametrize(("typed", "told"), rows(ALGOS))
 def test_training(typed: str, told: str, here: Path) -> None:
     names = {name: getattr(marft_algos, name) for name in marft_algos.__all__}
-    mine = marft_envs.FlexEnv([marft_envs.AgentSpec("a_0", "a")], marft_envs.make("relay-v0").task, "chain")
-    others = {"marft_algos": marft_algos, "settings": settings, "Grid": Grid, "here": here, "env_of_mine": mine}
+    others = {"marft_algos": marft_algos, "settings": settings, "Grid": Grid, "here": here}
     check(typed, told, {**names, **others})
