@@ -60,7 +60,7 @@ class EvaluationResult:
 
     @property
     def cost(self) -> float:
-        """Returns what hosted models cost, by the prices of their engines; 0.0: nothing, or no price is known."""
+        """Returns what hosted models cost, where their engines say what tokens cost; else 0.0."""
         return float(self.results.get("cost", 0.0))
 
     @property

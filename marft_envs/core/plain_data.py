@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from marft_envs.errors import ConfigError
+
 CRITICAL_PATH = "critical_path"
 """Key of a number that is written for readers of the file, and worked out again from the turns when it is read."""
 UNWRITABLE = "__repr__"
@@ -52,6 +54,19 @@ def escaped(text: str) -> str:
 def _records() -> Any:
     """Returns the module that reads, writes and replays records; it imports this one."""
     return importlib.import_module("marft_envs.records.trajectory")
+
+
+class Prompted:
+    """A turn as its agent saw it."""
+
+    __slots__ = ()
+
+    @property
+    def messages(self: Any) -> list[dict[str, str]]:
+        """Returns what its agent was prompted with, as its driver recorded it; else ``Episode.messages`` finds it."""
+        if self.extras is None or "messages" not in self.extras:
+            raise ConfigError(f"The record of turn {self.index} has no prompt. Next: episode.messages[{self.index}].")
+        return list(self.extras["messages"])
 
 
 class Shown:

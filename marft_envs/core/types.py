@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from marft_envs.core.plain_data import Shown
-from marft_envs.errors import ConfigError
+from marft_envs.core.plain_data import Prompted, Shown
 
 Fault = Literal["", "text", "engine", "world", "machine"]
 """Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt
@@ -74,7 +73,7 @@ class Turn:
 
 
 @dataclass(slots=True)
-class TurnRecord:
+class TurnRecord(Prompted):
     """One committed action."""
 
     index: int
@@ -104,13 +103,6 @@ class TurnRecord:
     def length(self) -> int:
         """Returns the action's tokens as the driver recorded them (``extras``), or its words where it has not."""
         return self._count("tokens") or len(self.text.split())
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        """Returns what its agent was prompted with, as its driver recorded it; else ``Episode.messages`` finds it."""
-        if self.extras is None or "messages" not in self.extras:
-            raise ConfigError(f"The record of turn {self.index} has no prompt. Next: episode.messages[{self.index}].")
-        return list(self.extras["messages"])
 
     @property
     def processed(self) -> int:
