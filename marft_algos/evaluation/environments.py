@@ -55,13 +55,13 @@ def named(env: Any) -> tuple[str, dict[str, Any]]:
     Raises:
         ConfigError: It is no environment, and no function that makes one.
     """
-    if isinstance(env, str):
-        return env, {}
+    if env is None or isinstance(env, str):
+        return env or "", {}
     known = env() if isinstance(env, partial) and env.func is marft_envs.make else env
     if isinstance(known, FlexEnv) and known.spec is not None:
         return known.spec.id, dict(known.env_kwargs)
     id = f"{UNNAMED}{next(_NUMBERS)}"
-    marft_envs.register(id, given(env) or marft_envs.make)
+    marft_envs.register(id, cast(EnvFactory, given(env)))
     return id, {}
 
 

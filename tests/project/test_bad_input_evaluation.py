@@ -66,7 +66,7 @@ export done --checkpoint newest | There is no checkpoint 'newest' in | Expected 
 export runs/done/checkpoints | 'runs/done/checkpoints' is no run, but lies | Type that, and which checkpoint where it | --checkpoint last, best or a number
 export done extra | Unrecognized options: extra | For full helptext | marft export --help
 play relay-v0 --team runs/none | 'runs/none' is no run: there is no | Did you mean 'runs/done'? Start one: marft | Did you mean 'runs/done'
-play xor-v0 --team done | The team of runs/done was trained on relay-v0 | Did you mean 'solver_0'? Its own game: marft | marft play relay-v0 --team done
+play xor-v0 --team done | The team of runs/done was trained on relay-v0 | Did you mean 'solver_0'? Its own game: marft | marft play relay-v0 --team runs/done
 play relay-v0 --random --team done | --random plays everybody at random, and | Expected one of them: leave out --random, or | leave out --random, or --team
 show done extra | Unrecognized options: extra | For full helptext | marft show --help
 train --resume done --env xor-v0 | 'runs/done' has trained with marft on | To begin another run with its weights: marft | marft on relay-v0, and goes on so. To begin
