@@ -28,7 +28,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FixedPartners, Partner, expert
-from marft_envs.core.rewards import RewardedTask
+from marft_envs.core.rewards import CompositeReward, RewardedTask
 from marft_envs.errors import ConfigError, did_you_mean, here
 from marft_envs.problems import rows
 
@@ -270,7 +270,11 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     taken = inspect.signature(fn).parameters
     if kwargs.get("data") is not None and "Path" in str(getattr(taken.get("data"), "annotation", "")):
         arguments["data"] = kwargs["data"] = rows.stored(kwargs["data"])
-    members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in taken}
+    reward = arguments.get("reward")  # those of a family have names
+    function = callable(reward) and not isinstance(reward, CompositeReward)
+    function |= isinstance(reward, str) and ":" in reward
+    own = taken.keys() - ({"reward"} if function else set())
+    members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in own}
     try:
         env = fn(**arguments)
     except TypeError as error:

@@ -105,9 +105,15 @@ class Team:
             task: What it works on.
             rounds: Most rounds of an episode; None: the team's own number.
             **flex: Settings of :class:`FlexEnv`. With several rounds everybody reads the earlier ones by default
-                (``history="team"``), unless D = 0 or D says itself what is seen of them.
+                (``history="team"``), unless D = 0 or D says itself what is seen of them. ``max_rounds`` is ``rounds``.
+
+        Raises:
+            ConfigError: ``rounds`` and ``max_rounds`` differ.
         """
-        rounds = self.rounds if rounds is None else rounds
+        limit = flex.pop("max_rounds", rounds)
+        if rounds not in (None, limit):
+            raise ConfigError(f"rounds is {rounds} and max_rounds is {limit}; expected one of them: they are the same.")
+        rounds = self.rounds if limit is None else limit
         if rounds > 1 and not self.remembers:
             flex.setdefault("history", "team")
         return FlexEnv(self.agents, task, self.dependency(), max_rounds=rounds, **flex)

@@ -314,7 +314,7 @@ def test_a_deaf_team_reads_alone() -> None:
 
 @pytest.mark.parametrize(("kwargs", "message"), [
     ({"kinds": "totl"}, "Did you mean 'total'"), ({"lengths": 0}, "lengths is"), ({"level": 3}, "level 3"),
-    ({"split": "dev"}, "no split 'dev'"), ({"window": -1}, "window is -1"), ({"max_chars": 100}, "Next: window="),
+    ({"split": "dev"}, "no split 'dev'"), ({"window": -1}, "window is -1"), ({"max_chars": 100, "window": 90}, "the same"),
     ({"readers": 0}, "readers is 0"), ({"limit": 0}, "limit is 0"), ({"arity": 2}, "docs-chain-v0 has no arity"),
     ({"profiles": [{"role": "poet", "prompt": "", "with_answer": True}]}, "role 'poet'"),
     ({"profiles": [{"role": "reader", "prompt": ""}]}, "no agent answers"),

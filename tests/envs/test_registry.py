@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,30 @@ def test_unknown_keywords_name_the_nearest() -> None:
         marft_envs.make("mine/small-v0", max_round=2)
     with pytest.raises(ConfigError, match=r"takes no 'attribtion'\. Did you mean 'attribution'"):
         marft_envs.make("mine/loose-v0", attribtion="team")
+
+
+KEYWORDS: dict[str, Any] = {
+    "attribution": "last", "dependency": "independent", "history": "own", "max_chars": 900, "max_path": 50,
+    "max_rounds": 2, "max_turns": 4, "max_turns_per_agent": 2, "observation": "prompt", "on_invalid": "end_round",
+    "render_mode": "ansi", "reply_tokens": 8, "reward": lambda episode: 0.5, "share_thoughts": True,
+    "tag_first_round": True,
+}  # fmt: skip
+"""What ``make`` says that every id takes; ``judge`` and ``partners`` need a model and an expert."""
+
+
+@pytest.mark.parametrize("id", [spec.id for spec in marft_envs.list_envs()])
+def test_every_id_takes_every_keyword_that_is_listed(id: str) -> None:
+    fn = marft_envs.spec(id).load()
+    assert KEYWORDS.keys() == registration._keywords(loose) - {"judge", "partners"}
+    own = {name: p.default for name, p in inspect.signature(fn).parameters.items() if p.default is not p.empty}
+    own |= marft_envs.spec(id).kwargs
+    for name in sorted(registration._keywords(fn) - {"judge", "partners"}):
+        value = KEYWORDS.get(name, own.get(name))
+        if name == "reward" or value is not None:
+            env = marft_envs.make(id, **{name: value})
+            env.close()
+            if name in ("max_rounds", "max_chars", "history", "max_path"):
+                assert getattr(env.unwrapped.rules, name) == value
 
 
 @pytest.mark.parametrize("id", ["small", "mine/small", "small-v", "a b-v0", "x/y/z-v0"])

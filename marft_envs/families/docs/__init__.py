@@ -52,7 +52,7 @@ def make(
         lengths: How long procedural documents are, in windows; several: each as often.
         level: Of procedural documents: 0 (terse, which the embedded model can learn) or 1 (prose).
         window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
-            recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit.
+            recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit. ``max_chars`` is the same.
         readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
             one agent with a memory: in how many parts it reads; None: a page at a time.
         arity: Most notes that a joiner of a tree hears; None: two.
@@ -67,10 +67,12 @@ def make(
         ConfigError: If the team, profiles or D cannot work.
         DataError: If the data cannot be loaded.
     """
+    if "max_chars" in flex:
+        if window is not None:
+            raise ConfigError("window and max_chars are the same setting. Next: window=… alone.")
+        window = 0 if (limit_chars := flex.pop("max_chars")) is None else limit_chars
     if window is not None and (type(window) is not int or window < 0):
         raise ConfigError(f"window is {window!r}; expected how many characters an agent sees, or 0 for no limit.")
-    if "max_chars" in flex:
-        raise ConfigError("The window is what max_chars is elsewhere. Next: window=… instead of max_chars=….")
     made_here = str(data) == "procedural"
     kinds = "total" if made_here and kinds is None else kinds
     if window is None:
@@ -90,9 +92,9 @@ def make(
     team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
     task = DocsTask(problems, team.agents, _heard(team), parts, terse, note_chars)
     if team_name == "memory":
-        flex.setdefault("rounds", parts or data_mod.most_pages(problems))
+        flex.setdefault("max_rounds", parts or data_mod.most_pages(problems))
     if team_name == "recall":
-        flex.setdefault("rounds", data_mod.most_pages(problems) + 1)
+        flex.setdefault("max_rounds", data_mod.most_pages(problems) + 1)
     return team.on(task, max_chars=window or None, **flex)
 
 

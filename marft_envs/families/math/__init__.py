@@ -30,7 +30,7 @@ def make(
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,
-    rounds: int = 1,
+    rounds: int | None = None,
     oracle: bool = False,
     **flex: Any,
 ) -> FlexEnv:
@@ -48,7 +48,7 @@ def make(
         profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
             ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
-        rounds: Rounds in an episode; the return is the score of the last answer.
+        rounds: Rounds in an episode, one by default; the return is the score of the last answer.
         oracle: Tell the agents whether they were right after each round.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
             rounds ``history`` is ``"team"`` by default: everybody reads the earlier rounds, unless D = 0.

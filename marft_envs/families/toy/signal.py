@@ -57,6 +57,6 @@ def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     Public history carries the first round's bit into the second; under D = 0 it would let the listener
     hear after all, so there the default is each agent's own history (``history="team"``).
     """
-    flex.setdefault("history", "team")
-    flex.setdefault("tag_first_round", True)  # as the embedded model has learnt it
-    return FlexEnv(AGENTS, Signal(), Chain() if dependency is None else dependency, max_rounds=Signal.rounds, **flex)
+    # The tag is as the embedded model has learnt it.
+    flex = {"history": "team", "tag_first_round": True, "max_rounds": Signal.rounds, **flex}
+    return FlexEnv(AGENTS, Signal(), Chain() if dependency is None else dependency, **flex)
