@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from marft_envs import __version__ as __version__
-from marft_envs.errors import absent
+from marft_envs.errors import FailedImport, absent
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
@@ -69,6 +69,9 @@ _LAZY = {
 _HEAVY = {"Learner", "Parts", "TrainedTeam", "Trainer", "build", "check_engine", "load_team", "train"}
 """What loads the packages of the train extra."""
 __all__ = sorted(_LAZY)
+
+
+sys.meta_path.append(FailedImport(__name__))
 
 
 def __dir__() -> list[str]:

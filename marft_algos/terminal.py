@@ -10,14 +10,18 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
+import shutil
 import signal
 import stat
 import sys
+import textwrap
 import threading
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,58 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Writes the rows of a table, each a line, with columns as wide as what they hold."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def width(piped: int = 80) -> int:
+    """Returns the columns of the terminal; ``piped``: where there is none."""
+    return shutil.get_terminal_size((piped, 24)).columns
+
+
+_FOLDS = ContextVar("folds", default=False)
+_COMMAND = re.compile(r"(?<!usage: )(?:(?<=: )|(?<=  )|^)marft .*?(?=  |$)")
+
+
+def folded(text: str, piped: int = 10_000) -> str:
+    """Folds lines that are wider than the terminal under their last column; commands to be copied stay whole.
+
+    Args:
+        text: Lines; two spaces or more begin a column.
+        piped: See ``width``; by default the lines stay whole for ``grep``.
+    """
+    most, lines = width(piped), list[str]()
+    for line in text.split("\n"):
+        column = len(line) - len(re.sub(r"^ *\S.* {2,}(?=\S)", "", line))
+        indent = " " * (column if column <= most // 2 else len(line) - len(line.lstrip()) + 2)
+        whole = _COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
+        parts = textwrap.wrap(
+            whole, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
+        )
+        lines += parts or [""]
+    return "\n".join(lines).replace("\0", " ")
+
+
+@contextmanager
+def folding(*, on: bool) -> Iterator[None]:
+    """Has ``say`` fold what it prints on standard output."""
+    before = _FOLDS.set(on)
+    try:
+        yield
+    finally:
+        _FOLDS.reset(before)
+
+
+def plain(text: str) -> str:
+    """Returns a docstring as text for people: without markup, a paragraph a line, a row of a table with colons."""
+    lines, depth = [""], 0
+    for line in re.sub(r":\w+:(?=`)|`+|^\|[-: |]+\|\n", "", text, flags=re.MULTILINE).splitlines():
+        indent, begins = len(line) - len(line.lstrip()), re.match(r" *(\||[*-] |>>>|\**\w+(, \**\w+)*: |$)", line)
+        if lines[-1].strip() and not lines[-1].endswith(":") and line.strip() and (not begins or indent > depth):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+            depth = indent
+    cells = ([cell.strip() for cell in line.split("|")] if line.startswith("|") else [line] for line in lines[1:])
+    return "\n".join(": ".join(filter(None, row)) for row in cells)
 
 
 @contextmanager
@@ -136,6 +192,7 @@ def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") ->
     """
     stream = sys.stderr if error else sys.stdout
     encoding = stream.encoding or "utf-8"
-    text = clean(sep.join(map(str, parts)) + end)
+    text = sep.join(map(str, parts))
+    text = clean((folded(text) if _FOLDS.get() and not error else text) + end)
     stream.write(text.encode(encoding, "replace").decode(encoding))
     stream.flush()

@@ -30,7 +30,15 @@ from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.teams import Team
 from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
-from marft_envs.errors import ConfigError, DataError, DependencyError, MarftError, MissingExtraError, absent
+from marft_envs.errors import (
+    ConfigError,
+    DataError,
+    DependencyError,
+    FailedImport,
+    MarftError,
+    MissingExtraError,
+    absent,
+)
 from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
 from marft_envs.tables import beside
 
@@ -53,6 +61,9 @@ _LAZY = {"ToolTask": "marft_envs.families.tools", "check_env": "marft_envs.testi
 _LAZY["from_rows"] = "marft_envs.families.cases"
 _LAZY |= dict.fromkeys(("Rubric", "judged"), "marft_envs.core.judge")
 """What is loaded when it is asked for."""
+
+
+sys.meta_path.append(FailedImport(__name__))
 
 
 def __dir__() -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -85,15 +87,20 @@ def of_fields(kind: type[_T], given: Mapping[str, Any], lacks: str) -> _T:
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Returns a sentence naming the nearest known word, or the known words when none is near."""
     names = sorted(set(known))
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    near = [match for typed in (word, word.lower()) for match in difflib.get_close_matches(typed, names, 1, 0.5)]
     if near:
         return f"Did you mean '{near[0]}'?"
     shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
     return f"Known: {shown}." if names else "None are known."
 
 
+@functools.cache
 def elsewhere(package: str) -> dict[str, str]:
-    """Returns what other libraries call things -> what does that here: ``elsewhere.txt`` of a package."""
+    """Returns what other libraries call things -> what does that here: ``elsewhere.txt`` of a package.
+
+    A name is one of the package, ``CLASS.NAME`` an attribute or a keyword of a class, ``marft.NAME`` a command, and
+    ``COMMAND--NAME`` an option of one (of ``marft train``, and a setting: ``--NAME``).
+    """
     table = (resources.files(package) / "elsewhere.txt").read_text(encoding="utf-8")
     rows = (row.split(" | ", 1) for row in table.splitlines())
     return {name: here for names, here in rows for name in names.split()}
@@ -101,10 +108,48 @@ def elsewhere(package: str) -> dict[str, str]:
 
 def here(package: str, name: str) -> str:
     """Says what does in a package what other libraries call by this name; "" where nothing is known."""
-    told = "" if name.startswith("_") else elsewhere(package).get(name, "")
-    return f"Here: {told}." if told else ""
+    hint = elsewhere(package).get(name, "")
+    return f"Here: {hint}." if hint else ""
 
 
 def absent(package: str, name: str) -> AttributeError:
     """Returns the error for a name that a package lacks; it says what does the job of a name of other libraries."""
     return AttributeError(f"module '{package}' has no attribute '{name}'. {here(package, name)}".rstrip(), name=name)
+
+
+@dataclass(frozen=True)
+class FailedImport:
+    """The last finder of ``sys.meta_path``: the error of a failed import from a package has what ``absent`` says."""
+
+    package: str
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raises ``ImportError`` for a name of other libraries; finds nothing."""
+        inside = name.startswith(f"{self.package}.")
+        if hint := here(self.package, name.rpartition(".")[2]) if inside else "":
+            raise ImportError(f"There is no '{name}'. {hint}", name=name)
+
+
+def hinted(kind: type[_T]) -> type[_T]:
+    """Class decorator: errors about an attribute or a keyword say what does the job of a name of other libraries."""
+    package, made = kind.__module__.partition(".")[0], kind.__init__
+    known = [*inspect.signature(kind).parameters]
+
+    @functools.wraps(made)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        for name in values.keys() - {*known}:
+            hint = here(package, f"{kind.__name__}.{name}") or did_you_mean(name, known)
+            raise ConfigError(f"{kind.__name__} takes no '{name}'. {hint}")
+        made(self, *args, **values)
+
+    def missing(self: Any, name: str) -> Any:
+        try:
+            return object.__getattribute__(self, name)  # again: a property's own error is not to be hidden
+        except AttributeError as error:
+            hint = "" if hasattr(kind, name) else here(package, f"{kind.__name__}.{name}")
+            if not hint:
+                raise
+            raise AttributeError(f"{error}. {hint}", name=name, obj=self) from None
+
+    kind.__init__, kind.__getattr__ = init, missing  # type: ignore[attr-defined, method-assign]
+    return kind

@@ -343,6 +343,12 @@ def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]
             raise ConfigError(f"'{id}' takes no '{name}'. {told}")
 
 
+def keywords(id: str) -> set[str]:
+    """Returns what ``make`` takes for an id; nothing where there is no such id."""
+    known = _known(id)
+    return set() if known is None else _keywords(known.load())
+
+
 def _keywords(fn: Callable[..., Any]) -> set[str]:
     """Returns what can be said to a factory; its ``**kwargs`` are FlexEnv's settings, without team, task and id.
 

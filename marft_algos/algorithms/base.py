@@ -318,7 +318,8 @@ def get(name: str) -> type[Algorithm]:
     if name not in _REGISTRY and name in pages():
         importlib.import_module(f"{__package__}.{name}")
     if name not in _REGISTRY:
-        raise ConfigError(f"There is no algorithm '{name}'. {did_you_mean(name, names())}")
+        near = did_you_mean(name, names())
+        raise ConfigError(f"There is no algorithm '{name}'. {near} All of them: marft algorithms")
     return _REGISTRY[name]
 
 

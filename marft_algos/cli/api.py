@@ -26,11 +26,12 @@ from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import Trajectory
 from marft_envs import Episode
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, hinted
 from marft_envs.problems import rows
 from marft_envs.records import trajectory
 
 
+@hinted
 @dataclass(frozen=True, slots=True, repr=False)
 class EvaluationResult:
     """What a team did at its evaluation; ``len`` of it is the number of episodes, ``float`` its mean score."""
@@ -124,7 +125,7 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
         ConfigError: An option that there is not, or that cannot work.
     """
     about_two = {"compare", "cross", "seats", "scenarios", "swap"}
-    elsewhere.check(options, hints(EvalArguments).keys() - about_two - {"run"}, "All: marft eval --help")
+    elsewhere.check(options, hints(EvalArguments).keys() - about_two - {"run"}, "All: marft eval --help", "eval")
     options["env"], kwargs = environments.named(options.get("env", ""))
     options["env_kwargs"] = {**kwargs, **options.get("env_kwargs", {})}
     if "data" in options:

@@ -35,8 +35,8 @@ COMMANDS = {command: entry.what for command, entry in manual.MANUAL.items() if e
 GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for title in manual.TITLES}
 """Title, as ``marft`` alone lists them -> commands."""
 
-WISHES = elsewhere("marft_algos.cli")
-"""What commands, and options of commands, are called elsewhere -> what to type here; training's: in config."""
+FOLDED = ("envs", "algorithms", "doctor", "train", "sft", "dpo", "show", "eval", "bench", "versus")
+"""Commands whose lines are folded to the terminal's width; those of others are read by programs, or are a model's."""
 
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents
@@ -50,7 +50,7 @@ Start with:
 
 {commands}
 
-marft COMMAND --help has examples to copy and the options that most people need; --help-all has every one.
+Of each command, --help has examples to copy and the options that most people need; --help-all has every one.
 Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
 
 
@@ -131,7 +131,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0:1] == ["help"] and len(words) > 1:
         words = [*words[1:], "--help"]
     if not words or words == ["help"] or manual.asked(words[:1]):
-        say(welcome())
+        say(terminal.folded(welcome(), 80))
         return 0
     if words[0] in ("--version", "-V"):
         say(f"marft {marft_envs.__version__}")
@@ -140,13 +140,8 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    try:
+    with terminal.folding(on=command in FOLDED and "--json" not in rest):
         return int(getattr(module_of(command), f"run_{command}")(rest))
-    except SystemExit as refused:
-        for word in rest if refused.code else []:
-            if here := WISHES.get(command + word.partition("=")[0].replace("_", "-")):
-                say(f"{word} is written so here: {here}", error=True)
-        raise
 
 
 def module_of(command: str) -> ModuleType:
@@ -161,8 +156,8 @@ def _meant(words: list[str]) -> str:
         return f"the command comes first: {shlex.join(['marft', words[later], *words[:later], *words[later + 1 :]])}"
     if first in importlib.import_module("marft_algos.config.settings").choices()["algo"]:
         return f"there is no command '{first}'; as an algorithm: {shlex.join(['marft', 'train', *words])}"
-    if first in WISHES:
-        return f"there is no command '{first}'. Type: {WISHES[first]}"
+    if here := elsewhere("marft_algos").get(f"marft.{first}"):
+        return f"there is no command '{first}'. Type: {here}"
     return f"there is no command '{first}'. {did_you_mean(first, COMMANDS)}"
 
 
@@ -186,9 +181,7 @@ def run_envs(argv: list[str]) -> int:
         say(describe(options.id, options.env_kwargs))
         return 0
     specs = marft_envs.list_envs()
-    width = max(len(spec.id) for spec in specs)
-    for spec in specs:
-        say(f"{spec.id:<{width}}  {spec.summary}".rstrip())
+    say(*terminal.aligned([[spec.id, spec.summary] for spec in specs]), sep="\n")
     say(f"\nOne of them: marft envs {specs[0].id}")
     return 0
 
@@ -196,13 +189,13 @@ def run_envs(argv: list[str]) -> int:
 def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     """Describes an environment: what it is, who is in the team, who sees whom, what they see."""
     spec = marft_envs.spec(env_id)
-    env = marft_envs.make(env_id, **kwargs)
+    env = marft_envs.make(spec.id, **kwargs)
     env.reset(seed=0)
     base = env.unwrapped
     lines = [f"{spec.id}: {spec.summary}" if spec.summary else spec.id, ""]
     build = spec.load()
     for text in (inspect.getdoc(inspect.getmodule(build)), inspect.getdoc(build)):
-        lines += [*(text or "").splitlines(), ""] if text else []
+        lines += [terminal.plain(text), ""] if text else []
     lines += ["Team:"]
     for agent in base.team:
         lines.append(f"  {agent.name}{' (gives the answer)' if agent.with_answer else ''}")
@@ -216,6 +209,30 @@ def describe(env_id: str, kwargs: dict[str, Any]) -> str:
     typed = shlex.quote(env_id)
     lines += ["", f"Next: marft play {typed}   ·   marft train --env {typed}"]
     return "\n".join(lines)
+
+
+# marft algorithms -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AlgorithmsArguments:
+    """Lists the algorithms of marft train, or describes one."""
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    """Which one to describe; empty: list all."""
+
+
+def run_algorithms(argv: list[str]) -> int:
+    """``marft algorithms [NAME]``."""
+    from marft_algos.algorithms import base
+
+    wanted = arguments.parse(AlgorithmsArguments, argv, prog="marft algorithms").name
+    names = [wanted] if wanted else base.names()
+    texts = {name: terminal.plain(inspect.getdoc(inspect.getmodule(base.get(name))) or name) for name in names}
+    rows = terminal.aligned([[name, text.partition("\n")[0]] for name, text in texts.items()])
+    say(*[texts[wanted]] if wanted else rows, sep="\n")
+    say(f"\nTrain with it:  marft train {names[0]} --env relay-v0\nIts settings:   marft train {names[0]} --help")
+    return 0
 
 
 # marft profiles -------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ def words() -> dict[str, list[str]]:
     known = settings.choices()
     for command in ("envs", "play", "check", "profiles"):
         found[command] = [*known["env"], *found[command]]
+    found["algorithms"] = [*known["algo"], *found["algorithms"]]
     found["bench"] = list(app.module_of("bench").VERBS)
     found["new"] = ["env", *found["new"]]
     found["completion"] = ["bash", "zsh", "fish"]

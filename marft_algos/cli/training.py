@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
+import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from marft_algos.config import arguments, forms, manual, presets
+import marft_envs
+from marft_algos.config import arguments, elsewhere, forms, manual, presets
 from marft_algos.config.arguments import typed
-from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.ranges import hints
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
@@ -25,21 +26,22 @@ def typed_settings(argv: list[str]) -> tuple[TrainConfig, RunFolder | None]:
     """Reads the settings that the command line means, and the run to go on with if there is one."""
     from marft_algos.config import settings
 
-    words = list(argv)
-    if words and not words[0].startswith("-"):
-        words[:1] = ["--algo", words[0]]
+    bare = list(itertools.takewhile(lambda word: not word.startswith("-"), argv[:2]))
+    # ALGO, an environment's id, or both.
+    named = {"--env" if versioned(word) in marft_envs.registry else "--algo": word for word in reversed(bare)}
+    words = [*itertools.chain(*named.items()), *argv[len(named) :]]
+    words = [re.sub(r"^--algorithm(?==|$)", "--algo", word) for word in words]
     words, files = arguments.take(words, "resume", "config", "data")
     _, first = arguments.take(words, "preset", "algo", "env", "models", "adapters", "start")
     first |= {"env": versioned(first["env"])} if "env" in first else {}
     run = RunFolder.open(files["resume"]) if "resume" in files else None
     base = _base_settings(run, files, first)
-    named = bool(argv) and not argv[0].startswith("-")
-    command = argv[0] if named and argv[0] in manual.MANUAL else "train"
+    command = argv[0] if argv and argv[0] in manual.MANUAL else "train"
     about = manual.About(
         prog=f"marft {command}{' [ALGO]' * (command == 'train')}",
         command=command,
         text=_about(base["preset"], command, whole=manual.WHOLE in argv),
-        sections=("common", *["algorithm"] * named),
+        sections=("common", *["algorithm"] * ("algo" in first)),
     )
 
     def made(values: dict[str, Any]) -> TrainConfig:
@@ -84,7 +86,7 @@ def _about(preset: str, command: str, whole: bool) -> str:
         "sft": "Starts a team from demonstrations: marft train sft.",
         "dpo": "Trains a team on pairs of recorded episodes, of which one ended better: marft train dpo.",
     }
-    names = textwrap.fill(", ".join(presets.SUMMARIES), 100, initial_indent="  ", subsequent_indent="  ")
+    names = manual.wrapped(", ".join(presets.SUMMARIES))
     described = "\n".join(f"  {name:<16}  {what}" for name, what in presets.SUMMARIES.items())
     return (
         f"{first[command]}\n\nBeside the settings:\n"
@@ -113,9 +115,11 @@ def _hints(argv: list[str], base: Draft) -> list[str]:
         elif not word.startswith("--") or name in known:
             continue
         elif presets.accepts(base["env"], name):
-            hints.append(f"{name} is an argument of {base['env']}: --env-kwargs {name}={value or '…'}")
-        elif name in ELSEWHERE:
-            hints.append(f"--{option} is called here: {ELSEWHERE[name]}")
+            hints.append(elsewhere.of_environment(name, base["env"], value or "…"))
+        elif here := elsewhere.option(name):
+            hints.append(f"--{option} is called here: {here}")
+        elif here := elsewhere.of_environment(name, base["env"], value or "…"):
+            hints.append(here)
     return hints
 
 

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from marft_algos import terminal
-from marft_algos.config import forms, manual
+from marft_algos.config import elsewhere, forms, manual
 from marft_algos.config.forms import OPTIONS
 from marft_algos.ranges import NONE, check, defaults, hints
 from marft_algos.terminal import say
@@ -137,7 +137,18 @@ def parse(kind: Any, argv: list[str], *, prog: str) -> Any:
         return settings
 
     sections = {title: forms.section(kind, names, defaults(kind)) for title, names in groups.items()}
-    return read(sections, argv, about, made)
+    words = argv
+    if positional:  # may be typed as an option, too: other commands have it as one
+        alias = "env" if positional[0] in ("id", "target") else positional[0]
+        rest, first = take(argv, *{positional[0], alias})
+        words = [*first.values(), *rest]
+    try:
+        return read(sections, words, about, made)
+    except SystemExit as refused:
+        for word in argv if refused.code else []:
+            if here := elsewhere.option(word, command):
+                say(f"instead of {word}: {here}", error=True)
+        raise
 
 
 def read(
@@ -180,14 +191,14 @@ def _help(sections: Mapping[str, forms.Form], about: manual.About, whole: bool) 
     shown = {title: form for title, form in sections.items() if whole or title in about.sections}
     form, values = forms.joined(shown)
     first, _, rest = about.text.partition("\n")
-    say(first.replace("``", ""), end="\n\n")
+    say(terminal.folded(terminal.plain(first), 80), end="\n\n")
     text = f"Examples:\n{manual.examples(about.command)}{manual.described(rest)}"
     with registry, terminal.taken() as (printed, _), contextlib.suppress(SystemExit):
         tyro.cli(form, args=["--help"], prog=about.prog, description=text, default=values)
-    say(printed.getvalue(), end="")
+    say(terminal.folded(printed.getvalue(), 80))
     if left := {title: len(values) for title, (_, values) in sections.items() if title not in shown}:
         rest = f"{sum(left.values())} more options ({', '.join(left)})"
-        say(f"{rest}: {typed(*about.command.split(), manual.WHOLE)}")
+        say(terminal.folded(f"{rest}: {typed(*about.command.split(), manual.WHOLE)}", 80))
     raise SystemExit(0)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypedDict
 
 import tyro
 
+from marft_algos import terminal
 from marft_algos.ranges import hints
 
 Form = tuple[Any, dict[str, Any]]
@@ -32,11 +33,11 @@ def section(kind: type, names: Iterable[str], values: Mapping[str, Any], text: s
     about, types = documented(kind), hints(kind)
 
     def option(name: str) -> Any:
-        text = " ".join(about[name].split())
+        text = terminal.plain(" ".join(about[name].split()))
         return Annotated[types[name], tyro.conf.arg(help=text, metavar=metavar(name, types[name], name not in values))]
 
     form = TypedDict(kind.__name__, {name: option(name) for name in names})  # type: ignore[misc]
-    form.__doc__ = text
+    form.__doc__ = terminal.plain(text)
     return form, {name: values.get(name, tyro.MISSING) for name in names}
 
 

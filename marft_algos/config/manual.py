@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
+from marft_algos import terminal
+
 MANY = 12
 """Options above which ``--help`` shows the common ones only."""
 WHOLE = "--help-all"
-WIDTH = 60
-"""Column of the notes behind examples; longer examples have theirs above them."""
+WIDTH = 76
+"""Longest line of an example and its note; else the note is above, and the command has several lines."""
 
 
 @dataclass(frozen=True)
@@ -83,24 +85,33 @@ def asked(argv: Sequence[str]) -> bool:
 
 def described(text: str) -> str:
     """Writes what stands below the examples: paragraphs, wrapped; one that begins with its title stays as it is."""
-    parts = [part for part in re.split(r"\n\s*\n", text.replace("``", "").strip("\n")) if part]
+    parts = [part for part in re.split(r"\n\s*\n", text.strip("\n")) if part]
     titled = [part for part in parts if re.match(r"[^\n]*:\n", part)]
-    plain = [_wrapped(part) for part in parts if part not in titled]
+    plain = [wrapped(terminal.plain(part)) for part in parts if part not in titled]
     return "".join(f"\n\n{part}" for part in ([f"Description:\n{chr(10).join(plain)}"] if plain else []) + titled)
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, 100, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+def wrapped(text: str) -> str:
+    """Writes a paragraph for a terminal, a little indented."""
+    return textwrap.indent(textwrap.fill(text, terminal.width() - 2, break_on_hyphens=False), "  ")
 
 
 def examples(command: str, indent: str = "  ") -> str:
-    """Writes a command's examples, one or two lines each, to be copied."""
+    """Writes a command's examples, each with its note beside or above it, to be copied."""
     typed = [(f"marft {command} {words}".rstrip(), note) for words, note in MANUAL[command].examples]
-    width = max((len(words) for words, _ in typed if len(words) <= WIDTH), default=0)
+    width = max((len(words) for words, note in typed if len(f"{words}   # {note}") <= WIDTH), default=0)
     lines = []
     for words, note in typed:
-        lines += [f"{words:<{width}}   # {note}"] if len(words) <= width else [f"# {note}", words]
+        beside = f"{words:<{width}}   # {note}"
+        lines += [beside] if len(beside) <= WIDTH else [f"# {note}", *_continued(words)]
     return "\n".join(indent + line for line in lines)
+
+
+def _continued(words: str) -> list[str]:
+    """Returns the lines of a command, which goes on in the next before an option."""
+    options = re.sub(" (?![-'])", "\0", words)
+    parts = textwrap.wrap(options, WIDTH, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(parts).replace("\0", " ").split("\n")
 
 
 def page() -> str:

@@ -64,6 +64,7 @@ def get(name: str) -> dict[str, Any]:
     Raises:
         ConfigError: No such preset.
     """
-    if name not in PRESETS:
-        raise ConfigError(f"There is no preset '{name}'. {did_you_mean(name, PRESETS)}")
+    if not isinstance(name, str) or name not in PRESETS:
+        words = f"An algorithm is algo={name!r}, an environment env={name!r}, other settings are keywords of their own."
+        raise ConfigError(f"There is no preset {name!r}. {did_you_mean(str(name), PRESETS)} {words}")
     return copy.deepcopy(PRESETS[name]) | {"preset": name}

@@ -354,13 +354,17 @@ def layered(table: Mapping[str, Any], base: Draft) -> Draft:
     algo = (base | run_table)["algo"]
     kind = settings_of(algo)
     if not isinstance(algorithm_table, Mapping):
-        raise ConfigError(f"[algorithm] must be a table of settings of '{algo}'; got {algorithm_table!r}.")
+        raise ConfigError(
+            f"[algorithm] must be a table of settings of '{algo}'; got {algorithm_table!r}."
+            f" Next: algo={algorithm_table!r} names an algorithm."
+        )
     flat = {name: run_table.pop(name) for name in hints(kind).keys() - hints(TrainConfig).keys() & run_table.keys()}
     if twice := flat.keys() & algorithm_table.keys():
         raise ConfigError(f"'{min(twice)}' is there twice, alone and in the table 'algorithm'. Leave one of them out.")
     if (data := run_table.pop("data", None)) is not None:
         run_table["env_kwargs"] = {**run_table.get("env_kwargs", {}), "data": rows.stored(data)}
-    elsewhere.check([*run_table, *algorithm_table], hints(TrainConfig).keys() | hints(kind).keys(), _HELP)
+    known = hints(TrainConfig).keys() | hints(kind).keys()
+    elsewhere.check([*run_table, *algorithm_table], known, _HELP, env=str((base | run_table)["env"]))
     run = base | given(TrainConfig, run_table, _HELP)
     return run | {"algorithm": _carried(base, kind) | given(kind, flat | dict(algorithm_table), _HELP)}
 

@@ -35,7 +35,7 @@ from marft_algos.lazy import frame
 from marft_algos.runs.disk import FILE, Inside, held, lines, mend, write_whole, writing
 from marft_algos.runs.intervals import Interval, mean, paired
 from marft_envs import Episode
-from marft_envs.errors import ConfigError, MarftError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, did_you_mean, hinted
 from marft_envs.records import trajectory
 
 UNTRAINED = 0
@@ -91,6 +91,7 @@ class EvaluationSetFacts:
         return named if self.instances == self.episodes else f"{self.episodes} episodes of {named}"
 
 
+@hinted
 @dataclass(frozen=True, slots=True, repr=False)
 class RunFolder:
     """Paths and records of one run."""
@@ -111,6 +112,8 @@ class RunFolder:
 
     def __repr__(self) -> str:
         """Names the run, how far it is, and what its first and last evaluation measured."""
+        if not self.config_file.exists():
+            return f"<RunFolder {self.root}: there is no run here; RunFolder.open(NAME) looks for one>"
         try:
             lines = self.metrics()
         except (MarftError, OSError):

@@ -20,7 +20,7 @@ import numpy as np
 
 from marft_envs.core.graphs import ancestors, refuse_edges, topological
 from marft_envs.core.types import Outcome, Turn, TurnRecord
-from marft_envs.errors import ConfigError, DependencyError, did_you_mean
+from marft_envs.errors import ConfigError, DependencyError, did_you_mean, here
 
 
 class View:
@@ -341,7 +341,8 @@ def as_dependency(value: Any) -> DependencyFunction:
         return value
     if isinstance(value, str):
         if value not in kinds:
-            raise ConfigError(f"There is no dependency '{value}'. {did_you_mean(value, kinds)}")
+            near = here("marft_envs", value) or did_you_mean(value, kinds)
+            raise ConfigError(f"There is no dependency '{value}'. {near}")
         return kinds[value]()
     if isinstance(value, np.ndarray | Mapping):
         return StaticDAG(value)

@@ -27,9 +27,10 @@ from marft_envs.core.rewards import Attribution
 from marft_envs.core.schedule import Rules, Schedule
 from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.types import AgentSpec, Episode, Fault, PlannedTurn, Task, Turn, TurnRecord, optional
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, hinted
 
 
+@hinted
 class FlexEnv(AECEnv):
     """A Flex-POMDP (arXiv 2504.16129, section 3.1): agents N with profiles, a task (S, O, T, R) and D.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from marft_envs.core.plain_data import Prompted, Shown
+from marft_envs.errors import hinted
 
 Fault = Literal["", "text", "engine", "world", "machine"]
 """Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt
@@ -44,6 +45,7 @@ class Skill:
     text: str
 
 
+@hinted
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """One member of a team: an agent of N with its profile (arXiv 2504.16129, section 3.1)."""
@@ -72,6 +74,7 @@ class Turn:
     sees: tuple[int, ...] = ()
 
 
+@hinted
 @dataclass(slots=True)
 class TurnRecord(Prompted):
     """One committed action."""
@@ -128,6 +131,7 @@ class PlannedTurn:
     """What a team critic may see before it."""
 
 
+@hinted
 @dataclass(slots=True)
 class Outcome:
     """Holds what a task says after a layer or a round. Every field has a default."""
@@ -191,6 +195,7 @@ class RoundRecord:
     widened it and a length limit cut it."""
 
 
+@hinted
 @dataclass(slots=True, repr=False)
 class Episode(Shown):
     """The record of one episode: enough to replay it and to train on it."""

@@ -21,14 +21,13 @@ from marft_algos.algorithms import base
 from marft_algos.cli import commands, training
 from marft_algos.cli.app import COMMANDS, main
 from marft_algos.config import presets
-from marft_algos.config.elsewhere import ELSEWHERE
 from marft_algos.config.settings import SECTIONS, TrainConfig, build
 from marft_algos.rollout import episodes as faults
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training.collect import RolloutQueue
 from marft_envs.core.vector import VectorEnv
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, elsewhere
 from marft_envs.records import trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -293,8 +292,9 @@ def test_bad_input_is_one_clear_message(
 def test_what_other_trainers_settings_are_called_here_can_be_typed_here() -> None:
     algorithms = [base.get(name).Config for name in base.names()]
     known = {field.name for settings in (TrainConfig, *algorithms) for field in dataclasses.fields(settings)}
-    options = {word for told in ELSEWHERE.values() for word in re.findall(r"--([a-z-]+)", told)}
-    assert {option.replace("-", "_") for option in options} <= known | {"resume", "data", "nproc"}
+    here = elsewhere("marft_algos").items()
+    options = {word for name, told in here if name.startswith("--") for word in re.findall(r"--([a-z-]+)", told)}
+    assert {option.replace("-", "_") for option in options} <= known | {"resume", "data", "nproc", "dry_run"}
 
 
 @pytest.mark.parametrize(("setting", "says"), [

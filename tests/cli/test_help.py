@@ -30,8 +30,8 @@ def shown(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("command", manual.MANUAL)
 def test_help_opens_with_one_line_then_usage_then_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = shown([*command.split(), "--help"], capsys)
-    first, empty, usage, *_ = text.splitlines()
-    assert first and not empty and usage.startswith(f"usage: marft {command}")
+    first, usage, *_ = text.split("\n\n")
+    assert first and usage.startswith(f"usage: marft {command}")
     examples = text.partition("\nExamples:\n")[2].partition("\n\n")[0]
     assert examples.count(f"marft {command}") >= 2 and 2 <= len(manual.MANUAL[command].examples) <= 4
     assert "``" not in re.split(r"(?m)^\W*(?:positional arguments|options)\b", text)[0]
@@ -100,7 +100,7 @@ def test_help_is_short_and_says_where_the_rest_is(command: str, capsys: pytest.C
     options = [re.findall(r"^\W{1,3}(--[a-z][\w-]*)", text, re.MULTILINE) for text in boxes]
     common = ["--" + name.replace("_", "-") for name in manual.MANUAL[command].common]
     assert options[0] == common == options[1][: len(common)], "short first"
-    left = re.search(rf"^(\d+) more options \(.*\): marft {command} --help-all$", brief, re.MULTILINE)
+    left = re.search(rf"^(\d+) more options \([^)]*\):\s+marft {command} --help-all$", brief, re.MULTILINE)
     assert left and int(left[1]) == len(options[1]) - len(options[0]) and "more options" not in whole
 
 

@@ -5,7 +5,6 @@ One row for each guess: what is typed | what the answer has. Nothing behind the 
 
 from __future__ import annotations
 
-import ast
 import re
 import warnings
 from collections.abc import Iterator
@@ -228,6 +227,11 @@ marft_algos.compute_gae() | marft_algos.functional
 """Expressions with all names of ``marft_algos``; ``here`` is a run's folder."""
 
 
+PARTS = re.split(r"(?m)^= (\w+)\n", Path(__file__).with_name("guesses.txt").read_text(encoding="utf-8"))
+MORE = dict(zip(PARTS[1::2], PARTS[2::2], strict=True))
+"""What newcomers typed, in more rows for these tables."""
+
+
 def rows(table: str) -> Iterator[Any]:
     for row in table.splitlines():
         typed, _, told = row.rpartition(" |")
@@ -247,11 +251,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_there_are_enough() -> None:
-    typed = [row for table in (CLI, NAMES, ENVS, ALGOS) for row in table.splitlines()]
-    assert len(set(typed)) == len(typed) > 180
+    typed = [row for table in (CLI, NAMES, ENVS, ALGOS, *MORE.values()) for row in table.splitlines()]
+    assert len(set(typed)) == len(typed) > 360
 
 
-@pytest.mark.parametrize(("typed", "told"), rows(CLI))
+@pytest.mark.parametrize(("typed", "told"), rows(CLI + MORE["CLI"]))
 def test_the_command_line(typed: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(typed.split())
@@ -284,26 +288,26 @@ def test_a_setting_of_another_trainer_is_answered_alike_everywhere(
         assert f"There is no setting '{typed}'. In Python: {told}=…" in str(refused.value)
 
 
-def evaluated(typed: str, names: dict[str, Any]) -> object:
-    ast.parse(typed, mode="eval")
+def evaluated(typed: str, names: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return eval(typed, names)
+        exec(typed, names)
 
 
 def check(typed: str, told: str, names: dict[str, Any]) -> None:
     if not told:
         evaluated(typed, names)
         return
-    with pytest.raises((marft_envs.MarftError, AttributeError)) as refused:
+    with pytest.raises((marft_envs.MarftError, AttributeError, ImportError, TypeError)) as refused:
         evaluated(typed, names)
     assert told in str(refused.value)
 
 
-@pytest.mark.parametrize(("typed", "told"), rows(ENVS))
+@pytest.mark.parametrize(("typed", "told"), rows(ENVS + MORE["ENVS"]))
 def test_environments(typed: str, told: str) -> None:
     env = marft_envs.make("relay-v0")
     env.reset(seed=0)
+    turn = marft_envs.TurnRecord(0, 0, 0, "planner_0", "planner", (), "1")
     names = {name: getattr(marft_envs, name) for name in marft_envs.__all__}
     others = {
         "marft_envs": marft_envs,
@@ -311,11 +315,12 @@ def test_environments(typed: str, told: str) -> None:
         "pettingzoo": pettingzoo,
         "parallel_play": parallel_play,
     }
-    check(typed, told, {**names, **others, "env": env, "len_of": lambda episode: len(episode.turns)})
+    check(typed, told, {**names, **others, "env": env, "turn": turn, "len_of": lambda episode: len(episode.turns)})
 
 
-@pytest.mark.parametrize(("typed", "told"), rows(ALGOS))
+@pytest.mark.parametrize(("typed", "told"), rows(ALGOS + MORE["ALGOS"]))
 def test_training(typed: str, told: str, here: Path) -> None:
     names = {name: getattr(marft_algos, name) for name in marft_algos.__all__}
-    others = {"marft_algos": marft_algos, "settings": settings, "Grid": Grid, "here": here}
-    check(typed, told, {**names, **others})
+    mine = marft_envs.FlexEnv([marft_envs.AgentSpec("a_0", "a")], marft_envs.make("relay-v0").task, "chain")
+    others = {"marft_algos": marft_algos, "settings": settings, "Grid": Grid, "here": here, "env_of_mine": mine}
+    check(typed, told, {**names, **others, "run": RunFolder.open(here)})

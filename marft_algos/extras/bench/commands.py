@@ -27,9 +27,9 @@ Examples:
 {examples}
 
 Verbs:
-  marft bench run GRID.toml --out DIR [--jobs N] [--stage sweep|main]   runs a grid, or goes on with it
-  marft bench report DIR [--check BASELINE]                             tables, figures, one page
-  marft bench pack DIR [--out NAME.tar.xz]                              its results as one file, without the runs"""
+  run GRID.toml --out DIR [--jobs N]   runs a grid, or goes on with it
+  report DIR [--check BASELINE]        tables, figures, one page
+  pack DIR [--out NAME.tar.xz]         its results as one file, without the runs"""
 
 
 def run_bench(argv: list[str]) -> int:
@@ -41,7 +41,9 @@ def run_bench(argv: list[str]) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
-        raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)}")
+        raise ConfigError(
+            f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)} Next: marft bench run GRID --out DIR"
+        )
     return VERBS[verb](rest)
 
 
