@@ -16,7 +16,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from marft_envs import __version__ as __version__
-from marft_envs.errors import FailedImport, absent
+from marft_envs.errors import Absent
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm as Algorithm
@@ -71,7 +71,8 @@ _HEAVY = {"Learner", "Parts", "TrainedTeam", "Trainer", "build", "check_engine",
 __all__ = sorted(_LAZY)
 
 
-sys.meta_path.append(FailedImport(__name__))
+_ABSENT = Absent(__name__)
+sys.meta_path.append(_ABSENT)
 
 
 def __dir__() -> list[str]:
@@ -80,7 +81,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name not in _LAZY:
-        raise absent(__name__, name)
+        raise _ABSENT.error(name)
     if name in _HEAVY:
         importlib.import_module("marft_algos.lazy").check_packages()
     return getattr(importlib.import_module(f"marft_algos.{_LAZY[name]}"), name)

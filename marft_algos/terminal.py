@@ -47,13 +47,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def width(piped: int = 80) -> int:
-    """Returns the columns of the terminal; ``piped``: where there is none."""
-    return shutil.get_terminal_size((piped, 24)).columns
-
-
 _FOLDS = ContextVar("folds", default=False)
-_COMMAND = re.compile(r"(?<!usage: )(?:(?<=: )|(?<=  )|^)marft .*?(?=  |$)")
+_COMMAND = re.compile(r"(?<!usage: )(?:(?<=: )|(?<=  )|^)marft .*?(?=  |\. |$)")
+_INDENT = re.compile(r"^(?: *\S.* {2,}(?=\S)| *)")
 
 
 def folded(text: str, piped: int = 10_000) -> str:
@@ -61,28 +57,15 @@ def folded(text: str, piped: int = 10_000) -> str:
 
     Args:
         text: Lines; two spaces or more begin a column.
-        piped: See ``width``; by default the lines stay whole for ``grep``.
+        piped: The width where there is no terminal: by default lines stay whole for ``grep``.
     """
-    most, lines = width(piped), list[str]()
+    width, lines = shutil.get_terminal_size((piped, 24)).columns, list[str]()
     for line in text.split("\n"):
-        column = len(line) - len(re.sub(r"^ *\S.* {2,}(?=\S)", "", line))
-        indent = " " * (column if column <= most // 2 else len(line) - len(line.lstrip()) + 2)
-        whole = _COMMAND.sub(lambda match: match[0].replace(" ", "\0"), line)
-        parts = textwrap.wrap(
-            whole, most, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
-        )
-        lines += parts or [""]
+        column, start = len(line) - len(_INDENT.sub("", line)), len(line) - len(line.lstrip()) + 2
+        line, edge = _COMMAND.sub(lambda at: at[0].replace(" ", "\0"), line), column if column <= width // 2 else start
+        wrap = textwrap.TextWrapper(width, "", " " * edge, break_long_words=False, break_on_hyphens=False).wrap
+        lines += wrap(line) or [""]
     return "\n".join(lines).replace("\0", " ")
-
-
-@contextmanager
-def folding(*, on: bool) -> Iterator[None]:
-    """Has ``say`` fold what it prints on standard output."""
-    before = _FOLDS.set(on)
-    try:
-        yield
-    finally:
-        _FOLDS.reset(before)
 
 
 def plain(text: str) -> str:
@@ -95,13 +78,13 @@ def plain(text: str) -> str:
         else:
             lines.append(line)
             depth = indent
-    cells = ([cell.strip() for cell in line.split("|")] if line.startswith("|") else [line] for line in lines[1:])
-    return "\n".join(": ".join(filter(None, row)) for row in cells)
+    row = re.compile(r"^\|( \|)?(.*)\|$")
+    return "\n".join(row.sub(lambda cells: cells[2].strip().replace(" | ", ": "), line) for line in lines[1:])
 
 
 @contextmanager
-def prepared() -> Iterator[None]:
-    """Prepares what a command shows besides what it says itself.
+def prepared(*, folds: bool = False) -> Iterator[None]:
+    """Prepares what a command shows; ``folds``: what it says on standard output is folded to the terminal's width.
 
     * Warnings are a line that begins with ``note:``, without the line of the source. Those of libraries name the
       module, and those that are for programmers the place.
@@ -124,11 +107,12 @@ def prepared() -> Iterator[None]:
         own = {"marft_algos", "marft_envs"} & set(Path(filename).parts)
         return clean(f"note: {message}\n" if own else f"note: {message} ({module})\n")
 
-    warnings.formatwarning = written
+    warnings.formatwarning, token = written, _FOLDS.set(folds)
     try:
         yield
     finally:
         warnings.formatwarning = before
+        _FOLDS.reset(token)
 
 
 @contextmanager

@@ -30,15 +30,7 @@ from marft_envs.core.spaces import UnicodeText
 from marft_envs.core.teams import Team
 from marft_envs.core.tree import Tree
 from marft_envs.core.types import AgentSpec, Episode, Outcome, Task, Turn, TurnRecord
-from marft_envs.errors import (
-    ConfigError,
-    DataError,
-    DependencyError,
-    FailedImport,
-    MarftError,
-    MissingExtraError,
-    absent,
-)
+from marft_envs.errors import Absent, ConfigError, DataError, DependencyError, MarftError, MissingExtraError
 from marft_envs.registration import EnvSpec, list_envs, make, make_vec, pprint_registry, register, registry, spec
 from marft_envs.tables import beside
 
@@ -63,7 +55,8 @@ _LAZY |= dict.fromkeys(("Rubric", "judged"), "marft_envs.core.judge")
 """What is loaded when it is asked for."""
 
 
-sys.meta_path.append(FailedImport(__name__))
+_ABSENT = Absent(__name__)
+sys.meta_path.append(_ABSENT)
 
 
 def __dir__() -> list[str]:
@@ -72,7 +65,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
-        raise absent(__name__, name)
+        raise _ABSENT.error(name)
     return getattr(importlib.import_module(_LAZY[name]), name)
 
 

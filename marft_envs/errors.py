@@ -112,21 +112,23 @@ def here(package: str, name: str) -> str:
     return f"Here: {hint}." if hint else ""
 
 
-def absent(package: str, name: str) -> AttributeError:
-    """Returns the error for a name that a package lacks; it says what does the job of a name of other libraries."""
-    return AttributeError(f"module '{package}' has no attribute '{name}'. {here(package, name)}".rstrip(), name=name)
-
-
 @dataclass(frozen=True)
-class FailedImport:
-    """The last finder of ``sys.meta_path``: the error of a failed import from a package has what ``absent`` says."""
+class Absent:
+    """Errors for names that a package lacks; they say what does the job of a name of other libraries.
+
+    As the last finder of ``sys.meta_path`` it answers failed imports, too.
+    """
 
     package: str
 
+    def error(self, name: str) -> AttributeError:
+        """Returns the error of ``package.name``."""
+        text = f"module '{self.package}' has no attribute '{name}'. {here(self.package, name)}"
+        return AttributeError(text.rstrip(), name=name)
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         """Raises ``ImportError`` for a name of other libraries; finds nothing."""
-        inside = name.startswith(f"{self.package}.")
-        if hint := here(self.package, name.rpartition(".")[2]) if inside else "":
+        if name.startswith(f"{self.package}.") and (hint := here(self.package, name.rpartition(".")[2])):
             raise ImportError(f"There is no '{name}'. {hint}", name=name)
 
 
@@ -147,9 +149,8 @@ def hinted(kind: type[_T]) -> type[_T]:
             return object.__getattribute__(self, name)  # again: a property's own error is not to be hidden
         except AttributeError as error:
             hint = "" if hasattr(kind, name) else here(package, f"{kind.__name__}.{name}")
-            if not hint:
-                raise
-            raise AttributeError(f"{error}. {hint}", name=name, obj=self) from None
+            error.args = (f"{error}. {hint}".removesuffix(". "),)
+            raise
 
     kind.__init__, kind.__getattr__ = init, missing  # type: ignore[attr-defined, method-assign]
     return kind

@@ -278,11 +278,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     try:
         env = fn(**arguments)
     except TypeError as error:
-        # A factory that passes **kwargs on to FlexEnv.
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-        if unknown is None or unknown[1] not in kwargs:
-            raise broken(id, "The environment cannot be made", error) from error
-        raise ConfigError(f"'{id}' takes no '{unknown[1]}'. {did_you_mean(unknown[1], _keywords(fn))}") from error
+        raise broken(id, "The environment cannot be made", error) from error
     env.unwrapped.env_id = env_spec.id
     env.unwrapped.env_kwargs = dict(kwargs)
     env.unwrapped.spec = env_spec
@@ -344,9 +340,9 @@ def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def keywords(id: str) -> set[str]:
-    """Returns what ``make`` takes for an id; nothing where there is no such id."""
+    """Returns what the factory of an id takes; nothing where there is no such id."""
     known = _known(id)
-    return set() if known is None else _keywords(known.load())
+    return set() if known is None else _keywords(known.load()) - {*MEMBERS}
 
 
 def _keywords(fn: Callable[..., Any]) -> set[str]:

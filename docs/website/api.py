@@ -27,10 +27,10 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Errors": ("MarftError", "ConfigError", "DataError", "DependencyError", "MissingExtraError"),
     },
     "marft_algos": {
-        "Training": (
-            "train", "evaluate", "compare", "load_team", "TrainConfig", "RunFolder", "TrainedTeam", "EvaluationResult",
-            "Comparison", "build", "Parts", "Trainer", "Collector", "Learner",
-        ),
+        "Training": ("train", "evaluate", "compare", "EvaluationResult", "Comparison"),
+        "Settings": ("TrainConfig",),
+        "Runs": ("RunFolder", "load_team", "TrainedTeam"),
+        "Parts of a run": ("build", "Parts", "Trainer", "Collector", "Learner"),
         "Algorithms": ("Algorithm", "UpdateConfig", "GroupConfig", "ClipConfig", "register"),
         "Engines and models": ("RolloutEngine", "check_engine", "Renderer"),
     },

@@ -36,7 +36,7 @@ GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for ti
 """Title, as ``marft`` alone lists them -> commands."""
 
 FOLDED = ("envs", "algorithms", "doctor", "train", "sft", "dpo", "show", "eval", "bench", "versus")
-"""Commands whose lines are folded to the terminal's width; those of others are read by programs, or are a model's."""
+"""Commands whose lines are folded to the terminal's width; others print data, or the prompts of agents as they are."""
 
 WELCOME = """\
 marft: reinforcement fine-tuning of teams of language-model agents
@@ -67,8 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    folds = words[:1] in ([command] for command in FOLDED) and "--json" not in words
     try:
-        with _terminable(), terminal.prepared(), trust.command(words) as words:
+        with _terminable(), terminal.prepared(folds=folds), trust.command(words) as words:
             return _dispatch(words)
     except trust.NotExecuted as reason:
         say(reason)
@@ -140,8 +141,7 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    with terminal.folding(on=command in FOLDED and "--json" not in rest):
-        return int(getattr(module_of(command), f"run_{command}")(rest))
+    return int(getattr(module_of(command), f"run_{command}")(rest))
 
 
 def module_of(command: str) -> ModuleType:

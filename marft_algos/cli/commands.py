@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from marft_algos.config.settings import TrainConfig
     from marft_algos.training.trainer import Trainer
 
-LEAST_START = 0.1
-"""Share solved below which hardly anybody has learnt (docs/results.md#when-does-rl-help)."""
-
 # marft train ----------------------------------------------------------------------------------------
 
 
@@ -124,7 +121,7 @@ def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
     credit = getattr(config.algorithm, "credit", "")
     priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
     lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]
-    if solved is not None and solved < LEAST_START:
+    if solved is not None and solved < start.LEAST:
         text = f"{solved:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
     elif priced or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
         text = "pay was more than success: compare with imitation that sees it (rft with credit or weight_temperature)"

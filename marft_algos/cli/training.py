@@ -86,7 +86,7 @@ def _about(preset: str, command: str, whole: bool) -> str:
         "sft": "Starts a team from demonstrations: marft train sft.",
         "dpo": "Trains a team on pairs of recorded episodes, of which one ended better: marft train dpo.",
     }
-    names = manual.wrapped(", ".join(presets.SUMMARIES))
+    names = "  " + ", ".join(presets.SUMMARIES)
     described = "\n".join(f"  {name:<16}  {what}" for name, what in presets.SUMMARIES.items())
     return (
         f"{first[command]}\n\nBeside the settings:\n"
@@ -114,12 +114,10 @@ def _hints(argv: list[str], base: Draft) -> list[str]:
             hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
         elif not word.startswith("--") or name in known:
             continue
-        elif presets.accepts(base["env"], name):
-            hints.append(elsewhere.of_environment(name, base["env"], value or "…"))
-        elif here := elsewhere.option(name):
-            hints.append(f"--{option} is called here: {here}")
         elif here := elsewhere.of_environment(name, base["env"], value or "…"):
             hints.append(here)
+        elif here := elsewhere.option(name):
+            hints.append(f"--{option} is called here: {here}")
     return hints
 
 

@@ -137,13 +137,11 @@ def parse(kind: Any, argv: list[str], *, prog: str) -> Any:
         return settings
 
     sections = {title: forms.section(kind, names, defaults(kind)) for title, names in groups.items()}
-    words = argv
-    if positional:  # may be typed as an option, too: other commands have it as one
-        alias = "env" if positional[0] in ("id", "target") else positional[0]
-        rest, first = take(argv, *{positional[0], alias})
-        words = [*first.values(), *rest]
+    # The first word may be typed as an option, too: other commands have it as one.
+    names = {*positional[:1], *(["env"] if positional[:1] in (["id"], ["target"]) else [])}
+    rest, first = take(argv, *names)
     try:
-        return read(sections, words, about, made)
+        return read(sections, [*first.values(), *rest], about, made)
     except SystemExit as refused:
         for word in argv if refused.code else []:
             if here := elsewhere.option(word, command):

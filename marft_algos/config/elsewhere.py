@@ -47,5 +47,5 @@ def check(names: Iterable[str], known: Collection[str], help_: str, command: str
     """
     for name in names:
         if name not in known:
-            near = advice(name, command) or of_environment(name, env) or errors.did_you_mean(name, known)
+            near = of_environment(name, env) or advice(name, command) or errors.did_you_mean(name, known)
             raise errors.ConfigError(f"There is no setting '{name}'. {near} {help_}".rstrip())

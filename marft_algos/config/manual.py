@@ -87,13 +87,8 @@ def described(text: str) -> str:
     """Writes what stands below the examples: paragraphs, wrapped; one that begins with its title stays as it is."""
     parts = [part for part in re.split(r"\n\s*\n", text.strip("\n")) if part]
     titled = [part for part in parts if re.match(r"[^\n]*:\n", part)]
-    plain = [wrapped(terminal.plain(part)) for part in parts if part not in titled]
+    plain = [f"  {terminal.plain(part)}" for part in parts if part not in titled]
     return "".join(f"\n\n{part}" for part in ([f"Description:\n{chr(10).join(plain)}"] if plain else []) + titled)
-
-
-def wrapped(text: str) -> str:
-    """Writes a paragraph for a terminal, a little indented."""
-    return textwrap.indent(textwrap.fill(text, terminal.width() - 2, break_on_hyphens=False), "  ")
 
 
 def examples(command: str, indent: str = "  ") -> str:

@@ -350,23 +350,20 @@ def draft(config: TrainConfig | None = None) -> Draft:
 def layered(table: Mapping[str, Any], base: Draft) -> Draft:
     """Returns settings with those of a table over them; see ``build``."""
     run_table = dict(table)
-    algorithm_table = run_table.pop("algorithm", {})
+    own = run_table.pop("algorithm", {})
     algo = (base | run_table)["algo"]
     kind = settings_of(algo)
-    if not isinstance(algorithm_table, Mapping):
-        raise ConfigError(
-            f"[algorithm] must be a table of settings of '{algo}'; got {algorithm_table!r}."
-            f" Next: algo={algorithm_table!r} names an algorithm."
-        )
+    if not isinstance(own, Mapping):
+        raise ConfigError(f"[algorithm] must be a table of settings of '{algo}'; got {own!r}. Next: algo={own!r}")
     flat = {name: run_table.pop(name) for name in hints(kind).keys() - hints(TrainConfig).keys() & run_table.keys()}
-    if twice := flat.keys() & algorithm_table.keys():
+    if twice := flat.keys() & own.keys():
         raise ConfigError(f"'{min(twice)}' is there twice, alone and in the table 'algorithm'. Leave one of them out.")
     if (data := run_table.pop("data", None)) is not None:
         run_table["env_kwargs"] = {**run_table.get("env_kwargs", {}), "data": rows.stored(data)}
     known = hints(TrainConfig).keys() | hints(kind).keys()
-    elsewhere.check([*run_table, *algorithm_table], known, _HELP, env=str((base | run_table)["env"]))
+    elsewhere.check([*run_table, *own], known, _HELP, env=str((base | run_table)["env"]))
     run = base | given(TrainConfig, run_table, _HELP)
-    return run | {"algorithm": _carried(base, kind) | given(kind, flat | dict(algorithm_table), _HELP)}
+    return run | {"algorithm": _carried(base, kind) | given(kind, flat | dict(own), _HELP)}
 
 
 def made(draft: Draft) -> TrainConfig:

@@ -21,6 +21,8 @@ from marft_envs.errors import ConfigError
 
 _MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
 """Settings that decide what weights fit."""
+LEAST = 0.1
+"""Share of solved episodes below which reinforcement hardly ever improved a team (docs/map.md)."""
 _TASK = ("env_kwargs", "eval_kwargs")
 TEAM = (
     *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "date", "dtype"),

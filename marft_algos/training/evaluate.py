@@ -25,7 +25,7 @@ from marft_algos.training import environments, hosting
 from marft_algos.training.parts import Parts
 from marft_algos.training.policies import make_policies, player, sampling, saved_policies
 from marft_algos.training.resolve import resolve
-from marft_algos.training.session import Hindrances, advice
+from marft_algos.training.session import Hindrances, advice, unfamiliar
 from marft_algos.types import Trajectory
 from marft_envs.core.types import optional
 
@@ -72,6 +72,8 @@ class Evaluator:
         gain = None if first else folders.compare(run.evaluation(folders.UNTRAINED), now)[2]
         facts = folders.EvaluationSetFacts.of([record.task_id for record in now], held_out=self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
+        if first and not self._config.start and (words := unfamiliar(self._config)):
+            display.note(words)
         self.notes.show(display, played)
         if estimate.mean > progress.best_score:
             progress.best_score, progress.best_iteration = estimate.mean, iteration

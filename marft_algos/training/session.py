@@ -17,13 +17,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import marft_envs
 from marft_algos import terminal
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
 from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.episodes import StoppedError, too_long
-from marft_algos.runs import loggers
+from marft_algos.runs import loggers, start
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
@@ -155,6 +156,16 @@ class TrainingSession:
             sink.close()
 
 
+def unfamiliar(config: TrainConfig) -> str:
+    """Returns a note where an embedded model has learnt no prompts like those of the environment; "" elsewhere."""
+    entry = "" if config.env == presets.CUSTOM else str(marft_envs.spec(config.env).entry_point)
+    trained_here = str(config.models).startswith("embedded") and not config.engines
+    if not trained_here or entry.startswith("marft_envs.families"):
+        return ""
+    text = "note: the embedded model knows only the prompts of MARFT's own environments, and begins with guesses on"
+    return f"{text} {config.env}. Next: --warm-start N (demonstrations), or --models with an instruction-tuned model."
+
+
 def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     """Returns what an evaluation shows to be in the way of learning, and what to type; "" where nothing is.
 
@@ -162,11 +173,12 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
         numbers: Of an evaluation, as :func:`marft_algos.rollout.episodes.summary` counts them.
         config: The run's settings.
     """
-    cut = {k.split("/")[1]: v for k, v in numbers.items() if k.startswith("agent/") and k.endswith("/truncated")}
+    solved = numbers.get("success", numbers.get("return", 0.0))
+    cut = {key.split("/")[1]: v for key, v in numbers.items() if key.startswith("agent/") and key.endswith("/truncated")}
     seen = [
         f"{share:.0%} of {agent}'s replies were cut at max_new_tokens = {config.max_new_tokens}"
         for agent, share in cut.items()
-        if share >= HALF
+        if share >= HALF and solved < start.LEAST  # else only their end is missing
     ]
     if (unread := _unread(numbers)) >= HALF:
         what = "turns" if "task/malformed" in numbers else "answers"

@@ -27,7 +27,7 @@ PAGES = {
     "leaderboard": "leaderboard/index.html",
     "reference": "reference/index.html",
     "flexenv": "reference/marft_envs-environment-and-task.html",
-    "config": "reference/marft_algos-training.html",
+    "config": "reference/marft_algos-settings.html",
     "pettingzoo": "from-pettingzoo.html",
     "notebook": "notebooks/first_team.html",
     "team": "notebooks/own_team.html",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 import marft_envs
+from marft_algos import terminal
+from marft_algos.algorithms import base as algorithms
 from marft_algos.cli import app, completion, main
 from marft_algos.config import arguments, forms, manual
 from marft_algos.config.settings import TrainConfig, build
@@ -117,3 +120,43 @@ def test_common_settings_of_training_are_settings() -> None:
 def test_the_page_of_the_command_line_has_every_example() -> None:
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
     assert manual.replaced(page) == page, "type: python -m marft_algos.config.manual docs/cli.md"
+
+
+PRINTED = [[], ["envs"], ["algorithms"], ["doctor"], ["bench"], ["show", "run"], ["show", "run", "--all"]]
+PRINTED += [[*command.split(), word] for command in manual.MANUAL for word in ("--help", "--help-all")]
+PRINTED += [["envs", spec.id] for spec in marft_envs.list_envs()]
+PRINTED += [["algorithms", name] for name in algorithms.names()]
+MARKUP = re.compile(r"(?<!`)``(?!`)|:[a-z]+:`|^\|.*\|$")
+"""Of docstrings; three backticks stand in prompts."""
+
+
+@pytest.mark.parametrize("argv", PRINTED, ids=" ".join)
+def test_a_terminal_of_80_columns_shows_whole_lines_without_markup(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder(Path("run"))
+    run.root.mkdir()
+    run.write_config(build({"env": "relay-v0"}).to_toml())
+    run.append_metrics({"iteration": 0, "time_elapsed": 0.0, "return": 0.5, "eval/success": 0.5, "tokens_total": 9})
+    with contextlib.suppress(SystemExit):
+        assert main(argv) in (0, 1)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown and [line for line in shown if (len(line) > 80 and " " in line.strip()) or MARKUP.search(line)] == []
+
+
+def test_lines_are_folded_under_their_column_and_commands_are_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert terminal.folded("name  a text that is too long for one line") == (
+        "name  a text that is too long for one\n      line"
+    )
+    command = "marft train grpo --env relay-v0 --iterations 100"
+    assert terminal.folded(f"next:    {command}").splitlines()[-1].strip() == command
+    monkeypatch.delenv("COLUMNS")
+    assert terminal.folded("a b" * 99) == "a b" * 99, "for grep"
+
+
+def test_docstrings_are_shown_without_markup() -> None:
+    text = "First\nline of :class:`View`.\n\n| | score |\n|---|---|\n| best | 1 |\n\nArgs:\n    a: One\n        thing.\n    b: Two."
+    assert terminal.plain(text) == ("First line of View.\n\nscore\nbest: 1\n\nArgs:\n    a: One thing.\n    b: Two.")

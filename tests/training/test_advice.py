@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+import marft_envs
 from marft_algos.cli.app import main
 from marft_algos.config.settings import build
 from marft_algos.evaluation import environments
 from marft_algos.training.environments import make_env
-from marft_algos.training.session import advice
+from marft_algos.training.session import advice, unfamiliar
+from marft_envs import registration
 
 CONFIG = build({"env": "math-dual-v0", "max_new_tokens": 32})
 FINE = {
@@ -32,6 +34,21 @@ def test_cut_replies_are_named_by_agent_with_what_to_type():
     assert "90% of reasoner_0's replies were cut at max_new_tokens = 32" in words and "actor_0's" not in words
     for command in ("marft profiles math-dual-v0", "marft sft", "--max-new-tokens"):
         assert command in words
+
+
+def test_replies_that_lack_their_end_alone_are_no_hindrance():
+    cut = {**FINE, "agent/actor_0/truncated": 1.0}
+    assert advice({**cut, "success": 0.23}, CONFIG) == advice({**cut, "return": 0.23}, CONFIG) == ""
+    assert "100% of actor_0's" in advice({**cut, "success": 0.02}, CONFIG)
+
+
+def test_an_embedded_model_is_said_not_to_know_an_environment_of_ones_own(monkeypatch):
+    monkeypatch.setattr(registration, "_specs", dict(registration._specs))
+    marft_envs.register("mine/desk-v0", lambda: marft_envs.make("relay-v0"))
+    words = unfamiliar(build({"env": "mine/desk-v0"}))
+    assert "the embedded model knows only the prompts" in words and "--warm-start" in words and "--models" in words
+    assert unfamiliar(build({"env": "relay-v0"})) == ""
+    assert unfamiliar(build({"env": "mine/desk-v0", "models": "smollm2-135m"})) == ""
 
 
 def test_profiles_are_advised_where_the_environment_takes_some(capsys):

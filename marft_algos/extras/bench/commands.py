@@ -41,9 +41,7 @@ def run_bench(argv: list[str]) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     if verb not in VERBS:
-        raise ConfigError(
-            f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)} Next: marft bench run GRID --out DIR"
-        )
+        raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)} Next: marft bench run GRID")
     return VERBS[verb](rest)
 
 

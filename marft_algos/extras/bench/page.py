@@ -20,6 +20,7 @@ from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import EvaluationSetFacts
 from marft_algos.runs.plots import inline
 from marft_algos.terminal import aligned
+from marft_envs.consent import powers
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,12 +114,13 @@ def _page(
     state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
     source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
     units = "Scores and differences in points with 95 % intervals over seeds and problems; differences are paired"
-    runs = {}
+    runs, trust = {}, ["--trust"] * bool(powers(grid))
     for row in shown:
         if row["status"] == "done" and row["kind"] == "train":
             config = str(folder.runs / row["key"] / "config.toml")
             title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
-            runs[title] = shlex.join(["marft", "train", "--config", config, "--runs-dir", "runs", "--name", row["key"]])
+            words = ["--config", config, "--runs-dir", "runs", "--name", row["key"], *trust]
+            runs[title] = shlex.join(["marft", "train", *words])
     names, envs = (len({title(row) for row in shown}) for title in (tables.label, lambda row: row["env"]))
     return tables.webpage(
         f"{folder.root.resolve().name}: {names} algorithms, {envs} environment{'s' * (envs > 1)}",
@@ -127,7 +129,7 @@ def _page(
         sheets=sheets,
         figures={name: inline(svg) for name, svg in drawn.items()},
         troubles=_troubles(shown),
-        commands=f"marft bench run {source} --out {where}\n{command}",
+        commands=f"{' '.join(['marft bench run', source, '--out', where, *trust])}\n{command}",
         runs=runs,
         grid=dumps(grid),
     )
