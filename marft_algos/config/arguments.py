@@ -207,11 +207,10 @@ def typed(*words: object) -> str:
 
 def task(env: str, kwargs: Mapping[str, Any]) -> str:
     """Writes an environment with its arguments as they are typed: ``math-dual-v0 levels=[1,2]``; long ones are cut."""
-    parts = [env]
-    for key, inner in kwargs.items():
-        text = inner if isinstance(inner, str) else json.dumps(inner, default=str, separators=(",", ":"))
-        parts.append(f"{key}={text if len(text) <= SHOWN else text[:SHOWN] + '…'}")
-    return terminal.clean(" ".join(parts), line=True)
+    written = partial(json.dumps, default=str, separators=(",", ":"))
+    parts = (f"{key}={inner if isinstance(inner, str) else written(inner)}" for key, inner in kwargs.items())
+    shown = (part if len(part) <= SHOWN else f"{part[:SHOWN]}…" for part in parts)
+    return terminal.clean(" ".join([env, *shown]), line=True)
 
 
 def take(words: Sequence[str], *names: str) -> tuple[list[str], dict[str, str]]:

@@ -202,10 +202,8 @@ class StaticDAG(DependencyFunction):
         matrix = np.asarray(self.D, dtype=object)  # rows of unequal length are an error below
         n = len(self.agents)
         if matrix.shape != (n, n) or not np.isin(matrix, (0, 1)).all():
-            raise DependencyError(
-                f"D must be a {n} x {n} matrix of 0 and 1 for {n} agents, D[i][j] = 1 where agent j sees agent i, or a "
-                f"mapping from the agent who sees to those whom it sees; got shape {matrix.shape}."
-            )
+            wanted = f"a {n} x {n} matrix of 0 and 1 for {n} agents (D[i][j] = 1: agent j sees agent i)"
+            raise DependencyError(f"D must be {wanted}, or a mapping (agent: those it sees); got shape {matrix.shape}.")
         return {a: tuple(self.agents[i] for i in range(n) if matrix[i, j]) for j, a in enumerate(self.agents)}
 
     @property

@@ -74,12 +74,16 @@ class Shape:
         domain: Where they play.
         split: Of the domain's problems.
         look: Takes what counts of a state, and says whether a world still has it; by default the state's hash.
+        levels: Of the problems; None: as the domain has it.
     """
 
-    def __init__(self, team: str, domain: ToolDomain, split: str, look: Look | None = None) -> None:
+    def __init__(
+        self, team: str, domain: ToolDomain, split: str, look: Look | None = None, levels: Sequence[int] | None = None
+    ) -> None:
         self.domain = domain
         self._look: Look = look or (lambda world: world.state_hash(), lambda state, world: state == world.state_hash())
-        self.env: FlexEnv = make(team, domain, split=split, max_turns=200, max_calls=300, max_result_chars=100_000)
+        limits = {"max_turns": 200, "max_calls": 300, "max_result_chars": 100_000}
+        self.env: FlexEnv = make(team, domain, split=split, levels=levels, **limits)
         self.task = self.env.unwrapped.task
         some = [self.task.problems.get(task_id) for task_id in self.task.evaluation_set(30)]
         self._pool = list(_reads(domain, some))

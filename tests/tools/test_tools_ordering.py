@@ -32,7 +32,7 @@ def expect_ordered(shape: Shape, problems: Sequence[ToolProblem], most_parts: in
 
 
 def depot(team: str) -> Shape:
-    return Shape(team, Depot(dual=team == "dual_control"), "test")
+    return Shape(team, Depot(dual=team == "dual_control"), "test", levels=LEVELS)
 
 
 def of_level(shape: Shape, level: int, count: int) -> list[ToolProblem]:
