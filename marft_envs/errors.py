@@ -139,7 +139,7 @@ def hinted(kind: type[_T]) -> type[_T]:
 
     @functools.wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:
-        for name in values.keys() - {*known}:
+        for name in (name for name in values if name not in known):
             hint = here(package, f"{kind.__name__}.{name}") or did_you_mean(name, known)
             raise ConfigError(f"{kind.__name__} takes no '{name}'. {hint}")
         made(self, *args, **values)

@@ -332,20 +332,14 @@ def _partner(who: str) -> Partner:
 
 def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Raises ``ConfigError`` for an argument that an environment's factory does not take."""
-    known = _keywords(fn)
+    known = keywords(fn)
     for name in arguments:
         if name not in known:
             told = f"{here('marft_envs', name)} {did_you_mean(name, known)}".lstrip()
             raise ConfigError(f"'{id}' takes no '{name}'. {told}")
 
 
-def keywords(id: str) -> set[str]:
-    """Returns what the factory of an id takes; nothing where there is no such id."""
-    known = _known(id)
-    return set() if known is None else _keywords(known.load()) - {*MEMBERS}
-
-
-def _keywords(fn: Callable[..., Any]) -> set[str]:
+def keywords(fn: Callable[..., Any]) -> set[str]:
     """Returns what can be said to a factory; its ``**kwargs`` are FlexEnv's settings, without team, task and id.
 
     The dependency function is among them: a factory that sets one may let its caller choose another.

@@ -114,10 +114,10 @@ def _hints(argv: list[str], base: Draft) -> list[str]:
             hints.append(f"The algorithm comes first: {typed('train', word, *before, *argv[i + 1 :])}")
         elif not word.startswith("--") or name in known:
             continue
-        elif here := elsewhere.of_environment(name, base["env"], value or "…"):
-            hints.append(here)
         elif here := elsewhere.option(name):
             hints.append(f"--{option} is called here: {here}")
+        elif here := elsewhere.of_environment(name, base["env"], value or "…"):
+            hints.append(here)
     return hints
 
 

@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from marft_algos.config.presets import BF16_OPTIONS, CUSTOM
-from marft_envs import errors
-from marft_envs.registration import keywords
+from marft_envs import errors, registration
 
 
 def option(name: str, command: str = "") -> str:
@@ -30,7 +29,7 @@ def advice(name: str, command: str = "") -> str:
 
 def of_environment(name: str, env: str, value: object = "…") -> str:
     """Says how an argument of an environment is written; "" where it has none of this name."""
-    if env in ("", CUSTOM) or name not in keywords(env):
+    if env in ("", CUSTOM) or name not in registration.keywords(registration.spec(env).load()):
         return ""
     return f"{name} is an argument of {env}: --env-kwargs {name}={value}; in Python: env_kwargs={{'{name}': …}}."
 
@@ -47,5 +46,5 @@ def check(names: Iterable[str], known: Collection[str], help_: str, command: str
     """
     for name in names:
         if name not in known:
-            near = of_environment(name, env) or advice(name, command) or errors.did_you_mean(name, known)
+            near = advice(name, command) or of_environment(name, env) or errors.did_you_mean(name, known)
             raise errors.ConfigError(f"There is no setting '{name}'. {near} {help_}".rstrip())

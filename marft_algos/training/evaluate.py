@@ -72,7 +72,7 @@ class Evaluator:
         gain = None if first else folders.compare(run.evaluation(folders.UNTRAINED), now)[2]
         facts = folders.EvaluationSetFacts.of([record.task_id for record in now], held_out=self._apart)
         display.evaluated(iteration, estimate, gain, str(facts))
-        if first and not self._config.start and (words := unfamiliar(self._config)):
+        if first and not self._taught and not self._config.start and (words := unfamiliar(self._config)):
             display.note(words)
         self.notes.show(display, played)
         if estimate.mean > progress.best_score:

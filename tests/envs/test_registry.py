@@ -70,10 +70,10 @@ KEYWORDS: dict[str, Any] = {
 @pytest.mark.parametrize("id", [spec.id for spec in marft_envs.list_envs()])
 def test_every_id_takes_every_keyword_that_is_listed(id: str) -> None:
     fn = marft_envs.spec(id).load()
-    assert KEYWORDS.keys() == registration._keywords(loose) - {"judge", "partners"}
+    assert KEYWORDS.keys() == registration.keywords(loose) - {"judge", "partners"}
     own = {name: p.default for name, p in inspect.signature(fn).parameters.items() if p.default is not p.empty}
     own |= marft_envs.spec(id).kwargs
-    for name in sorted(registration._keywords(fn) - {"judge", "partners"}):
+    for name in sorted(registration.keywords(fn) - {"judge", "partners"}):
         value = KEYWORDS.get(name, own.get(name))
         if name == "reward" or value is not None:
             env = marft_envs.make(id, **{name: value})

@@ -27,7 +27,7 @@ from marft_algos.training.policies import sampling
 from marft_algos.training.resolve import fitting_algorithm, settled
 from marft_algos.training.resolve import resolve as resolve_run
 from marft_envs.core.types import optional
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.extras.bench.grid import EnvEntry, Grid
@@ -336,8 +336,5 @@ def resolve(
 
 def _known_settings(settings: Mapping[str, Any], everybody: Set[str], known: Set[str]) -> dict[str, Any]:
     """Picks those of the grid's settings for all algorithms that this one has."""
-    for key in settings:
-        if key not in everybody | known:
-            told = elsewhere.advice(key) or did_you_mean(key, everybody)
-            raise ConfigError(f"No algorithm of the grid has a setting '{key}'. {told}")
+    elsewhere.check(settings, everybody | known, "Expected one of some algorithm of the grid.")
     return {k: v for k, v in settings.items() if k in known}
