@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from marft_algos.algorithms.base import GroupConfig as GroupConfig
     from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
     from marft_algos.algorithms.base import register as register
-    from marft_algos.cli.api import Comparison as Comparison
+    from marft_algos.cli.api import ComparisonResult as ComparisonResult
     from marft_algos.cli.api import EvaluationResult as EvaluationResult
     from marft_algos.cli.api import compare as compare
     from marft_algos.cli.api import evaluate as evaluate
@@ -46,7 +46,7 @@ _LAZY = {
     "Algorithm": "algorithms.base",
     "ClipConfig": "algorithms.base",
     "Collector": "rollout.collector",
-    "Comparison": "cli.api",
+    "ComparisonResult": "cli.api",
     "EvaluationResult": "cli.api",
     "GroupConfig": "algorithms.base",
     "Learner": "learner.learner",

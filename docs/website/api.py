@@ -27,7 +27,7 @@ PACKAGES: Mapping[str, Mapping[str, Sequence[str]]] = {
         "Errors": ("MarftError", "ConfigError", "DataError", "DependencyError", "MissingExtraError"),
     },
     "marft_algos": {
-        "Training": ("train", "evaluate", "compare", "EvaluationResult", "Comparison"),
+        "Training": ("train", "evaluate", "compare", "EvaluationResult", "ComparisonResult"),
         "Settings": ("TrainConfig",),
         "Runs": ("RunFolder", "load_team", "TrainedTeam"),
         "Parts of a run": ("build", "Parts", "Trainer", "Collector", "Learner"),

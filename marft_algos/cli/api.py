@@ -25,8 +25,8 @@ from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import Trajectory
-from marft_envs import Episode
-from marft_envs.errors import ConfigError, hinted
+from marft_envs import ConfigError, Episode
+from marft_envs.errors import hinted
 from marft_envs.problems import rows
 from marft_envs.records import trajectory
 
@@ -90,7 +90,7 @@ class EvaluationResult:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Comparison:
+class ComparisonResult:
     """What changed from A to B on the same tasks: ``repr`` is the table of ``marft eval --compare``."""
 
     changes: Sequence[changes.Change]
@@ -149,7 +149,7 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
     return EvaluationResult(list(trajectory.read(file)), out, content)
 
 
-def compare(a: Any, b: Any) -> Comparison:
+def compare(a: Any, b: Any) -> ComparisonResult:
     """Compares B with A on the same tasks: every metric with its paired difference, as ``marft eval --compare A B``.
 
     Args:
@@ -162,7 +162,7 @@ def compare(a: Any, b: Any) -> Comparison:
     """
     both = [_evaluation(each) for each in (a, b)]
     if both[0] is not None and both[1] is not None:
-        return Comparison(folders.paired(both[0], both[1]))
+        return ComparisonResult(folders.paired(both[0], both[1]))
     if both != [None, None]:
         raise ConfigError(
             "One of the two is an evaluation, and the other a run. Expected two evaluations, or two runs."
@@ -170,7 +170,7 @@ def compare(a: Any, b: Any) -> Comparison:
     require_training()
     from marft_algos.training import compare as compared
 
-    return Comparison(compared.compare(RunFolder.find(_named(a)), RunFolder.find(_named(b))))
+    return ComparisonResult(compared.compare(RunFolder.find(_named(a)), RunFolder.find(_named(b))))
 
 
 def _evaluation(given: Any) -> folders.Evaluation | None:

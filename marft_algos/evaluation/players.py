@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,15 +123,18 @@ class Players:
         if self.functions:
             from marft_algos.engines.scripted import ScriptedEngine
 
-            engines |= {agent: ScriptedEngine({agent: partial(_said, f)}) for agent, f in self.functions.items()}
+            engines |= {agent: ScriptedEngine({agent: _script(f)}) for agent, f in self.functions.items()}
         made = {each: LedgerEngine(OpenAIEngine(each), each, ledger) for each in dict.fromkeys(self.hosted.values())}
         return MixedEngine(engines | {agent: made[endpoint] for agent, endpoint in self.hosted.items()})
 
 
-def _said(function: Callable[[Sequence[Mapping[str, str]]], str], request: GenerationRequest) -> str:
-    if not isinstance(text := function(request.messages), str):
-        raise TypeError(f"the function that plays {request.agent} returned {text!r}, and text is expected")
-    return text
+def _script(function: Callable[[Sequence[Mapping[str, str]]], str]) -> Callable[[GenerationRequest], str]:
+    def said(request: GenerationRequest) -> str:
+        if not isinstance(text := function(request.messages), str):
+            raise TypeError(f"the function that plays {request.agent} returned {text!r}, and text is expected")
+        return text
+
+    return said
 
 
 def _given(given: Mapping[str, Any] | str, names: list[str]) -> dict[str, Any]:
