@@ -88,9 +88,9 @@ class CallFormat(ABC):
     around: tuple[str, str, str] = ("", "", "")
     """What stands before, between and behind the calls of a reply."""
     sample: str = "{…}"
-    """Arguments, as agents are told of them."""
+    """Arguments, as the prompt shows them to agents."""
     shown_form: str = ""
-    """One call, as agents are told of it; "": as it is written, on one line."""
+    """One call, as the prompt shows it to agents; "": as it is written, on one line."""
     listing: tuple[str, str] = ("Your tools:\n", "")
     """What stands before and behind the tools, one a line."""
     alone: bool = False
@@ -103,7 +103,7 @@ class CallFormat(ABC):
 
     @property
     def form(self) -> str:
-        """One call, on one line, as agents are told of it."""
+        """One call, on one line, as the prompt shows it to agents."""
         before, _, behind = self.around
         one = self.call % {"number": 0, "name": "name", "quoted": '"…"', "arguments": self.sample}
         return self.shown_form or f"{before}{one}{behind}".replace("\n", "") + " as the whole reply" * self.alone

@@ -54,4 +54,4 @@ def _overlap(one: str, other: str) -> float:
 
 
 REWARDS = {"em": em, "f1": f1, "substring": substring}
-"""What may be paid for an answer, by name."""
+"""Reward functions of an answer, by name."""

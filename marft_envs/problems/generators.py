@@ -1,7 +1,8 @@
-"""Generates problems by code, names them by ids, deals them to splits, and chooses some among all.
+"""Generates problems by code, names them by ids, assigns them to splits, and chooses some among all.
 
-A generator at one level (and, for programs, in one mode) is a variant. Every problem is a pure function of its id,
-``procedural/<variant>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's text decides.
+A *variant* is a generator at one level (and, for programs, in one mode), e.g. ``two_step/0``. Every problem is a pure
+function of its id, ``procedural/<variant>/<key>``. Train and test are disjoint by content: the SHA-256 of a problem's
+text decides. Of each variant, the first distinct problems in the order of their keys are *listed*.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def by_split(problems: Iterable[P], split_of: Callable[[P], str]) -> dict[str, l
 
 
 def dealt(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """Returns the ids of all lists, dealt round robin so that neighbours are of different kinds."""
+    """Returns the ids of all lists in turn (round robin), so that neighbours are of different kinds."""
     return tuple(p for p in chain.from_iterable(zip_longest(*lists)) if p is not None)
 
 
@@ -85,9 +86,9 @@ class Generators(Generic[C, P]):
     """Generates a family's problems by code.
 
     Args:
-        variants: (generator, …, level) -> its variant, in a fixed order.
+        variants: (generator, …, level) -> what writes its problems, in a fixed order.
         build: (variant's parts, key) -> the problem; the same in every process.
-        listed: (variant's parts) -> its first distinct problems.
+        listed: (variant's parts) -> its listed problems.
         split_of: The split of a problem.
         kind: What variants can be chosen by besides generator and level, e.g. ``subject``, and what it is for each.
         form: An id in words, and an example.
@@ -202,7 +203,7 @@ class Generators(Generic[C, P]):
         return [problem for v in self.variants(0) for problem in self._listed(*v) if self._in(problem, split)]
 
     def _deal(self, split: str, levels: tuple[int, ...] | None) -> Lazy[P]:
-        """Returns a split's share of the lists of these levels (None: all), dealt so that neighbours differ."""
+        """Returns a split's share of these levels' listed problems (None: all), so that neighbours differ."""
         self.check_split(split)
         keys: dict[C, dict[str, list[int]]] = {}
         for level in {variant[-1] for variant in self._variants if levels is None or variant[-1] in levels}:
@@ -213,7 +214,7 @@ class Generators(Generic[C, P]):
         return Lazy(ids, self._made)
 
     def _keys(self, level: int) -> list[dict[str, list[int]]]:
-        """Returns the keys of the listed of each variant of a level, by split."""
+        """Returns the keys of the listed problems of each variant of a level, by split."""
         return stored(
             f"{self._build.__module__}.{level}",
             lambda: [by_split(self._listed(*variant), self._split_of) for variant in self.variants(level)],

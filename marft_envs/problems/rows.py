@@ -52,7 +52,7 @@ def made(
         path: The file.
         needs: As for ``of_file``.
         make: Makes it; picklable, and what it makes has an ``id``.
-        note: Is told each row, its place in words, and what was made of it.
+        note: Is called with each row, its place in words, and what was made of it.
 
     Raises:
         DataError: As ``of_file``, and what ``make`` raises.
@@ -206,7 +206,7 @@ def _lines(path: Path, needs: str) -> Iterator[tuple[int, str, dict[str, Any], i
 def digest(task: Any) -> dict[str, Any]:
     """Returns what tells a task's problems from others: how many, a hash of all, and of some by id.
 
-    What is made of its id is told by its id, and takes no time: of such problems nothing is said.
+    Problems that are generated from their ids are left out: their ids identify them, without reading any problem.
     """
     problems = getattr(task, "problems", None)
     held: Any = getattr(problems, "_problems", problems)  # of a set
@@ -245,7 +245,7 @@ def whole(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """A cell as an error shows it: what it is, and its beginning if it is a plain value."""
+    """A value of a row as an error shows it: its type, and its beginning if it is a plain value."""
     if isinstance(value, str | float) or value is None:
         return ascii(value[:40] + "…" if isinstance(value, str) and len(value) > 40 else value)
     if isinstance(value, bool) or (isinstance(value, int) and value.bit_length() < 100):

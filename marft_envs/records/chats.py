@@ -22,7 +22,7 @@ from marft_envs.problems import rows
 from marft_envs.records.secrets import masked as masked
 
 PROMPT = "prompt"
-"""Key in ``Episode.info`` of a reply that was read from a row: what its agent was told, and the tools it had."""
+"""Key in ``Episode.info`` of a reply that was read from a row: its agent's prompt, and the tools it had."""
 _RESULT = "tool_call_response"
 _KINDS = {
     "thinking": "reasoning", "redacted_thinking": "reasoning", "tool_use": "tool_call", "function_call": "tool_call",
@@ -165,7 +165,7 @@ def holds_rows(path: Path) -> bool:
 
 
 def read_rows(path: Path) -> Iterator[Episode]:
-    """Yields the replies of a JSONL file, each as an episode of one turn that knows what its agent was told.
+    """Yields the replies of a JSONL file, each as an episode of one turn that knows its agent's prompt.
 
     A row is what ``trajectory.to_samples`` makes of a turn: ``messages``, ``action`` and ``agent``, and if wanted
     ``tools``, ``task_id`` and ``success``. One without ``success`` is worth imitating.
@@ -178,12 +178,12 @@ def read_rows(path: Path) -> Iterator[Episode]:
         if not (isinstance(text, str) and isinstance(agent, str) and row.get("messages")):
             raise DataError(f"{where}: expected a row with 'messages', and text as 'action' and 'agent'.")
         try:
-            told = plain(chat(row["messages"]))
+            prompt = plain(chat(row["messages"]))
         except UnreadableError as error:
             raise DataError(f"{where}: {error}.") from error
         task_id = str(row.get("task_id") or f"{path.stem}/{number}")
         who = AgentSpec(agent, str(row.get("role") or agent), "")
         turn, success = TurnRecord(0, 0, 0, agent, who.role, (), text), row.get("success") is not False
         episode = Episode("rows", None, task_id, (who,), [turn], [LayerRecord(0, 0, (0,))], [], True, success=success)
-        episode.info[PROMPT] = told, row.get("tools") or []
+        episode.info[PROMPT] = prompt, row.get("tools") or []
         yield episode

@@ -117,30 +117,30 @@ def joined(spans: Iterable[Span]) -> list[Span]:
 
 
 def words(span: Span) -> tuple[Sequence[ChatMessage], ChatMessage | None, Sequence[Any], int]:
-    """Returns what a model was told, what it said, its tools, and how many choices there are beside the first.
+    """Returns a model's prompt, its reply, its tools, and how many choices there are beside the first.
 
     Raises:
         UnreadableError: A message cannot be read.
     """
     table = _stated(span)
-    told = _side(table, "user", "gen_ai.input.messages gen_ai.prompt ai.prompt.messages input request_data")
+    prompt = _side(table, "user", "gen_ai.input.messages gen_ai.prompt ai.prompt.messages input request_data")
     said = _side(table, "assistant", "gen_ai.output.messages gen_ai.completion output response_data")
     text, called = first(table, "ai.response.text ai.response.object"), decoded(table.get("ai.response.toolCalls"))
     if not said and (text or called):
         said = [{"role": "assistant", "content": text, "tool_calls": called}]
     listed = ((str(event.get("event.name")), event) for event in decoded(first(table, "events", ())))
-    heard, answered = _in_events([*span.events, *listed])
-    told, said = told or heard, said or answered
+    asked, answered = _in_events([*span.events, *listed])
+    prompt, said = prompt or asked, said or answered
     if system := decoded(table.get("gen_ai.system_instructions")):
-        told = [{"role": "system", "parts": system}, *told]
+        prompt = [{"role": "system", "parts": system}, *prompt]
     more = max(0, len(said) - 1) if all(one["role"] in ("assistant", "model") for one in said) else 0
     if not more:  # of a conversation the last message is the reply
-        told, said = [*told, *said[:-1]], said[-1:]
+        prompt, said = [*prompt, *said[:-1]], said[-1:]
     reply = chat(said[:1])[0] if said else None
     if table.get("marft.input", "replayed") != "replayed":
         return (), reply, (), more
     tools = decoded(first(table, "gen_ai.tool.definitions ai.prompt.tools", ())) or _nested(table, "llm.tools.")
-    return chat(told), reply, definitions(tools), more
+    return chat(prompt), reply, definitions(tools), more
 
 
 def elsewhere(span: Span) -> str:
@@ -189,13 +189,13 @@ def _lists(table: Any) -> Any:
 
 
 def _in_events(events: Iterable[Event]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Returns what was told, and the choices by their index."""
-    told, choices = list[dict[str, Any]](), list[tuple[int, dict[str, Any]]]()
+    """Returns the messages of the prompt, and the choices by their index."""
+    prompt, choices = list[dict[str, Any]](), list[tuple[int, dict[str, Any]]]()
     for name, event in events:
         body = {**event, **(decoded(event.get("gen_ai.event.content")) or {})}
         if name == "gen_ai.choice":
             message = decoded(body.get("message")) or body
             choices.append((int(first(body, "index gen_ai.choice.index", 0)), {"role": "assistant", **message}))
         elif name.startswith("gen_ai.") and name.endswith(".message"):
-            told.append({"role": name.split(".")[1], **body})
-    return told, [message for _, message in sorted(choices, key=lambda choice: choice[0])]
+            prompt.append({"role": name.split(".")[1], **body})
+    return prompt, [message for _, message in sorted(choices, key=lambda choice: choice[0])]

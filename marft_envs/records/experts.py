@@ -30,21 +30,21 @@ def play(env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None =
 def demonstrate(
     env: FlexEnv, seed: int | None = 0, options: Mapping[str, Any] | None = None
 ) -> tuple[Episode, list[Prompt]]:
-    """Plays one episode as ``play`` does; returns what each turn's agent was told, too."""
+    """Plays one episode as ``play`` does; returns the prompt of each turn, too."""
     base, expert = env.unwrapped, expert_of(env)
     env.reset(seed=seed, options=dict(options or {}))
-    heard: list[Prompt] = []
+    shown: list[Prompt] = []
     while not env.done:
         ready = list(env.ready_agents)
-        heard += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
+        shown += [(base.messages(agent), base.tools.get(agent, [])) for agent in ready]
         turn(env, {agent: expert(agent) for agent in ready})
-    if len(heard) < len(env.episode.turns):  # fixed partners have spoken
-        heard = prompts(env.episode, base)
-    return env.episode, heard
+    if len(shown) < len(env.episode.turns):  # fixed partners have spoken
+        shown = prompts(env.episode, base)
+    return env.episode, shown
 
 
 def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
-    """Returns profiles with worked examples: what every agent was told, and said, in episodes of the expert.
+    """Returns profiles with worked examples: every agent's prompts and replies in episodes of the expert.
 
     The dialogue of an agent that speaks several times in an episode is several examples, in order. Take an environment
     of the training split, and give the profiles to the one that is played (``profiles=``, or in a JSON file).
@@ -63,13 +63,13 @@ def few_shot(env: FlexEnv, n: int, seed: int = 0) -> dict[str, dict[str, Any]]:
     team = env.unwrapped.team
     examples: dict[str, list[dict[str, str]]] = {agent.name: [] for agent in team}
     for number in range(seed, seed + n):
-        episode, heard = demonstrate(env, number)
+        episode, shown = demonstrate(env, number)
         if not episode.success:
             raise ConfigError(
                 f"The expert of {env.unwrapped.env_id} fails with seed {number}, which is no example. Try another."
             )
-        # The last turn of an agent was told its whole dialogue.
-        last = {turn.agent: (messages, turn.text) for turn, (messages, _) in zip(episode.turns, heard, strict=True)}
+        # The prompt of an agent's last turn contains its whole dialogue.
+        last = {turn.agent: (messages, turn.text) for turn, (messages, _) in zip(episode.turns, shown, strict=True)}
         for agent in team:
             if agent.name in last:
                 messages, text = last[agent.name]

@@ -4,19 +4,19 @@
 
 An episode is a trace: ``invoke_workflow`` around the episode, ``invoke_agent`` per turn, ``execute_tool`` per call. A
 turn links to the turns that it saw, so the trace holds D; ``agent.trajectory.step`` counts turns from 1, on the spans
-of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. An episode that
-was broken off is an error, with ``marft.fault``; an outage has no scores at all, for it says nothing about the team.
+of calls too. Return, success and metrics are events ``gen_ai.evaluation.result`` of the episode's span. A failed
+episode is an error, with ``marft.fault``. After an infrastructure error it has no scores: it says nothing of the team.
 Names are those of OpenTelemetry's semantic conventions for generative AI, version 1.41.0 (in development there), and
 ``marft.*`` for what these have no name for.
 
 **No time in a span was measured.** A record has none, so time is logical: a layer takes a millisecond, and the calls of
 a turn share it evenly; every trace begins at ``start_ns``, by default the time of the export. Ids are hashes of the
-record, so the same record and the same start give the same spans.
+record, so the same record and the same ``start_ns`` give the same spans.
 
 Needs the extra ``otel``. What agents said and what tools returned is exported only with ``content``. A record does not
-hold what an agent was told but for its profile and the turns that it saw: with ``env`` (or ``--replay``, which builds
-the environment that the record names, and needs ``--trust`` where that runs code or sends something) the episode is
-played again, and the spans hold the whole messages and the definitions of the tools.
+hold whole prompts, only the profile and which turns the agent saw. With ``env`` (or ``--replay``, which builds the
+environment that the record names, and needs ``--trust`` where that runs code or sends something) the episode is played
+again, and the spans hold the whole prompts and the definitions of the tools.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def spans(
     Args:
         episode: As :mod:`marft_envs.records.trajectory` reads it, or ``env.episode``.
         number: Tells equal episodes apart.
-        content: Put in what agents were told and said, and arguments and results of calls.
+        content: Include prompts and replies, and arguments and results of calls.
         start_ns: Nanoseconds since 1970 at which the logical time begins; None: now.
-        env: Where to play the episode again, for what agents were told; with ``content``.
+        env: Where to play the episode again, for the agents' prompts; with ``content``.
         sources: Policy -> where its replies come from; "" is for all others.
 
     Raises:
@@ -306,14 +306,14 @@ class _Trace:
         return out
 
     def messages(self, turn: TurnRecord) -> dict[str, Any]:
-        """Returns what the agent was told and said, as the conventions write it."""
+        """Returns the agent's prompt and reply, as the conventions write them."""
         profile = next((agent.prompt for agent in self.episode.agents if agent.name == turn.agent), "")
         inputs, attrs = list[dict[str, Any]](), dict[str, Any]()
         if self.prompts is not None:
-            told, tools = self.prompts[turn.index]
+            prompt, tools = self.prompts[turn.index]
             attrs["gen_ai.tool.definitions"] = json.dumps([{"type": "function", **tool["function"]} for tool in tools])
-            profile = "\n\n".join(message["content"] for message in told if message["role"] == "system")
-            inputs = [_message(m["role"], [_text_part(m["content"])]) for m in told if m["role"] != "system"]
+            profile = "\n\n".join(message["content"] for message in prompt if message["role"] == "system")
+            inputs = [_message(m["role"], [_text_part(m["content"])]) for m in prompt if m["role"] != "system"]
         else:
             for seen in (self.episode.turns[index] for index in turn.sees):
                 inputs.append(_message("assistant" if seen.agent == turn.agent else "user", _reply(seen)))
@@ -452,7 +452,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m marft_envs.records.otel", description="Prints episodes as spans.")
     parser.add_argument("path", type=Path, help="a JSONL file of episodes, or a run's folder")
     parser.add_argument("--content", action="store_true", help="with what agents said and what tools returned")
-    parser.add_argument("--replay", action="store_true", help="play the records again, for all that was told")
+    parser.add_argument("--replay", action="store_true", help="play the records again, for the whole prompts")
     parser.add_argument("--trust", action="store_true", help="they may run code, start programs or send something")
     parser.add_argument("--start-ns", type=int, default=None, help="nanoseconds since 1970 where logical time begins")
     typed = list(sys.argv[1:] if argv is None else argv)
@@ -463,7 +463,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         start, sources = _begins(args.start_ns), run_sources(args.path)
         if args.replay and not args.content:
             command = shlex.join(["python", "-m", "marft_envs.records.otel", *typed, "--content"])
-            raise ConfigError(f"--replay adds what agents were told, which is exported only with --content: {command}")
+            raise ConfigError(f"--replay adds prompts, which are exported only with --content. Next: {command}")
         if args.replay:
             _allow(args.path, trust=args.trust, typed=typed)
         env, made_for = None, ""

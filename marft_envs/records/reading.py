@@ -1,7 +1,6 @@
-"""Reads an episode from data that anybody may have written: what is no record is an error that names the field.
+"""Reads an episode from untrusted data; data that is not a record raises an error that names the field.
 
-Whoever has an ``Episode`` can rely on it: types are right, and indices are those of turns, layers
-and agents that are there.
+An ``Episode`` that was read has the right types, and its indices are those of turns, layers and agents that exist.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Check = Callable[[Any, str], Any]
 
 _LONGEST = 40
 _ALWAYS = ("fault", "asked")
-"""Fields without which an outage would be a score, and D what was not asked for."""
+"""Required fields: without them an infrastructure error would count as a score, and D would be the wrong one."""
 
 
 def episode_of(data: Any) -> Episode:

@@ -25,7 +25,7 @@ _LEFT = "choices beside the first of a reply are left out"
 
 @dataclass(slots=True)
 class TracedTurn:
-    """One reply, with what its agent was told."""
+    """One reply, with its agent's prompt."""
 
     where: str
     agent: str
@@ -124,9 +124,9 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
     trace_id = str(first(more, "trace_id conversation_id session_id thread_id id", where))
     trace = traces.setdefault(trace_id, Trace(trace_id, str(first(more, "kind workflow", "trace"))))
     trace.success = more["success"] if isinstance(more.get("success"), bool) else trace.success
-    for told, said in turns:
+    for prompt, said in turns:
         agent = str(first(more, "agent agent_name") or said.name or "agent")
-        trace.turns.append(turn := TracedTurn(where, agent, said, told, (), str(first(request, "model"))))
+        trace.turns.append(turn := TracedTurn(where, agent, said, prompt, (), str(first(request, "model"))))
         with unread.noted(where):
             turn.tools = conventions.definitions(request.get("tools") or ())
     used = {**first(answer, "usage", {}), "cost": more.get("cost")}
@@ -155,7 +155,7 @@ def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> Non
     for span in spans:
         trace = traces.setdefault(span.trace, Trace(span.trace))
         with unread.noted(span.where):
-            _prompt_of(span, trace)
+            _trace_facts(span, trace)
         if span not in around and conventions.is_turn(span):
             trace.turns.append(turn := TracedTurn(span.where, agents[span] or "agent"))
             _fill(turn, span, unread)
@@ -177,7 +177,7 @@ def _outwards(spans: Sequence[Span]) -> dict[Span, Span | None]:
     return outer
 
 
-def _prompt_of(span: Span, trace: Trace) -> None:
+def _trace_facts(span: Span, trace: Trace) -> None:
     """Reads what a span says of its trace: a call, an evaluation, a name."""
     table = span.attributes
     if table.get("gen_ai.operation.name") == "execute_tool":

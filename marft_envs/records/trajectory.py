@@ -109,21 +109,21 @@ def _lent(episode: Episode, env: FlexEnv | None, *, trusted: bool) -> Iterator[F
 
 
 Prompt = tuple[list[dict[str, str]], list[dict[str, Any]]]
-"""What an agent was told before a turn: messages, and the tools that it could call."""
+"""An agent's prompt at a turn: messages, and the tools that it could call."""
 
 
 def prompts(episode: Episode, env: FlexEnv) -> list[Prompt]:
-    """Plays an episode again; returns what each turn's agent was told.
+    """Plays an episode again; returns the prompt of each turn.
 
     Raises:
-        ReplayError: If the episode cannot be reproduced, so that it would be something else.
+        ReplayError: If the episode cannot be reproduced, so that the prompts would be others.
     """
     shown: list[Prompt] = []
     _play(episode, env.unwrapped, shown)
     return shown
 
 
-def _play(episode: Episode, env: FlexEnv, heard: list[Prompt] | None = None) -> Episode:
+def _play(episode: Episode, env: FlexEnv, shown: list[Prompt] | None = None) -> Episode:
     if episode.seed is None:
         raise ConfigError("This episode was started without a seed; only env.reset(seed=…) can be replayed.")
     env.reset(seed=episode.seed, options=dict(episode.options))
@@ -131,14 +131,14 @@ def _play(episode: Episode, env: FlexEnv, heard: list[Prompt] | None = None) -> 
         if turn.agent not in env.ready_agents:
             ready = ", ".join(env.ready_agents) or f"nobody ({env.episode.stop_reason})"
             raise ReplayError(f"Turn {turn.index}: recorded {turn.agent}, but ready to act: {ready}.")
-        if heard is not None:
-            heard.append((env.messages(turn.agent, turn.max_chars), env.tools.get(turn.agent, [])))
+        if shown is not None:
+            shown.append((env.messages(turn.agent, turn.max_chars), env.tools.get(turn.agent, [])))
         env.select(turn.agent)
         env.attach(turn.agent, turn.extras, turn.max_chars)
         try:
             env.step(turn.text)
         except Exception:
-            # What broke the episode off breaks it off again, if it was the text's doing; an outage may not.
+            # An episode that ended by an agent's text ends there again; after an infrastructure error it may not.
             if not episode.failed or turn is not episode.turns[-1]:
                 raise
     if episode.truncated:
@@ -155,7 +155,7 @@ def executes(episode: Episode) -> list[Power]:
 
 
 def rebuild(episode: Episode, *, trusted: bool = False) -> FlexEnv:
-    """Returns the environment that a record names, by its id and arguments; whoever asks for it closes it.
+    """Returns the environment that a record names, by its id and arguments; the caller closes it.
 
     Args:
         episode: The record, which may be anybody's.
@@ -186,7 +186,7 @@ _COMPARED = (
 
 
 def _compare(recorded: Episode, again: Episode) -> None:
-    """Raises at the first difference; what a failed episode is paid and counts is the driver's word."""
+    """Raises at the first difference; the reward and metrics of a failed episode are set by the driver."""
     then, now = to_dict(recorded), to_dict(again)
     if recorded.fault == "text" and then["layers"] and now["layers"]:
         now["layers"][-1] |= {key: then["layers"][-1][key] for key in ("team_reward", "agent_rewards")}
@@ -257,10 +257,10 @@ def to_samples(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = 
         ReplayError: If the episode cannot be reproduced, so that the prompts would be wrong.
     """
     with _lent(episode, env, trusted=trusted) as lent:
-        heard = prompts(episode, lent)
+        shown = prompts(episode, lent)
     return [
         {
-            "messages": heard[turn.index][0],
+            "messages": shown[turn.index][0],
             "action": turn.text,
             "reward": turn.reward,
             "return": episode.team_return,

@@ -14,7 +14,7 @@ from marft_envs.sandbox.service import serve
 
 
 def show() -> int:
-    """Prints a table of the layers, with what is missing and the mend. Returns 0 if one holds."""
+    """Prints a table of the layers, with what is missing and how to fix it. Returns 0 if one holds."""
     held = 0
     for layer in layers.LOCAL:
         failures = layers.check(layer)

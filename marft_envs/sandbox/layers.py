@@ -35,12 +35,12 @@ def guarantees(parts: Iterable[str]) -> frozenset[str]:
 
 
 def remedy(failure: Failure, layer: str) -> str:
-    """What to do about a failure."""
+    """How to fix a failure."""
     call, number = failure.call, failure.errno
     if "bwrap" in call or ("bubblewrap" in layer and failure.guarantee == "start"):
         if number == errno.ENOENT:
             return "apt install bubblewrap (or your system's package of that name)"
-        return "bubblewrap needs user namespaces or a setuid bwrap; see the mends of the first layer"
+        return "bubblewrap needs user namespaces or a setuid bwrap; see the fixes of the first layer"
     if call == "unshare" and number == errno.ENOSPC:
         return "sysctl -w user.max_user_namespaces=10000"
     if call == "unshare" or call.startswith("write /proc"):
@@ -88,13 +88,13 @@ def _check(layer: str) -> tuple[Failure, ...]:
 
 
 def describe(layer: str, failures: Iterable[Failure]) -> str:
-    """The failures of a layer, one a line, each with its mend."""
+    """The failures of a layer, one a line, each with its fix."""
     lines = []
     for failure in failures:
         number = f" ({errno.errorcode.get(failure.errno, failure.errno)})" if failure.errno else ""
         missing = TESTED.get(failure.guarantee, "the worker shuts itself in")
         lines.append(f"  {layer}: not given: {missing}. {failure.call}{number}: {failure.text}")
-        lines.append(f"    mend: {remedy(failure, layer)}")
+        lines.append(f"    fix: {remedy(failure, layer)}")
     return "\n".join(lines)
 
 

@@ -126,7 +126,7 @@ _START = "Start it with: python -m marft_envs.sandbox serve --host HOST --port P
 
 
 def differs(info: dict[str, Any], they: str, we: str) -> str:
-    """What two sides are told of which one speaks another protocol."""
+    """The message for two sides that speak different protocols."""
     number = info.get("protocol")
     theirs = "a protocol before 2" if number is None else f"protocol {str(number)[:20]}"
     return f"{they} speaks {theirs}, {we} protocol {PROTOCOL}. Install the same version of marft on both machines"

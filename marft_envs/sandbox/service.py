@@ -19,7 +19,7 @@ from marft_envs.sandbox.types import Call, Limits
 from marft_envs.server.door import LINES, DoorHandler, FrontDoor, RefusedRequest
 
 MOST = Limits(cpu_s=60.0, wall_s=180.0, total_s=600.0, memory_mb=4096, output_bytes=16 << 20, source_bytes=1 << 20)
-"""Largest limits that a service grants unless it is told others: a client's word alone would take the machine."""
+"""Largest limits that a service grants by default: without them, one client could take the whole machine."""
 
 
 def _strings(request: dict[str, Any], *names: str) -> list[str]:

@@ -51,7 +51,7 @@ class Child:
         self.worker, self.look, self.limits, self.deadline = worker, look, limits, deadline
         self.hello, theirs = host.channel(socket.SOCK_STREAM)
         (self.requests, read), (self.replies, write) = host.pipe(to_child=True), host.pipe(to_child=False)
-        nothing = io.FileIO(os.devnull, "r+")  # one of its own: no run hears of others by the flags of a shared one
+        nothing = io.FileIO(os.devnull, "r+")  # its own: the flags of a shared one would reveal other runs
         host.track(nothing)
         self.frames = wire.Frames()
         self.end: dict[str, Any] | None = None

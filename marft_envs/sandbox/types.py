@@ -71,8 +71,8 @@ class Call:
     Attributes:
         kind: ``call`` or ``expr``.
         text: For ``call`` the positional arguments as literal text, ``"[1, [2, 3]]"``; for ``expr`` a Python
-            expression, evaluated in the sandbox among the program's names. Whoever compares has to do so outside: in
-            there the program can read the expression and change what its names mean.
+            expression, evaluated in the sandbox among the program's names. Compare results outside the sandbox: inside
+            it, the program can read the expression and change what its names mean.
         values: For ``expr`` the values of ``_0``, ``_1``, …, made of built-in types.
     """
 

@@ -78,7 +78,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def channel(kind: int) -> tuple[socket.socket, socket.socket]:
-    """A pair of connected sockets; the first is the host's, is told who sends, and never blocks."""
+    """A pair of connected sockets; the first is the host's, gets each sender's credentials, and never blocks."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     track(ours, theirs)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -160,7 +160,7 @@ class SandboxWorker(Process):
         self.control, theirs = channel(socket.SOCK_SEQPACKET)
         script = str(Path(__file__).with_name("zygote.py"))
         command = [*prefix, sys.executable, "-S", "-s", "-P", "-B", script, str(theirs.fileno())]
-        # Malloc reserves address space per arena, and takes an arena per thread unless told otherwise.
+        # Malloc reserves address space per arena, and by default takes an arena per thread.
         try:
             self._popen = subprocess.Popen(
                 command,

@@ -211,7 +211,7 @@ class FrontDoor(ThreadingHTTPServer):
     Args:
         handler: Answers requests.
         port: 0: any that is free.
-        host: The loopback interface, unless told otherwise.
+        host: The address to listen at; by default the loopback interface.
         key: What clients show; None: none, "": nobody's is right.
         lines: Most at a time. One more takes the place of the oldest stranger's; where there are none, it waits.
 

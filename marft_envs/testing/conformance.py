@@ -79,7 +79,7 @@ def _run(check: Callable[[Build], str | None], build: Build, report: CheckReport
         what = str(error) if isinstance(error, invariants.Broken) else f"{type(error).__name__}: {error}"
         promise = (check.__doc__ or "").strip().splitlines()[0]
         raise CheckError(
-            f"{report.env_id} breaks '{check.__name__}': {what.rstrip('.')}. The promise: {promise} Mend it, and check"
+            f"{report.env_id} breaks '{check.__name__}': {what.rstrip('.')}. The promise: {promise} Fix it, and check"
             " again; --debug shows where it broke."
         ) from error
     report.passed[check.__name__] = time.perf_counter() - start

@@ -189,29 +189,31 @@ def reward_bookkeeping(build: Build) -> str | None:
     for seed in SEEDS:
         env = build()
         env.unwrapped.attribution = rewards.team
-        paid = dict.fromkeys(env.unwrapped.possible_agents, 0.0)
-        delivered = dict.fromkeys(paid, 0.0)
+        summed = dict.fromkeys(env.unwrapped.possible_agents, 0.0)
+        delivered = dict.fromkeys(summed, 0.0)
         env.reset(seed=seed)
-        for name, value in getattr(env, "paid", {}).items():  # partners may have acted by now
-            paid[name] += value
+        for name, value in getattr(env, "all_rewards", {}).items():  # partners may have acted by now
+            summed[name] += value
         reply = sampled(seed)
         for agent in env.agent_iter():
             _, reward, terminated, truncated, _ = env.last()
             delivered[agent] += reward
             env.step(None if terminated or truncated else reply(env, agent))
-            for name, value in getattr(env, "paid", env.unwrapped.rewards).items():
-                paid[name] += value
+            for name, value in getattr(env, "all_rewards", env.unwrapped.rewards).items():
+                summed[name] += value
         episode = env.episode
         team = sum(layer.team_reward for layer in episode.layers)
         solo = sum(turn.reward for turn in episode.turns)
         solo += sum(sum(layer.agent_rewards.values()) for layer in episode.layers)
         if env.view.dead:
             remark = "agents die: the sum over n agents was left out"
-        elif not np.isclose(sum(paid.values()), solo + len(paid) * team):
-            raise Broken(f"PettingZoo paid {sum(paid.values())}, the record {solo} + {len(paid)}·{team} (seed {seed})")
+        elif not np.isclose(sum(summed.values()), solo + len(summed) * team):
+            raise Broken(
+                f"PettingZoo's rewards sum to {sum(summed.values())}, not {solo} + {len(summed)}·{team} (seed {seed})"
+            )
         for name in env.possible_agents:
-            if not np.isclose(delivered[name], paid[name]):
-                raise Broken(f"last() gave {name} {delivered[name]} in all, rewards said {paid[name]} (seed {seed})")
+            if not np.isclose(delivered[name], summed[name]):
+                raise Broken(f"last() gave {name} {delivered[name]} in all, rewards {summed[name]} (seed {seed})")
     return remark
 
 

@@ -6,8 +6,8 @@ back and begins again later, with a longer look, behind those that have had less
 own limits. Beginning again changes no verdict: a program is always run from its start, under its own limits.
 
 * Runs of the same look take turns in the order in which they came: nobody overtakes.
-* Shorter looks go first, but of every two workers that become free one goes to whoever has waited longest, if that is
-  more than a second, so that long runs end while short ones never cease to come.
+* Shorter looks go first, but of every two workers that become free one goes to the run that has waited longest, if that
+  is more than a second. So long runs end although short ones keep coming.
 * While long runs hold all workers, one more worker takes first looks. It never goes beyond them.
 """
 
@@ -330,7 +330,7 @@ class ProcessPool(Generic[_P]):
         idle = self._turns.take_free()
         for slot in (*idle, *self._turns.take_express()):
             slot.drop()
-        self._turns.put_back(idle)  # whoever waits is told that it is closed
+        self._turns.put_back(idle)  # wakes those that wait, to find the pool closed
 
     def __enter__(self) -> Self:
         return self

@@ -231,7 +231,7 @@ def _limit_memory(memory_mb: int) -> None:
 
 def _answer(function: Callable[[Any], Any], line: bytes, cpu_seconds: float) -> dict[str, Any]:
     request = json.loads(line)
-    # The kernel kills the worker when its CPU time is up, whoever is alive to notice and however busy the machine is.
+    # The kernel kills the worker when its CPU time is up, even if its parent is gone or the machine is busy.
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
     try:
         return {"id": request["id"], "result": function(request["payload"])}

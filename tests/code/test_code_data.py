@@ -371,7 +371,7 @@ def test_mbpp_rows_keep_setup_and_expressions_that_can_be_taken_apart(caplog: py
     assert found == {("expr", "size(box((2, 3)))[1]", "3"), ("call", "[[-1]]", "-1"), ("expr", "size(root)", "1")}
     # What `box` of the program is told and `size` of the program gives back says nothing about either.
     assert last_tally("mbpp", "train") == {"tests decided inside the program's process": 2}
-    assert "mbpp/train/11 (the program's own 'box' is told the value expected)" in caplog.text
+    assert "mbpp/train/11 (the program's own 'box' is given the value expected)" in caplog.text
 
 
 def test_mbpp_plus_compares_flattened_sequences_loosely() -> None:

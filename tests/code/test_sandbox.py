@@ -706,7 +706,7 @@ def test_what_the_self_test_finds_is_named() -> None:
     missing = {failure.guarantee for failure in selftest.failures(frozenset({"landlock"}))}
     assert missing >= {"no_processes", "no_network"}
     text = layers.describe("landlock+seccomp", [layers.Failure("no_processes", "fork worked", 0, "not stopped")])
-    assert "starts no process" in text and "mend:" in text
+    assert "starts no process" in text and "fix:" in text
 
 
 def test_unsafe_takes_two_consents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ def test_a_program_keeps_what_an_environment_promises() -> None:
 def test_without_a_grader_a_program_is_paid_what_it_says_last() -> None:
     env = made("number", ["writer_0"], grader="", data=None)
     assert play(env, 5).team_return == play(env, 5).team_return == 0.35
-    with pytest.raises(ConfigError, match="no finite number"):
+    with pytest.raises(ConfigError, match="expected a finite number"):
         play(made("team", grader=""))
 
 

@@ -76,15 +76,15 @@ class Discrete:
 class BoardPlanes(Discrete):
     """A board in planes ``[rows, columns, 2]``: the own pieces (``x``), then the other's (``o``).
 
-    Where there are as many actions as cells, action i fills cell i, and a free cell shows its move's name (from 1);
-    where there are as many as columns, the columns' names stand below. No other board can be guessed: give ``Discrete``
-    a ``show``.
+    If there are as many actions as squares, action i fills square i, and a free square shows the name of its move
+    (from 1). If there are as many actions as columns, the names of the columns stand below the board. For any other
+    board, use ``Discrete`` with a ``show`` function.
     """
 
     def __init__(self, rows: int, columns: int, actions: int) -> None:
         if actions not in (rows * columns, columns):
             raise ConfigError(
-                f"{actions} actions on a board of {rows} x {columns}: expected one per cell or per column. "
+                f"{actions} actions on a board of {rows} x {columns}: expected one per square or per column. "
                 "Give Discrete(names, show=…) a function that draws the board."
             )
         super().__init__(actions, start=1)
@@ -93,13 +93,13 @@ class BoardPlanes(Discrete):
     def show(self, observation: Any, mask: Any = None) -> str:
         """Draws the board as its agent sees it."""
         planes = np.asarray(unmasked(observation)).reshape(-1, 2)
-        cells = ["x" if mine else "o" if other else "" for mine, other in planes]
-        by_cell = len(self.names) == len(cells)
-        shown = [cell or (self.names[i] if by_cell else ".") for i, cell in enumerate(cells)]
+        squares = ["x" if mine else "o" if other else "" for mine, other in planes]
+        by_square = len(self.names) == len(squares)
+        shown = [square or (self.names[i] if by_square else ".") for i, square in enumerate(squares)]
         width = max(map(len, [*shown, *self.names]))
         lines = [shown[i : i + self.columns] for i in range(0, len(shown), self.columns)]
-        lines += [] if by_cell else [self.names]
-        return "\n".join(" ".join(cell.rjust(width) for cell in line) for line in lines)
+        lines += [] if by_square else [self.names]
+        return "\n".join(" ".join(square.rjust(width) for square in line) for line in lines)
 
 
 def unmasked(observation: Any) -> Any:
@@ -150,7 +150,7 @@ def missing(actions: spaces.Space[Any], observations: spaces.Space[Any]) -> list
 
 
 def readable(space: spaces.Space[Any]) -> bool:
-    """Whether observations can be shown as text without being told how."""
+    """Whether observations can be shown as text without a function of the user's."""
     if isinstance(space, spaces.Dict):
         return all(readable(part) for key, part in space.spaces.items() if key != "action_mask")
     if isinstance(space, spaces.Tuple):

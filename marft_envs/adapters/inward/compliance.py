@@ -73,7 +73,7 @@ def report(env: Any, codec: Any = None) -> str:
 
 
 def require_trainable(env: Any, codec: Any = None) -> None:
-    """Raises unless every clause is met that can be told without playing.
+    """Raises unless the environment meets every clause that can be checked without playing.
 
     Raises:
         ConfigError: Names each clause that is not met, and what would be needed.
@@ -181,8 +181,8 @@ def _trial(env: Any, kind: Kind) -> list[Any]:
         for seat in game.ready():
             legal = game.moves(seat)
             moves[seat] = legal[int(rng.integers(len(legal)))] if legal else "0"
-        paid = game.step(moves)
-        if not np.isfinite(list(paid.values())).all():
-            raise ConfigError(f"rewards {dict(paid)}. Needed: finite numbers")
-        seen.append([game.observe(seat) for seat in game.ready()] + sorted(paid.items()))
+        rewards = game.step(moves)
+        if not np.isfinite(list(rewards.values())).all():
+            raise ConfigError(f"rewards {dict(rewards)}. Needed: finite numbers")
+        seen.append([game.observe(seat) for seat in game.ready()] + sorted(rewards.items()))
     return copy.deepcopy(seen)

@@ -64,8 +64,8 @@ class Loopback(ChatServer):
         """Takes requests of a new program; returns its key. Those of the last one are refused from now on.
 
         Args:
-            tell: Is told of each turn that is asked for, and of each request that its code, or a model's choice of an
-                agent, is to blame for.
+            tell: Is called with each turn that the program asks for, and with each request that is refused because of
+                the program's code or a model's choice of an agent.
         """
         self.end()
         self.key, self._tell = secrets.token_urlsafe(24), tell

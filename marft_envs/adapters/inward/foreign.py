@@ -1,8 +1,8 @@
-"""A foreign environment as a task: one round is one of its steps, and it says who acts.
+"""A foreign environment as a task: one round is one step of that environment, and it decides which agents act.
 
-A :class:`Game` is what each adapter writes. :func:`team` puts it into a :class:`FlexEnv`, so that drivers, records,
-trainers and ``check_env`` need no special case. Turn order is theirs: D is then the observed order, a layer of whoever
-they wait for, recorded like any other.
+Each adapter writes a :class:`Game`. :func:`team` puts it into a :class:`FlexEnv`, so that drivers, records, trainers
+and ``check_env`` need no special case. The foreign environment decides the turn order. D is then the observed order:
+each layer holds the agents that the environment waits for, and is recorded like any other layer.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ PLAIN = ("", "0", "1", "yes", "[0]", "I pass.")
 
 
 class ForeignTask:
-    """Drives a foreign environment: on every round it takes the ready seats' moves, and says what they paid.
+    """Drives a foreign environment: each round passes it the moves of the ready seats and returns their rewards.
 
     Args:
         game: The environment.
         opponents: Seats that fixed players play: name of a player (all seats but one, drawn anew in every episode), or
             seat -> name or function. What they do is part of the environment's step.
-        illegal: What a reply without a legal move does: ``lose`` (the episode ends, and the seat is paid -1, as in
+        illegal: What a reply without a legal move does: ``lose`` (the episode ends, and the seat's reward is -1, as in
             PettingZoo's own wrapper) or ``random`` (a legal move is drawn with the environment's generator). Either
             way it is counted in the metrics ``illegal``.
-        cooperative: Pay the team the mean of the seats' rewards, instead of each seat its own.
+        cooperative: Reward the team with the mean of the seats' rewards, instead of each seat with its own.
         team: Who acts for a seat, when that is not an agent of the seat's name: agent -> seat.
     """
 
@@ -178,7 +178,7 @@ class ForeignTask:
         return [seat for seat in self.game.seats if seat not in self._fixed]
 
     def _actor(self, seat: str) -> str:
-        """The agent that is paid what a seat earns: who speaks last for it."""
+        """The agent that gets a seat's rewards: the last one that speaks for the seat."""
         return [agent for agent, spoken in self._speaks_for.items() if spoken == seat][-1]
 
     # For conformance -------------------------------------------------------------------------------
@@ -291,7 +291,8 @@ def deliberating(
         game: The environment; one round of the team is one step of it.
         roles: Who deliberates, in order. One: an agent alone.
         profiles: System message of every agent, or role -> system message.
-        dependency: Who hears whom; by default one after the other (``Chain``). See ``as_dependency``.
+        dependency: D, which messages each agent receives; by default one after the other (``Chain``). See
+            ``as_dependency``.
         illegal: See :class:`ForeignTask`.
         max_rounds: Steps after which the episode ends.
         **settings: Settings of :class:`FlexEnv`.

@@ -81,11 +81,11 @@ class Game:
         raise NotImplementedError
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
-        """Takes a move of every ready seat; returns what it paid to whom."""
+        """Takes a move of every ready seat; returns the rewards by seat."""
         raise NotImplementedError
 
     def seen_turns(self, seat: str) -> Sequence[int] | None:
-        """Which turns' words this seat has been told; None: the setting ``sees`` says so."""
+        """Indices of the turns that the game has shown to this seat; None: the setting ``sees`` decides."""
         return None
 
     def close(self) -> None:
@@ -99,13 +99,13 @@ class Game:
         self._replay()
 
     def step(self, moves: Mapping[str, str]) -> Mapping[str, float]:
-        """Takes a move of every ready seat; returns what it paid to whom."""
+        """Takes a move of every ready seat; returns the rewards by seat."""
         self._played.append(dict(moves))
         with self._generators.own():
             return self.play(moves)
 
     def _replay(self) -> None:
-        """Starts the episode and plays what was played, in one go: the generators' states are slow to exchange."""
+        """Starts the episode and plays the moves so far, in one go: switching the generators' states is slow."""
         assert self._started is not None
         seed, options = self._started
         self._generators.seed(seed)
@@ -172,7 +172,7 @@ def play_first(game: Game, seat: str, rng: np.random.Generator) -> str:
 
 
 def play_winning(game: Game, seat: str, rng: np.random.Generator) -> str:
-    """A move that pays at once if there is one, else a random one. Tries each on a copy of the game."""
+    """A move with an immediate reward if there is one, else a random move. Tries each on a copy of the game."""
     moves = listed(game, seat)
     if len(game.ready()) == 1:
         for i in rng.permutation(len(moves)):

@@ -26,7 +26,7 @@ from marft_envs.errors import ConfigError
 from marft_envs.registration import named_function
 
 OUTAGE = os.EX_TEMPFAIL
-"""Exit status by which a command says that it is an outage, and no agent's fault."""
+"""Exit status by which a command reports an infrastructure error, which is not an agent's fault."""
 _TAIL = 1 << 20
 """Bytes of what a command has written that are looked at."""
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

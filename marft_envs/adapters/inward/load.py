@@ -56,7 +56,7 @@ def load(
         sees: See ``foreign.team``; so are ``opponents``, ``illegal`` and ``cooperative``.
         opponents: Who plays the other seats.
         illegal: What an illegal move does.
-        cooperative: Pay the team, not each seat.
+        cooperative: Reward the team, not each seat.
         roles: Who deliberates, where there is one seat; see ``foreign.deliberating``.
         profiles: System messages.
         **kwargs: Settings of :class:`FlexEnv`.
@@ -133,7 +133,7 @@ def raw(target: str, settings: Mapping[str, Any], *, parallel: bool = False) -> 
     build = getattr(importlib.import_module(module), function)
     try:
         return build(**settings)
-    except (MarftError, OSError, TypeError):  # said already; an outage; other arguments
+    except (MarftError, OSError, TypeError):  # said already; an infrastructure error; other arguments
         raise
     except Exception as error:  # whatever a function of others raises
         raise broken(target, f"'{function}' makes no environment", error) from error

@@ -64,8 +64,8 @@ class ProgramTask(Drawn[Problem]):
     rows: ProblemSet[Problem] | None
     """Where problems come from; None: the program makes its own, from the seed."""
     grader: Grader
-    """``module:function`` (in a worker process), or a function, from a problem and the program's answer to what it is
-    paid; "": the answer is a number, and the pay."""
+    """``module:function`` (in a worker process), or a function: takes a problem and the program's answer, returns the
+    reward; "": the answer is a number, and is itself the reward."""
     timeout: float
     """Seconds that the program may take from a reply, or its start, to its next request or its end."""
     window: float
@@ -215,28 +215,28 @@ class ProgramTask(Drawn[Problem]):
         return Outcome() if end is None else Outcome(fault=end.fault, stop_reason=end.why)
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays for the answer; a program that a limit cuts has none."""
+        """Returns the reward of the answer; a program that a limit cuts has no answer."""
         self.close(endpoint=False)
         cut, answer = self.end is None, self.end.answer if self.end else ""
         row = {**self._given, **(self.problem.row if self.rows is not None else {})}
-        pay = self._graded(row, answer) if self.grader or not cut else 0.0
+        reward = self._graded(row, answer) if self.grader or not cut else 0.0
         counts = {"unknown_agents": float(self.unknown), "saw_nobody": float(self.unseeing)}
-        return Outcome(pay, terminated=not cut, success=pay >= 1.0, metrics=counts, info={"answer": answer[:2000]})
+        info = {"answer": answer[:2000]}
+        return Outcome(reward, terminated=not cut, success=reward >= 1.0, metrics=counts, info=info)
 
     def _graded(self, problem: Mapping[str, Any], answer: str) -> float:
-        pay: Any = answer
+        reward: Any = answer
         if callable(self.grader):
-            pay = self.grader(problem, answer)
+            reward = self.grader(problem, answer)
         elif self.grader:
-            pay = _pool().call({"grader": self.grader, "problem": problem, "answer": answer})
+            reward = _pool().call({"grader": self.grader, "problem": problem, "answer": answer})
         with suppress(ValueError, TypeError):
-            if math.isfinite(pay := float(pay)):
-                return pay
-        says = (
-            f"{self.name} is paid {str(pay)[:80]!r}, which is no finite number. Its last line (of a function: what it"
-        )
+            if math.isfinite(reward := float(reward)):
+                return reward
         raise ConfigError(
-            f"{says} returns) is the pay, unless there is a grader='module:function' of problem and answer."
+            f"The reward of {self.name} is {str(reward)[:80]!r}; expected a finite number. Without a grader, the reward"
+            " is the program's last line, or what the function returns. Next: print a number, or give"
+            " grader='module:function', a function of problem and answer."
         )
 
     def sample_actions(self, agent: str) -> Sequence[str]:
@@ -244,7 +244,7 @@ class ProgramTask(Drawn[Problem]):
         return ("yes", "no", "0", "1", "I do not know.")
 
     def validate(self) -> None:
-        """Raises unless silence is paid a number, where there is a grader."""
+        """Raises unless the grader, if there is one, returns a number for an empty answer."""
         if self.grader and self.rows is not None:
             self._graded(self.problems[0].row, "")
 

@@ -86,13 +86,16 @@ class Quotes:
         return {"message": message, "finish_reason": finish, "usage": usage}
 
     def _values(self, texts: Sequence[str], asked: TurnRequest) -> tuple[str, ...]:
-        """Returns what JSON in a reply says of its own: no choice that a tool offers, and no name that it was told."""
+        """Returns values of JSON in a reply that the agent chose itself.
+
+        Choices that a tool offers, and names that stand in the prompt, are left out.
+        """
         offered = json.dumps(asked.tools, ensure_ascii=False)
-        told = "\n".join(message["content"] for message in asked.messages)
+        prompt = "\n".join(message["content"] for message in asked.messages)
         found = dict.fromkeys(part.strip() for text in texts for part in _parts(text))
         found.pop(texts[0].strip(), None)
         new = (part for part in found if part not in self._given and part not in offered)
-        return tuple(part for part in new if part not in told or len(part.split()) > 1)
+        return tuple(part for part in new if part not in prompt or len(part.split()) > 1)
 
     def _written(self, agent: str, message: Mapping[str, Any]) -> Written:
         role, text = message["role"], message["content"]

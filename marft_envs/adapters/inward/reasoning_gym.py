@@ -113,7 +113,7 @@ def make(
         settings: Its configuration.
         roles: Who speaks, in order; the last one answers.
         profiles: System message of every agent, or role -> system message.
-        dependency: Who hears whom; default one after the other.
+        dependency: D, which messages each agent receives; default one after the other.
         **kwargs: Settings of :class:`FlexEnv`.
     """
     agents = deliberators(roles, profiles)

@@ -1,8 +1,8 @@
 """TextArena games: one player or several, text in, text out; illegal moves are the game's own matter.
 
-TextArena seeds the global generators; here each game has its own. A player reads what the game has told it so far: the
-game's own words, and the latest board. What other players said reaches it as their turns, so that the recorded D is who
-was told whose words.
+TextArena seeds the global generators; here each game has its own. A player reads the game's own messages to it so far,
+and the latest board. The messages of other players reach it as their turns, so the recorded D says which player
+received which messages.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class TextArenaGame(Game):
 
     def __init__(self, env: Any, players: int = 2) -> None:
         super().__init__()
-        # Every episode plays on a copy: wrappers of TextArena keep what they were told over a reset.
+        # Every episode plays on a copy: wrappers of TextArena keep their messages over a reset.
         self._unused = copy.deepcopy(env)
         self.env, self.seats = env, tuple(f"player_{i}" for i in range(players))
         self.name = str(getattr(env, "env_id", type(env).__name__))
-        self._told: dict[str, list[str]] = {}
+        self._messages: dict[str, list[str]] = {}
         self._board: dict[str, str] = {}
-        self._heard: dict[str, list[int]] = {}
+        self._received: dict[str, list[int]] = {}
         self._spoken: list[str] = []
         self._now = ""
 
@@ -44,8 +44,8 @@ class TextArenaGame(Game):
             raise ConfigError(
                 f"{self.name} does not take {len(self.seats)} players: {error} Next: players=N."
             ) from error
-        self._told, self._board = {seat: [] for seat in self.seats}, dict.fromkeys(self.seats, "")
-        self._heard, self._spoken = {seat: [] for seat in self.seats}, []
+        self._messages, self._board = {seat: [] for seat in self.seats}, dict.fromkeys(self.seats, "")
+        self._received, self._spoken = {seat: [] for seat in self.seats}, []
         self._listen()
 
     def ready(self) -> Sequence[str]:
@@ -53,19 +53,19 @@ class TextArenaGame(Game):
         return (self._now,) if self._now else ()
 
     def observe(self, seat: str) -> str:
-        """What the game has told this player."""
-        return "\n".join(filter(None, [*self._told[seat], self._board[seat]])) if self._told else ""
+        """The game's messages to this player, and the board."""
+        return "\n".join(filter(None, [*self._messages[seat], self._board[seat]])) if self._messages else ""
 
     def seen_turns(self, seat: str) -> Sequence[int] | None:
         """Turns whose words the game has passed on to this player."""
-        return tuple(self._heard[seat])
+        return tuple(self._received[seat])
 
     def moves(self, seat: str) -> None:
         """Any text is an action; the game says what it makes of it."""
         return None
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
-        """One turn; the game pays at its end."""
+        """One turn; the game's rewards come at its end."""
         if self._now not in self.fixed:
             self._spoken.append(self._now)
         done, _ = self.env.step(moves[self._now])
@@ -98,13 +98,13 @@ class TextArenaGame(Game):
         for author, message, kind in events:
             speaker = f"player_{author}"
             if kind.name == "PLAYER_ACTION" and speaker not in self.fixed:
-                heard = self._heard[seat]
+                heard = self._received[seat]
                 known = [turn for turn, who in enumerate(self._spoken) if who == speaker and turn not in heard]
-                self._heard[seat] = sorted([*heard, *known[:1]])
+                self._received[seat] = sorted([*heard, *known[:1]])
             elif kind.name == "GAME_BOARD":
                 self._board[seat] = str(message).strip()
             else:
-                self._told[seat].append(str(message).strip())
+                self._messages[seat].append(str(message).strip())
 
 
 def _peeled(env: Any) -> tuple[Any, list[tuple[type, dict[str, Any]]]]:

@@ -28,9 +28,9 @@ IDLE_EPISODES = 100
 class SingleAgentEnv(gymnasium.Env[Any, Any]):
     """A team seen by one of its agents: partners' turns pass between two of its own.
 
-    A step's reward is what PettingZoo's rewards pay the learner from its action to its next turn or the end; what was
-    paid before its first turn comes with its first step, so that returns agree. Gymnasium knows no episode without a
-    step: ``reset`` goes on to the next episode when one ends before the learner had a turn (``info["skipped"]``).
+    A step's reward is the sum of the learner's PettingZoo rewards from its action to its next turn or the end. Rewards
+    before its first turn come with its first step, so that returns agree. A Gymnasium episode has at least one step, so
+    ``reset`` goes on to the next episode when one ends before the learner had a turn (``info["skipped"]``).
 
     Args:
         env: The team's environment; its ``observation`` setting is what the learner sees.

@@ -64,7 +64,7 @@ def template(tokenizer: Any, messages: Sequence[Message]) -> list[int]:
 
 
 def total_reward(episode: Episode, learner: str) -> float:
-    """What an agent earned: the team's and the turns' rewards, and its own."""
+    """An agent's sum of rewards: the team's, those of all turns, and its own."""
     return episode.team_return + sum(layer.agent_rewards.get(learner, 0.0) for layer in episode.layers)
 
 

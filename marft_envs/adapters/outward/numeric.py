@@ -52,8 +52,8 @@ class Numeric(FlexWrapper):
 
     Args:
         env: The environment.
-        candidates: Role or agent -> replies to choose from. Whoever is not named chooses among the task's
-            ``sample_actions``; these may depend on the problem, and of a math task they hold the right answer.
+        candidates: Role or agent -> replies to choose from. An agent that is not named chooses among the task's
+            ``sample_actions``. These may depend on the problem; those of a math task contain the right answer.
         length: Bytes of the observation's end that are shown.
         mask: Observations are ``{"observation": bits, "action_mask": …}``; False: the bits alone, for libraries that
             know no masks. Who is not on turn may only "say" action 0, which a parallel view drops.

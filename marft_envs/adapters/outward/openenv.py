@@ -38,7 +38,7 @@ class TeamAction(_Action):
 
 
 class TeamObservation(_Observation):
-    """What there is to do; ``reward`` is what the team and turn channels paid with this step."""
+    """What there is to do; ``reward`` is the sum of this step's team reward and turn rewards."""
 
     ready: list[str] = []  # noqa: RUF012 - a pydantic field: copied for every object
     """Agents of the current layer that have not acted."""

@@ -29,8 +29,8 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
     """The agents of one layer act together in one step; whatever the others answer is dropped.
 
     ``infos[agent]["acts"]`` says whose action counts in the next step. Under ``Independent`` everybody acts in every
-    step, and this is what PettingZoo's own ``aec_to_parallel`` gives. Every agent observes after every step; who is
-    not on turn sees the task and what was said to it, and need not answer. A step pays what its layer was paid.
+    step, and this is what PettingZoo's own ``aec_to_parallel`` gives. Every agent observes after every step. An agent
+    that is not on turn sees the task and its messages, and need not answer. A step has the rewards of its layer.
 
     Args:
         env: The environment, text or :class:`marft_envs.adapters.outward.numeric.Numeric`.

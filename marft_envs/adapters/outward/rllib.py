@@ -29,8 +29,8 @@ MultiAgentEnv: Any = require("ray.rllib.env.multi_agent_env", "rllib", "2.40", "
 class RLlibEnv(MultiAgentEnv):
     """A team in RLlib's terms: observations are of the agents that act next, all of a layer at once.
 
-    Rewards are PettingZoo's (see ``attribution``). What an agent was paid before its first turn comes with its first
-    reward. Last observations, rewards and ends go to those who acted in the episode; RLlib keeps no episode of others.
+    Rewards are PettingZoo's (see ``attribution``). An agent's rewards before its first turn come with its first reward.
+    Last observations, rewards and ends go to the agents that acted in the episode; RLlib keeps no episode of others.
 
     Args:
         env: The environment, text or :class:`marft_envs.adapters.outward.numeric.Numeric` (``mask=False`` for

@@ -99,7 +99,7 @@ class TeamEnv(PettingZooWrapper):
 
 
 def totals(env: Any, rollout: Any) -> Mapping[str, float]:
-    """Returns what a rollout of one episode paid each agent."""
+    """Returns each agent's sum of rewards in a rollout of one episode."""
     return {
         name: float(rollout["next", group, "reward"][:, i].sum())
         for group, agents in env.group_map.items()

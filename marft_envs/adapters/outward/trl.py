@@ -51,7 +51,7 @@ def rows(env: FlexEnv, learners: Sequence[str], seeds: Iterable[int]) -> list[di
 
 
 def team_return(completions: Sequence[Any], team_return: Sequence[float | None], **_: Any) -> list[float | None]:
-    """The reward function: what :class:`TeamRollout` says each episode paid; None where it broke off by an error."""
+    """The reward function: each episode's return from :class:`TeamRollout`; None after an infrastructure error."""
     return list(team_return)
 
 
@@ -115,7 +115,7 @@ class TeamRollout:
         return sample(contexts, None, {}, 1)
 
     def _play(self, requests: Sequence[Request], lived: Sequence[LearnerRow], trainer: Any) -> list[str]:
-        """One step of every episode: whoever can act does."""
+        """One step of every episode: every agent that can act does."""
         tokenizer = trainer.processing_class
         texts, spoken, contexts = [""] * len(requests), [], []
         for i, request in enumerate(requests):
@@ -143,8 +143,8 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
     """Returns an ``environment_factory``: the model is the learner and speaks by the tool ``say``.
 
     TRL makes every public method a tool, so the environment stands behind a facade with ``reset``, ``say`` and
-    ``get_reward`` only. The model's chat template must know tools. An episode that it leaves early is truncated and
-    keeps what it had been paid.
+    ``get_reward`` only. The model's chat template must know tools. An episode that the model leaves early is truncated
+    and keeps its rewards so far.
 
     Args:
         make: Builds one environment; TRL asks for as many as it plays at once.
@@ -202,5 +202,5 @@ def _named(prompt: Sequence[Message]) -> tuple[int, str]:
 
 
 def _paid(episode: Episode, learner: str) -> float | None:
-    """What the learner earned; None for an episode that broke off."""
+    """The learner's sum of rewards; None for an episode that an infrastructure error ended."""
     return None if episode.infrastructure_error else total_reward(episode, learner)

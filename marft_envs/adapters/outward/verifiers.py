@@ -124,7 +124,7 @@ def _team(vf: Any, names: Sequence[str], learners: Sequence[str], id: str, kwarg
 
 
 async def _play(vf: Any, env: FlexEnv, task: Any, agents: Any) -> None:
-    """Plays one episode, then writes on every trace what its turn was and was paid."""
+    """Plays one episode, then writes each turn and its rewards on its trace."""
     traces: list[Any] = []
     env.reset(seed=task.data.seed)
     while not env.done:
@@ -161,9 +161,9 @@ def _turn(vf: Any, env: FlexEnv, agent: str, idx: int | None) -> Any:
 
 
 def _record(trace: Any, episode: Episode, index: int) -> None:
-    """Rewards ``turn`` (this turn's), ``agent`` and ``team`` (what both channels paid from this layer on).
+    """Records the rewards ``turn`` (this turn's), ``agent`` and ``team`` (the sums of both from this layer on).
 
-    A turn's own channel belongs to it alone; what the team is paid after a turn, the turn had a part in.
+    A turn reward belongs to its turn alone. Every turn had a part in the team rewards that come after it.
     """
     turn = episode.turns[index]
     after = episode.layers[turn.layer :]

@@ -42,7 +42,7 @@ def literal(text: str, problem: CodeProblem) -> Any:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise DataError(
             f"Problem '{problem.id}': a test's arguments or expected value is no Python literal "
-            f"({type(error).__name__}). Mend the data; the expected value of kind 'expr' is one too."
+            f"({type(error).__name__}). Fix the data; the expected value of kind 'expr' is a literal, too."
         ) from None
 
 
@@ -353,12 +353,12 @@ def program_accepts(sandbox: Sandbox, got: str, test: Test, problem: CodeProblem
     if ended.cut_short(limits):
         raise SandboxError(
             f"Problem '{problem.id}': its own checker was cut short on the expected output ({ended.status}). No "
-            "verdict follows. Give the machine less to do; if it stays so, the checker waits for something: mend it."
+            "verdict follows. Give the machine less to do; if it stays so, the checker waits for something: fix it."
         )
     status = ended.status if ended.status != "ok" else "it printed no verdict"
     raise DataError(
         f"Problem '{problem.id}': its own checker does not work ({status}), and does not accept the expected output "
-        "either. Expected: a Python program that prints 1 or 0 last. Mend or remove 'checker' in the data."
+        "either. Expected: a Python program that prints 1 or 0 last. Fix or remove 'checker' in the data."
     )
 
 

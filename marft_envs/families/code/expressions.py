@@ -210,14 +210,14 @@ class Run:
                 raise SandboxError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' was cut short before the program was called "
                     f"({result.status}: {result.message}). No verdict follows. Give the machine less to do, or allow "
-                    "more time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: mend the "
+                    "more time (wall_s); if it stays so, the test or 'test_setup_code' waits for something: fix the "
                     "data."
                 )
             else:
                 raise DataError(
                     f"Problem '{self.problem.id}': a test of kind 'expr' fails before the program is called "
                     f"({result.status}). Expected an expression over the function asked for and "
-                    "'test_setup_code'. Mend the data."
+                    "'test_setup_code'. Fix the data."
                 )
 
     def _wait(self, one: _Running, what: str, *request: Any) -> None:

@@ -35,7 +35,7 @@ _NO_WIDTH = "\ufeff\u200b"
 _INDENT = 3
 """Most blanks of a closing fence beyond its block's own."""
 # What the first line of a bare program looks like. Prose seldom does; where it does, the verdict is `compile_error`
-# instead of `no_code`, and both pay nothing.
+# instead of `no_code`, and both have the reward 0.
 _STATEMENT = re.compile(
     r"(?:async )?def \w+ ?\(|class \w+ ?[(:]|import \w|from [\w.]+ import |@\w|print\(|try:|'''|\"\"\""
     r"|(?:for|while|if|with) [^\n]*:[ \t]*(?:#[^\n]*)?$"

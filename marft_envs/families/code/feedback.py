@@ -1,4 +1,4 @@
-"""The words of the coding family: what a problem looks like to the agents, and what a failed program is told.
+"""The words of the coding family: what a problem looks like to the agents, and the feedback on a failed program.
 
 Only public tests stand in any of it. What a program printed, returned or raised is untrusted: it is cut, and control
 characters and the invisible ones are written as escapes. Chat-template tokens and role tags that it forges are made
@@ -75,7 +75,7 @@ def example(problem: CodeProblem, test: Test) -> str:
 
 
 def feedback(problem: CodeProblem, report: Report, proposed: Sequence[Test], tried: Report, status: str) -> str:
-    """Returns what the team is told of a program.
+    """Returns the team's feedback on a program.
 
     Args:
         problem: The problem.

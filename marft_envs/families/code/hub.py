@@ -39,7 +39,7 @@ class CodeHubSet:
 
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError)
-"""What a reader raises at a row whose cells are of other types than the set's."""
+"""What a reader raises at a row whose values are of other types than the set's."""
 
 _READERS = {
     read.__name__: read
@@ -69,7 +69,7 @@ def rows_to_problems(
         reference: runs a set's reference program where the set has no expected values; without it such tests are lost.
 
     Raises:
-        DataError: a row without a column, or with a cell of another type, by number (from 0); an id twice.
+        DataError: a row without a column, or with a value of another type, by number (from 0); an id twice.
     """
     known, problems, tally = HUB[name], {}, Counter[str]()
     for index, row in enumerate(rows):

@@ -41,7 +41,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Context:
-    """What a reader is told, and what it reports."""
+    """The arguments of a reader, and what it reports."""
 
     name: str
     id: str
@@ -86,7 +86,7 @@ def finish(
     if not kept:
         raise Refused("no usable test")
     public, hidden = split_tests(context.id, [t for t, _ in kept], [m for _, m in kept])
-    if not hidden:  # all marks say public: what the statement shows cannot pay
+    if not hidden:  # all marks say public: tests that the statement shows cannot decide the reward
         public, hidden = split_tests(context.id, [t for t, _ in kept])
     return replace(problem, public=public, hidden=hidden)
 
@@ -103,7 +103,7 @@ def _outside(problem: CodeProblem, test: Test, context: Context) -> bool:
 
 
 def need(row: Row, context: Context, *columns: str) -> list[Any]:
-    """The cells of columns that must be there.
+    """The values of columns that must be there.
 
     Raises:
         DataError: a column is missing.
@@ -115,7 +115,7 @@ def need(row: Row, context: Context, *columns: str) -> list[Any]:
 
 
 def loads(text: Any, what: str) -> Any:
-    """JSON in a cell.
+    """JSON in a column.
 
     Raises:
         Refused: it is none.

@@ -23,7 +23,7 @@ VERDICTS = (
     "passed", "wrong_answer", "runtime_error", "timeout", "memory_limit", "output_limit", "compile_error",
     "no_entry_point", "no_code", "too_large",
 )  # fmt: skip
-"""Every verdict. There is none for a sandbox that does not work: that raises, and is never paid."""
+"""Every verdict. A sandbox that does not work has no verdict: it raises, and gives no reward."""
 
 # What the sandbox calls otherwise. A value that cannot be compared is wrong; a program that leaves the process in the
 # middle of a call has not returned.
@@ -137,7 +137,7 @@ class Judge:
             return self._run_stdio(problem, program, tests, limits)
         for test in tests:
             if test.kind == "stdio":
-                raise DataError(f"Problem '{problem.id}' is a function, but has a test of kind 'stdio'. Mend the data.")
+                raise DataError(f"Problem '{problem.id}' is a function, but has a test of kind 'stdio'. Fix the data.")
         results = expressions.Run(self.sandbox, problem, program, limits).results(tests)
         return [self._value(problem, test, result) for test, result in zip(tests, results, strict=True)]
 

@@ -45,7 +45,7 @@ class CodeProblem:
     public: tuple[Test, ...]
     """Tests that may be shown, with the values expected."""
     hidden: tuple[Test, ...]
-    """Tests that pay the reward; never in an observation, a record or a log. Never empty in a loaded set."""
+    """Tests that decide the reward; never in an observation, a record or a log. Never empty in a loaded set."""
     starter_code: str = ""
     """Shown; a function's header."""
     entry_point: str = ""

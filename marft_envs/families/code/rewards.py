@@ -1,12 +1,12 @@
-"""What a program's hidden tests pay.
+"""Rewards from a program's hidden tests.
 
 Team chains and agent chains read one record (see ``marft_algos.credit``), and a reward enters a chain once:
 
-* ``mixed``, ``fraction``, ``all`` pay the team, at the end of a round, by how much the program's score has changed
-  since the round before. Their sum is the score of the last program.
-* ``difference`` pays every program the change of score at its own turn (the turn channel, whose sum is the score of
-  the last program too), and whoever advised since the program before the same change through the agent channel.
-  One difference pays two agents, so it is for agent chains; a team chain refuses agents that are paid differently.
+* ``mixed``, ``fraction``, ``all``: the team's reward at the end of a round is the change of the program's score since
+  the round before. These rewards sum to the score of the last program.
+* ``difference``: each program's turn reward is the change of score at that turn (these sum to the score of the last
+  program, too). Agents that gave advice since the program before get the same change as an agent reward. Two agents
+  then have the same difference, so it is for agent chains; a team chain refuses rewards that differ by agent.
 """
 
 from __future__ import annotations

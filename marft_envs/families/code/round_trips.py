@@ -24,22 +24,22 @@ def refuse(tree: ast.expr, expected: Any, entry: str, is_function: Callable[[str
         is_function: Whether a name is a function of the program's, ``entry`` included.
 
     Raises:
-        DecidedInside: It does, or it cannot be told what it sends.
+        DecidedInside: It does, or what it sends cannot be determined.
     """
-    told = _Told(entry, is_function)
-    told.walk(tree, ())
+    passed = _Passed(entry, is_function)
+    passed.walk(tree, ())
     wanted = [expected]
     for node in ast.walk(tree):
         for side in _sides(node) if isinstance(node, ast.Compare) else ():
-            for name in told.shapes.get(ast.dump(side), ()):
-                raise DecidedInside(f"the program's own '{name}' is told the value expected")
+            for name in passed.shapes.get(ast.dump(side), ()):
+                raise DecidedInside(f"the program's own '{name}' is given the value expected")
             try:
                 wanted.append(fold(side))
             except NotLiteral:
                 continue
     for value in wanted:
-        if name := told.who_knows(value):
-            raise DecidedInside(f"the program's own '{name}' is told the value expected")
+        if name := passed.who_knows(value):
+            raise DecidedInside(f"the program's own '{name}' is given the value expected")
 
 
 def _sides(node: ast.Compare) -> list[ast.expr]:
@@ -52,8 +52,8 @@ def _sides(node: ast.Compare) -> list[ast.expr]:
 
 
 @dataclass
-class _Told:
-    """What functions of the program are told on the way to another one."""
+class _Passed:
+    """Arguments that functions of the program are given on the way to another one."""
 
     entry: str
     is_function: Callable[[str], bool]
@@ -78,7 +78,7 @@ class _Told:
             self.walk(argument, names)
 
     def note(self, node: ast.AST, name: str) -> None:
-        """Notes what an argument tells the function ``name``; what a call in it is told is noted with that."""
+        """Notes what an argument passes to the function ``name``; a call in it is noted with its own function."""
         root = root_of(node) if isinstance(node, ast.Call) else None
         if root is not None and self.is_function(root.id):
             return
@@ -103,14 +103,14 @@ class _Told:
             return
         inner = [n for n in ast.walk(node) if isinstance(n, ast.Name | ast.Constant)]
         if not any(isinstance(n, ast.Name) and n.id not in BUILTINS for n in inner):
-            raise DecidedInside(f"the program's own '{name}' is told what cannot be read off")
+            raise DecidedInside(f"the program's own '{name}' is given what cannot be read off")
 
     def who_knows(self, value: Any) -> str:
-        """The function that was told a value, whole or in parts of a call each; True, False and None are guessed."""
+        """The function that was given a value, whole or in parts of a call each; True, False and None are guessed."""
         if value is None or isinstance(value, bool):
             return ""
-        for name, told in self.values:
-            if type(told) is type(value) and told == value:
+        for name, given in self.values:
+            if type(given) is type(value) and given == value:
                 return name
         parts = list(value) if isinstance(value, list | tuple | set) else []
         knowers = [self.who_knows(part) for part in parts]

@@ -258,7 +258,7 @@ def read_row(row: Any, where: str, *, fallback_id: str, source: str) -> CodeProb
         raise DataError(f"{where}: the prompt is empty. Expected the statement in 'prompt'.")
     tests = row.get("tests")
     if not isinstance(tests, list) or not tests:
-        raise DataError(f"{where}: the problem has no tests. Expected at least one in 'tests'; one is hidden and pays.")
+        raise DataError(f"{where}: the problem has no tests. Expected at least one in 'tests', for the reward.")
     entry_point = check_entry_point(row.get("entry_point"), where) if mode == "function" else ""
     read = [read_test(test, mode, f"{where}, test {number}") for number, test in enumerate(tests)]
     if not isinstance(row.get("id"), str | int | float | None):

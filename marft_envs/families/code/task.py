@@ -38,9 +38,9 @@ def main_step(program: str) -> str:
 class CodeTask(Drawn[CodeProblem]):
     """Draws a problem; runs every program on the public tests, and the last program of a round on the hidden ones.
 
-    What public tests say is feedback to all agents, and the episode ends with the round after which all of them pass.
-    What hidden tests say is the reward and nothing else: not an observation, not a record. How they are paid is in
-    :mod:`marft_envs.families.code.rewards`.
+    Results of public tests are feedback to all agents. The episode ends with the round after which all of them pass.
+    Results of hidden tests are the reward, and stand in no observation and no record. The module
+    :mod:`marft_envs.families.code.rewards` has the rewards.
 
     Args:
         problems: Where problems come from.
@@ -100,7 +100,7 @@ class CodeTask(Drawn[CodeProblem]):
         """
         problem = self.draw(rng, options)
         if not problem.hidden:
-            raise DataError(f"'{problem.id}' has no hidden test, and those pay the reward. Give it at least one test.")
+            raise DataError(f"'{problem.id}' has no hidden test, which decide the reward. Give it at least one test.")
         self._start()
 
     def observe(self, agent: str) -> str:
@@ -116,13 +116,13 @@ class CodeTask(Drawn[CodeProblem]):
         tests = [test for text in words for test in proposed_tests(text, self.problem)]
         if tests:
             self._proposed = list(dict.fromkeys(tests))
-        paid: dict[int, float] = {}
+        own: dict[int, float] = {}
         for turn in turns:
             if turn.agent in self.writers:
                 extraction = extract(turn.text, self.code_block)
                 self._written, self._formatted = self._written + 1, self._formatted + (extraction.status == "ok")
                 if extraction.status != "ok" and self.format_penalty:
-                    paid[turn.index] = -self.format_penalty
+                    own[turn.index] = -self.format_penalty
                 if turn is written:
                     self._found, self._hidden = extraction, None
         advice: dict[str, float] = {}
@@ -130,19 +130,19 @@ class CodeTask(Drawn[CodeProblem]):
             self._public = self._report(self.problem.public)
             if self.reward == "difference":
                 change = self._change()
-                paid[written.index] = paid.get(written.index, 0.0) + change
+                own[written.index] = own.get(written.index, 0.0) + change
                 advice = dict.fromkeys(self._advised, change)
             self._advised = {}
         self._advised.update(dict.fromkeys(turn.agent for turn in turns if turn.agent not in self.writers))
         if not self._written or (written is None and not tests):
-            return Outcome(turn_rewards=paid)
+            return Outcome(turn_rewards=own)
         self._tried = self._report(self._proposed)
-        told = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
+        words = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
         receivers = self.agents if self.tells else ()
-        return Outcome(turn_rewards=paid, agent_rewards=advice, feedback=dict.fromkeys(receivers, told))
+        return Outcome(turn_rewards=own, agent_rewards=advice, feedback=dict.fromkeys(receivers, words))
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Runs the last program on the hidden tests and pays what has changed since the round before."""
+        """Runs the last program on the hidden tests; the reward is the change of score since the round before."""
         change = 0.0 if self.reward == "difference" else self._change()
         hidden = self._judged()
         return Outcome(

@@ -55,8 +55,8 @@ def make(
             recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit. ``max_chars`` is the same.
         readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
             one agent with a memory: in how many parts it reads; None: a page at a time.
-        arity: Most notes that a joiner of a tree hears; None: two.
-        terse: Experts say the note alone, without the working, as who has to answer soon does.
+        arity: Most notes that a joiner of a tree reads; None: two.
+        terse: Experts say the note alone, without the working, as under a limit on latency.
         note_chars: Of ``docs-recall-v0``: how many characters of the writer's note are kept; None: all.
         limit: At most so many documents.
         profiles: Agent or role -> another profile.
@@ -83,14 +83,14 @@ def make(
     if readers is None:
         readers = PAGES_PER_WINDOW * max(wanted) if made_here else DATA_READERS
     if arity is not None and team_name != "tree":
-        raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 hears.")
+        raise ConfigError(f"docs-{team_name}-v0 has no arity: it is how many notes a joiner of docs-tree-v0 reads.")
     if note_chars is not None and (team_name != "recall" or type(note_chars) is not int or note_chars < 1):
         raise ConfigError(
             f"note_chars is {note_chars!r} of docs-{team_name}-v0; docs-recall-v0 keeps a note of 1 or more."
         )
     shape = {} if arity is None else {"arity": arity}
     team = named("docs", team_name, TEAMS)(check_readers(readers), **shape).changed(profiles, dependency)
-    task = DocsTask(problems, team.agents, _heard(team), parts, terse, note_chars)
+    task = DocsTask(problems, team.agents, _sources(team), parts, terse, note_chars)
     if team_name == "memory":
         flex.setdefault("max_rounds", parts or data_mod.most_pages(problems))
     if team_name == "recall":
@@ -98,8 +98,8 @@ def make(
     return team.on(task, max_chars=window or None, **flex)
 
 
-def _heard(team: Team) -> dict[str, tuple[str, ...]]:
-    """Returns whom each joiner of a tree hears; nothing for a team with another D."""
+def _sources(team: Team) -> dict[str, tuple[str, ...]]:
+    """Returns the agents whose notes each joiner of a tree reads; nothing for a team with another D."""
     tree = team.dependency()
     if not isinstance(tree, Tree):
         return {}

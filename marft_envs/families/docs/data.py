@@ -16,7 +16,7 @@ from marft_envs.problems import rows
 from marft_envs.problems.sets import ProblemSet, spread
 
 WINDOW = 8000
-"""Characters that an agent sees of documents that were not made here, unless it is told: some 2,000 tokens."""
+"""Default for the characters that an agent sees of documents that were not generated here: some 2,000 tokens."""
 ROW = "'document', 'question' and 'answer'"
 
 

@@ -116,7 +116,7 @@ def document(parts: RowParts, where: str, identity: str, source: str, page: int)
         )
     golds = tuple(str(answer).strip() for answer in answers)
     if not all(map(normal, golds)) or any(c in gold for gold in golds for c in "{}"):
-        raise DataError(f"{where}: the answer {short(golds[0])} cannot be given in a box. Mend it or drop the row.")
+        raise DataError(f"{where}: the answer {short(golds[0])} cannot be given in a box. Fix it or drop the row.")
     try:
         entries = pieces("\n".join(texts), ENTRY)
     except DataError as error:

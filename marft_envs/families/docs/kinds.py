@@ -24,7 +24,7 @@ NOTHING = "-"
 TOP = 60
 """Largest balance of a ledger at level 0; ten times that at level 1."""
 FACTS = 4
-"""Entries of a document that links and claims are told by; all others mislead."""
+"""Entries of a document that hold the facts of links and claims; all others mislead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +141,12 @@ class Ever(EventCount):
         things, places = ("abc", "xyz") if level == 0 else (COLOURS, PLACES)
         what, where = dice.choice(things), dice.choice(places)
         others = [(one, place) for one in things for place in places if (one, place) != (what, where)]
-        told = [dice.choice(others) for _ in range(n)]
+        pairs = [dice.choice(others) for _ in range(n)]
         if dice.below(2):
-            told[dice.below(n)] = (what, where)
-        facts = [int(pair == (what, where)) for pair in told]
+            pairs[dice.below(n)] = (what, where)
+        facts = [int(pair == (what, where)) for pair in pairs]
         question = f"Any {what}{where}." if level == 0 else f"Is a {what} box ever sent to {where}?"
-        return DocumentDraft(question, [self._entry(*pair, level) for pair in told], facts, self.written(any(facts)))
+        return DocumentDraft(question, [self._entry(*pair, level) for pair in pairs], facts, self.written(any(facts)))
 
     def read(self, facts: Sequence[int], note: int | None, target: Any) -> tuple[str, bool]:
         """Says nothing beyond the note."""
@@ -210,11 +210,11 @@ class NotedFacts(DocumentKind):
         """Returns the facts, as ``a>b c>d``."""
         return " ".join(f"{one}{self.sign}{other}" for one, other in note) or NOTHING
 
-    def _placed(self, dice: Dice, n: int, told: Sequence[tuple[str, str]]) -> list[tuple[str, str] | None]:
+    def _placed(self, dice: Dice, n: int, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str] | None]:
         """Returns the facts at random places among n, in random order; None elsewhere."""
-        places = sorted(dice.sample(range(n), len(told)))
+        places = sorted(dice.sample(range(n), len(pairs)))
         facts: list[tuple[str, str] | None] = [None] * n
-        for place, fact in zip(places, dice.sample(told, len(told)), strict=True):
+        for place, fact in zip(places, dice.sample(pairs, len(pairs)), strict=True):
             facts[place] = fact
         return facts
 
@@ -256,8 +256,8 @@ class Conflict(NotedFacts):
         low, high = (1, 9) if level == 0 else (20, 70)
         one, other = dice.sample(names, 2)
         first, second, same = dice.sample(range(low, high + 1), 3)
-        told = [(one, str(first)), (one, str(second)), (other, str(same)), (other, str(same))]
-        facts, entries = self._placed(dice, n, told), []
+        pairs = [(one, str(first)), (one, str(second)), (other, str(same)), (other, str(same))]
+        facts, entries = self._placed(dice, n, pairs), []
         for fact in facts:
             who, number = fact if fact is not None else (dice.choice(names), str(dice.integer(low, high)))
             if level == 0:

@@ -27,7 +27,7 @@ WINDOW = {0: 40, 1: 400}
 LONGEST = 64
 """Longest document, in windows."""
 LISTED = 600
-"""Documents of a kind and length that ``evaluation_set`` counts in a split; training draws without end."""
+"""Documents of a kind and length that are listed in a split; training draws from more."""
 _KEYS = 2**32
 
 

@@ -26,7 +26,7 @@ class DocsTask(Drawn[Document]):
     Args:
         problems: Where documents come from.
         team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
-        heard: Of a tree, whom each joiner hears, for the expert; others join all readers' notes.
+        sources: Of a tree, the agents whose notes each joiner reads, for the expert; others join all readers' notes.
         parts: In how many parts an agent with a memory reads; None: page by page.
         terse: Experts say the note alone, without the working.
         note_chars: What is kept of a writer's note; None: all.
@@ -42,12 +42,12 @@ class DocsTask(Drawn[Document]):
         self,
         problems: Made | ProblemSet[Document],
         team: Sequence[AgentSpec],
-        heard: Mapping[str, Sequence[str]] | None = None,
+        sources: Mapping[str, Sequence[str]] | None = None,
         parts: int | None = None,
         terse: bool = False,
         note_chars: int | None = None,
     ) -> None:
-        self.problems, self._heard, self._parts, self._terse = problems, heard or {}, parts, terse
+        self.problems, self._sources, self._parts, self._terse = problems, sources or {}, parts, terse
         self._kept = note_chars
         for agent in team:
             if agent.role not in ROLES:
@@ -178,16 +178,16 @@ class DocsTask(Drawn[Document]):
 
     def _spans(self, agent: str) -> list[tuple[int, int]]:
         """Returns what those have read whose notes it joins; where not all is read, or nobody, the whole document."""
-        if heard := self._heard.get(agent):
-            return [self._under(name) for name in heard]
+        if sources := self._sources.get(agent):
+            return [self._under(name) for name in sources]
         spans = [self._span(reader) for reader in self._readers]
         whole = {i for start, stop in spans for i in range(start, stop)} == set(range(len(self.problem.entries)))
         return [span for span in spans if span[0] < span[1]] if whole else [(0, len(self.problem.entries))]
 
     def _under(self, agent: str) -> tuple[int, int]:
-        """Returns the entries (start, stop) that an agent's note is about: its own part, or those of whom it hears."""
-        heard = self._heard.get(agent)
-        return (self._under(heard[0])[0], self._under(heard[-1])[1]) if heard else self._span(agent)
+        """Returns the entries (start, stop) that an agent's note is about: its own part, or those of its sources."""
+        sources = self._sources.get(agent)
+        return (self._under(sources[0])[0], self._under(sources[-1])[1]) if sources else self._span(agent)
 
     def _even_plan(self) -> list[str]:
         """Returns a reader a page, or as few pages each as there are readers for."""

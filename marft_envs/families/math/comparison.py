@@ -35,7 +35,7 @@ _DATE = re.compile(r"(\d{4})[-/.](\d{1,2})[-/.](\d{1,2})|(\d{1,2})([-/.])(\d{1,2
 
 
 def match(gold: Tree, pred: Tree) -> bool | None:
-    """Whether two readings mean the same; ``None`` if that cannot be told here. Raises ``TooBig``."""
+    """Whether two readings mean the same; ``None`` if that cannot be decided here. Raises ``TooBig``."""
     if isinstance(gold, Scalar) and isinstance(pred, Scalar):
         return _scalars(gold, pred)
     if isinstance(gold, (Named, Relation)) or isinstance(pred, (Named, Relation)):

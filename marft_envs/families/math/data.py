@@ -39,8 +39,8 @@ def load(
         limit: at most so many, evenly spaced over what is left, so that each part of the set is represented.
 
     Returns:
-        A non-empty ``ProblemSet``. The procedural one holds all of level 0 and, of every other cell, the
-        split's share of ``procedural.PANEL`` distinct problems.
+        A non-empty ``ProblemSet``. The procedural one holds all of level 0 and, of every other generator and level,
+        the split's share of ``procedural.LISTED`` distinct problems.
 
     Raises:
         DataError: unknown name, no file, a bad row, an unreachable hub, or nothing left.

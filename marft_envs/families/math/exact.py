@@ -1,8 +1,8 @@
 """Whether two expressions have the same value, decided exactly where that is possible.
 
 Two expressions with variables are compared at fixed points, where they are exact too as long as they are rational
-functions. Floats only ever say no: what is equal in floats, or beyond their range, is decided with fifty digits and a
-hundred (``precise``), relative to its size, so that tiny and huge constants are told apart.
+functions. Floats only ever say no: values that are equal in floats, or beyond their range, are compared with fifty and
+with a hundred digits (``precise``), relative to their size, so that tiny and huge constants are distinguished.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def names(text: str) -> frozenset[str]:
 
 
 def same_value(first: str, second: str) -> bool | None:
-    """Whether two expressions are equal, or ``None`` if that cannot be told here. Raises ``TooBig``."""
+    """Whether two expressions are equal, or ``None`` if that cannot be decided here. Raises ``TooBig``."""
     try:
         nodes = parse(first), parse(second)
     except ParseError:
@@ -159,7 +159,7 @@ def _same_at(
 
 
 def holds(operator: str, first: str, second: str) -> bool:
-    """Whether ``first = second`` or ``first ≈ second``, two constants, is true; what cannot be told is believed.
+    """Whether ``first = second`` or ``first ≈ second``, two constants, is true; True also if it cannot be decided.
 
     A decimal on the right may be rounded: ``1/3 = 0.33``.
     """

@@ -113,11 +113,11 @@ def read_row(
     """One row as a ``MathProblem``; ``subject`` is for rows without one.
 
     Raises:
-        DataError: a column is missing, a cell is not of its kind, or the row has no statement or no gold answer that
+        DataError: a column is missing, a value is not of its kind, or the row has no statement or no gold answer that
             an agent could give; names ``where`` and the column.
     """
 
-    def cell(column: str | None) -> Any:
+    def held(column: str | None) -> Any:
         if column is None:
             return None
         if column not in row:
@@ -125,7 +125,7 @@ def read_row(
         return row[column]
 
     def text(column: str | None, *, lists: bool = False) -> str:
-        value = cell(column)
+        value = held(column)
         if value is None:
             return ""
         parts = list(value) if lists and isinstance(value, list | tuple) else [value]
@@ -137,10 +137,10 @@ def read_row(
     if not statement:
         raise DataError(f"{where}: the problem is empty. Expected text in {' + '.join(columns.problem)}.")
     try:
-        answer = columns.gold(cell(columns.answer)).strip()
+        answer = columns.gold(held(columns.answer)).strip()
     except (ValueError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{where}: '{columns.answer}' is {short(cell(columns.answer))}; expected text or a finite number."
+            f"{where}: '{columns.answer}' is {short(held(columns.answer))}; expected text or a finite number."
         ) from error
     if not answer:
         raise DataError(
@@ -161,7 +161,7 @@ def read_row(
         solution=text(columns.solution, lists=True),
         answer=answer,
         subject=text(columns.subject) or subject,
-        level=read_level(cell(columns.level), where),
+        level=read_level(held(columns.level), where),
         source=source,
     )
 

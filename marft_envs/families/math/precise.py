@@ -22,7 +22,7 @@ Nodes = tuple[Node, Node]
 Points = tuple[Mapping[str, Value], Mapping[str, Value]]
 
 MAX_DIGITS = 400
-"""Digits before the point of two numbers that are told apart to the last; larger ones are the next tier's business."""
+"""Digits before the point of numbers that are compared to the last digit; larger ones are left to the next tier."""
 MAX_EXPONENT = 1 << 20
 """Largest binary exponent, either way: three hundred thousand decimal digits before or behind the point."""
 
@@ -30,7 +30,7 @@ _contexts = threading.local()  # a context changes its precision while it works:
 
 
 def same(nodes: Nodes, points: Points) -> bool | None:
-    """Whether two expressions are equal, each at its point, or ``None`` where that cannot be told.
+    """Whether two expressions are equal, each at its point, or ``None`` where that cannot be decided.
 
     Raises:
         TooBig: An exponent is beyond the bound.

@@ -24,8 +24,8 @@ _VERDICT = {True: "Your team's answer was right.", False: "Your team's answer wa
 class MathTask(Drawn[MathProblem]):
     """Draws a problem; the last action of an answering agent is graded at the end of each round.
 
-    A round pays ``score - previous score``, so however many rounds are played and whichever limit ends
-    them, the return is the score of the last answer (the paper's binary reward, section 5.1).
+    A round's reward is ``score - previous score``. So the return is the score of the last answer (the paper's binary
+    reward, section 5.1), however many rounds are played and whichever limit ends them.
 
     Args:
         problems: Where problems come from.
@@ -61,18 +61,18 @@ class MathTask(Drawn[MathProblem]):
         """Puts a user's words in the place of the problem.
 
         Raises:
-            ConfigError: An oracle would have to know their answer.
+            ConfigError: An oracle would have to know the answer.
         """
         if self.oracle:
-            raise ConfigError("An oracle tells agents whether they were right: nobody knows it of a user's words.")
-        self._problem, self.task_id = replace(self.problem, id="posed", problem=text), "posed"
+            raise ConfigError("oracle=True needs a gold answer, and a user's problem has none. Next: oracle=False.")
+        self._problem, self.task_id = replace(self.problem, id="asked", problem=text), "asked"
 
     def observe(self, agent: str) -> str:
         """Returns the problem's text."""
         return self.problem.problem
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays nothing: a math problem has no intermediate verdict."""
+        """Gives no reward: a math problem has no intermediate verdict."""
         self._prepared |= not self.specialists and any(turn.agent not in self.answerers for turn in turns)
         return Outcome()
 

@@ -63,7 +63,8 @@ def make(
         searches: How often the team searches (a planner: in how many rounds); None: as often as procedural questions
             take, else 2.
         reward: ``em``, ``f1`` or ``substring``.
-        recall_reward: What is paid to a search, times the share of the needed documents that it was first to find.
+        recall_reward: A search's turn reward is this, times the share of the needed documents that it was first to
+            find.
         limit: At most so many questions.
         profiles: Agent or role -> another profile; at level 0 of procedural questions it is the role's name.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.

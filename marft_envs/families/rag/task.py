@@ -34,8 +34,8 @@ class RagTask(Drawn[OpenQuestion]):
         search: Finds passages.
         team: Who works; the role says at what (see ``docs/retrieval.md``).
         k: Passages that a search returns.
-        reward: What the team is paid for its answer: ``em``, ``f1`` or ``substring``.
-        recall_reward: What a search is paid for all that is needed; for a part of it, that part.
+        reward: The team's reward for its answer: ``em``, ``f1`` or ``substring``.
+        recall_reward: A search's turn reward for all needed documents; for a share of them, that share of it.
 
     Raises:
         ConfigError: An agent has a role that the family does not know, nobody answers, or a setting is out of range.
@@ -97,7 +97,7 @@ class RagTask(Drawn[OpenQuestion]):
         return [i for i, name in enumerate(self.problem.needed) if composed(name) not in self._found]
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Searches, pays searchers for what they found of what is needed, and grades an answer."""
+        """Searches, rewards searches for needed documents that they found, and grades an answer."""
         results, paid = dict[int, str](), dict[int, float]()
         for turn in turns:
             self._last = self._roles[turn.agent]

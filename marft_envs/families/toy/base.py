@@ -25,7 +25,7 @@ class ToyTask:
         name: Prefix of task ids: ``<name>/<state digits>``.
         states: Every state, equally likely.
         sizes: Agent -> how many digits it may say.
-        rounds: The round whose end pays and ends the episode.
+        rounds: Rounds of an episode. The team's reward comes at the end of the last one.
     """
 
     slow = False
@@ -77,12 +77,12 @@ class ToyTask:
         self.state, self.task_id, self._said = state, self._id(state), []
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays nothing."""
+        """Gives no reward."""
         self._said += turns
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays 1 if the last round's answer is right."""
+        """Rewards the team with 1 if the last round's answer is right."""
         if (turns[0].round if turns else self.rounds - 1) < self.rounds - 1:
             return Outcome()
         right = self.right(self._said)

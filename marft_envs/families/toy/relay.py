@@ -1,7 +1,7 @@
 """``relay-v0``: the solver can only know what the planner passes on.
 
-The planner sees a digit from 0 to 3, the solver a question mark. The team is paid 1 if the solver says
-the digit. Which message stands for which digit is theirs to find.
+The planner sees a digit from 0 to 3, the solver a question mark. The team's reward is 1 if the solver says the digit,
+else 0. The agents learn which message stands for which digit.
 
 | | score |
 |---|---|

@@ -1,8 +1,8 @@
 """``route-v0``: the orchestrator's words decide who acts, and the wrong expert cannot answer.
 
 The orchestrator sees a colour; the expert of that colour sees a digit, the others a question mark. The
-orchestrator says a number, that expert acts, and the team is paid 1 if it says the digit. The first expert
-to act answers for the team, so letting all of them talk does not help.
+orchestrator says a number, and that expert acts. The team's reward is 1 if the expert says the digit, else 0. The first
+expert to act answers for the team, so letting all of them talk does not help.
 
 | | score |
 |---|---|

@@ -1,9 +1,9 @@
 """``signal-v0``: speaker and listener agree on a code over two rounds.
 
-The speaker sees a digit from 0 to 3 but has only 0 and 1 to say, once a round, so that both rounds are
-needed to tell four digits apart. The listener hears everything and is paid for what it says in the second
-round. Like every signalling game it has pooling equilibria (two digits under one code) in which nobody
-gains by moving alone.
+The speaker sees a digit from 0 to 3 but can only say 0 or 1, once a round, so that a code for four digits needs both
+rounds. The listener receives every message. The team's reward is 1 if the listener says the digit in the second round,
+else 0. Like every signalling game it has pooling equilibria: two digits share a code, and no agent gains by changing
+its own messages alone.
 
 | | score |
 |---|---|
@@ -42,8 +42,8 @@ class Signal(ToyTask):
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the listener's last word, in the second round, is the digit."""
-        heard = [turn for turn in turns if turn.agent == "listener_0" and turn.round == self.rounds - 1]
-        return bool(heard) and digit(heard[-1].text, 4) == self.state[0]
+        answers = [turn for turn in turns if turn.agent == "listener_0" and turn.round == self.rounds - 1]
+        return bool(answers) and digit(answers[-1].text, 4) == self.state[0]
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """The digit in binary, high bit first."""
@@ -54,8 +54,8 @@ class Signal(ToyTask):
 def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings.
 
-    Public history carries the first round's bit into the second; under D = 0 it would let the listener
-    hear after all, so there the default is each agent's own history (``history="team"``).
+    Public history carries the first round's bit into the second. Under D = 0 it would pass messages to the listener
+    after all, so there the default is each agent's own history (``history="team"``).
     """
     # The tag is as the embedded model has learnt it.
     flex = {"history": "team", "tag_first_round": True, "max_rounds": Signal.rounds, **flex}

@@ -1,16 +1,17 @@
-"""``steps-v0``: several dependent steps, of which none may go wrong; how many, and who sees what, are knobs.
+"""``steps-v0``: several dependent steps, which must all be right; how many, and which agent sees what, are settings.
 
 An episode has a digit and ``horizon`` operations ("plus 0" or "plus 1", modulo 10). Two agents take turns; each says
-the digit that the last one said, plus its operation. The team is paid 1 at the end if every step was right: one wrong
-step loses the episode, and nobody is told which. ``steps-solo-v0`` is one agent who takes all steps.
+the digit that the last one said, plus its operation. The team's reward at the end is 1 if every step was right, else 0.
+One wrong step loses the episode, and no feedback says which step was wrong. In ``steps-solo-v0``, one agent takes all
+steps.
 
-With ``hidden=0.5``, half of the operations are seen by the *other* agent only, who has to say them with its own step
-("31": a step to 3, and plus 1 for the other); the first is seen by all. How often a team succeeds before it is rewarded
-is set by how long it imitates the expert (``--warm-start``).
+With ``hidden=0.5``, half of the operations are seen by the *other* agent only. That agent says them with its own step
+("31": a step to 3, and plus 1 for the other). All agents see the first operation. How often a team succeeds before
+reinforcement learning depends on how long it imitates the expert (``--warm-start``).
 
-``reward`` says what is paid in place of success. ``"steps"`` pays each step that adds its operation to the digit said
-before it 1/horizon, to whoever took it, and nothing at the end; ``"graded"`` pays the team the share of steps before
-the first wrong one.
+``reward`` chooses the reward. ``"success"`` is described above. With ``"steps"``, a step that adds its operation to the
+digit said before it has a turn reward of 1/horizon, and the end has none. With ``"graded"``, the team's reward at the
+end is the share of steps before the first wrong one.
 
 | | score |
 |---|---|
@@ -52,7 +53,7 @@ class Steps:
         horizon: Steps of an episode.
         hidden: Share of operations, from 0 to 1, that only the agent sees whose step is the one before.
         alone: One agent, who sees all.
-        reward: What is paid: see above.
+        reward: ``success``, ``steps`` or ``graded``: see above.
 
     Attributes:
         task_id: ``steps/DIGIT-OPERATIONS-MARKS``; a hidden operation has the mark 1.
@@ -95,22 +96,22 @@ class Steps:
             return "done"
         own = str(self.plus[step]) if self._sees(agent, step) else "?"
         text = f"digit {self.begin} plus {own}" if step == 0 else f"plus {own}"
-        return f"{text} other {told}" if (told := self._to_tell(agent)) else text
+        return f"{text} other {number}" if (number := self._to_tell(agent)) else text
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Takes a step for each turn; at the last one, pays what ``reward`` says, and tells success."""
-        paid = {turn.index: reward for turn in turns if (reward := self._step(turn.text))}
+        """Takes a step for each turn; at the last one, gives the team's reward and success."""
+        own = {turn.index: reward for turn in turns if (reward := self._step(turn.text))}
         if len(self._said) < self.horizon:
-            return Outcome(turn_rewards=paid)
+            return Outcome(turn_rewards=own)
         said = [_said(text) for text in self._said[: self.horizon]]
         right = [s == x for s, x in zip(said, self.digits, strict=True)]
         first = right.index(False) if False in right else self.horizon
         metrics = {"parsed": sum(s is not None for s in said) / self.horizon, "steps_right": first / self.horizon}
         team = {"success": float(all(right)), "graded": first / self.horizon, "steps": 0.0}[self.reward]
-        return Outcome(team, paid, success=all(right), terminated=True, metrics=metrics)
+        return Outcome(team, own, success=all(right), terminated=True, metrics=metrics)
 
     def _step(self, text: str) -> float:
-        """Takes a step; returns what it is paid for itself."""
+        """Takes a step; returns its turn reward."""
         before, step = _said(self._said[-1]) if self._said else self.begin, len(self._said)
         self._said.append(text)
         if self.reward != "steps" or before is None or step >= self.horizon:
@@ -118,7 +119,7 @@ class Steps:
         return float(_said(text) == (before + self.plus[step]) % SIZE) / self.horizon
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays nothing."""
+        """Gives no reward."""
         return Outcome()
 
     @property
@@ -136,7 +137,7 @@ class Steps:
         return (*map(str, range(SIZE)), "31", "hello")
 
     def validate(self) -> None:
-        """Checks that right digits are paid, and silence is not.
+        """Checks that right digits are a success, and empty replies are not.
 
         Raises:
             ConfigError: They are not.
@@ -180,7 +181,8 @@ def make(
         horizon: Steps of an episode, 1 to 64.
         hidden: Share of operations that only the other agent sees, 0 to 1.
         alone: One agent, who sees all (``steps-solo-v0``).
-        reward: What is paid: ``success`` of the whole, each of its ``steps`` as well, or the ``graded`` share of it.
+        reward: ``success`` (1 if all steps are right), ``steps`` (1/horizon for each right step) or ``graded`` (the
+            share of steps before the first wrong one).
         dependency: Another D; ``"independent"`` is the ablation.
         **flex: FlexEnv's settings.
 

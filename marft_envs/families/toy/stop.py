@@ -1,15 +1,15 @@
-"""``stop-v0``: how long should a team talk? An agent's word ends the talk, and every word may have its price.
+"""``stop-v0``: how long should a team talk? An agent's word ends the talk, and every word may have a cost.
 
-Two agents take turns. Each sees a fresh reading of one hidden bit, right with probability ``reliability``, and hears
-all that was said. A digit passes a reading on; ``00`` or ``11`` ends the talk, with 0 or 1 as the team's answer. The
-team is paid 1 if that is the bit; the last word's digit is an answer in any case. The talk's price is not the task's
-business but the trainer's: ``credit = {rule = "broadcast", costs = {tokens = c}}``. With ``early=False`` nobody may end
-it, and the last speaker answers: a fixed number of words.
+Two agents take turns. Each sees a fresh reading of one hidden bit, right with probability ``reliability``, and receives
+all messages so far. A digit passes a reading on; ``00`` or ``11`` ends the talk, with 0 or 1 as the team's answer. The
+team's reward is 1 if the answer is the bit, else 0. The digit of the last possible word always counts as an answer. The
+task has no cost of talking; the trainer sets one: ``credit = {rule = "broadcast", costs = {tokens = c}}``. With
+``early=False`` every talk has ``words`` words, and its last word is the answer.
 
 | | score |
 |---|---|
-| best without a price | that of a majority of ``words`` readings |
-| best under ``Independent`` | that of a majority of every other reading: everybody has its own only |
+| best without a cost | that of a majority of ``words`` readings |
+| best under ``Independent`` | that of a majority of every other reading: each agent has its own readings only |
 | null team (says nothing) | 0 |
 
 The best moment to stop is Wald's: a sequential test of two hypotheses, by dynamic programming over the readings that
@@ -70,7 +70,7 @@ class Stop:
         return f"reading {self.readings[turn]}" if turn < self.words else "done"
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Ends the talk at an answer or the last word, and pays 1 if it is the bit."""
+        """Ends the talk at an answer or the last word; the team's reward is 1 if the answer is the bit."""
         for turn in turns[: self.words - self._said]:
             word, self._said = turn.text.strip(), self._said + 1
             formed, last = re.fullmatch("0|1|00|11", word) is not None, self._said == self.words
@@ -81,11 +81,11 @@ class Stop:
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays nothing."""
+        """Gives no reward."""
         return Outcome()
 
     def expert(self, agent: str) -> str:
-        """Passes the reading on; at a word that was drawn, as it knows no price, ends the talk with the bit."""
+        """Passes the reading on; ends the talk with the bit at a word that was drawn, as the task has no cost."""
         return 2 * self.bit if self._said >= self._ends else self.readings[self._said]
 
     def sample_actions(self, agent: str) -> Sequence[str]:
@@ -93,7 +93,7 @@ class Stop:
         return ("0", "1", "00", "11", "hello")
 
     def validate(self) -> None:
-        """Checks that the right answer is paid, and silence is not.
+        """Checks that the right answer is a success, and an empty reply is not.
 
         Raises:
             ConfigError: They are not.

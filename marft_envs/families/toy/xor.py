@@ -1,9 +1,9 @@
 """``xor-v0``: two agents act in parallel, a third joins what they say.
 
-Left and right each see a bit of their own; the joiner sees neither, only their words. The team is paid 1
-if the joiner says the exclusive or of the bits (the score), and left and right are each paid a quarter, as a
-per-turn reward, for saying their bit as it is. Without that the task is a saddle: until two of the three agree
-on a code, no change of the third gains anything, which is a fact about exploration and not about D.
+Left and right each see a bit of their own; the joiner sees neither, only their words. The team's reward is 1 if the
+joiner says the exclusive or of the bits (the score), else 0. Left and right each have a turn reward of a quarter for
+saying their own bit. Without it the task is a saddle: until two of the three agree on a code, no change of the third
+gains anything, which is a fact about exploration and not about D.
 
 | | score |
 |---|---|
@@ -42,7 +42,7 @@ class Xor(ToyTask):
         return f"bit {shown.get(agent, '?')}"
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays a quarter to each of left and right that said its bit."""
+        """Gives a turn reward of a quarter to each of left and right that said its bit."""
         super().on_layer(turns)
         bits = {"left_0": self.state[0], "right_0": self.state[1]}
         faithful = [turn.index for turn in turns if digit(turn.text, 2) == bits.get(turn.agent, -1)]

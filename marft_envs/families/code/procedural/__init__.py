@@ -26,7 +26,7 @@ from marft_envs.problems.generators import Generators, distinct
 __all__ = ["GENERATORS", "enumerate_level0", "from_id", "generate", "listed", "mutants", "split_of", "variants"]
 
 LISTED = 120
-"""Distinct tasks of a variant's listed above level 0, both splits together."""
+"""Distinct tasks that are listed of a variant above level 0, both splits together."""
 _ATTEMPTS = 20
 """Keys tried for one new problem before a variant counts as exhausted."""
 
@@ -79,7 +79,7 @@ def listed(generator: str, mode: Mode, level: int) -> tuple[CodeProblem, ...]:
 
 @lru_cache(maxsize=1)
 def _distinct(generator: str, level: int) -> list[tuple[int, Draft, list[tuple[tuple[Any, ...], Any]]]]:
-    """Keys, drafts and results of a listed; the same for both modes."""
+    """Keys, drafts and results of the listed tasks; the same for both modes."""
     first = distinct(lambda key: (key, _draft(generator, level, key)), lambda new: new[1].task, LISTED, _ATTEMPTS)
     return [(key, draft, draft.results()) for key, draft in first]
 

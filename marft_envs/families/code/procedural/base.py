@@ -147,12 +147,12 @@ def _draft(name: str, build: Build, dice: Dice, level: int) -> Draft:
     task, body, wrong = (words.pop(part) for part in ("task", "body", "wrong"))
     values = {part: filled(text, made) for part, text in words.items() if isinstance(text, str)} | dict(made)
     edits = [(filled(old, values), filled(new, values)) for old, new in wrong]
-    told = filled(task, values), values["params"], values["returns"], filled(body, values)
-    return Draft(*told, reference, inputs, [edit for edit in edits if edit[0]])
+    texts = filled(task, values), values["params"], values["returns"], filled(body, values)
+    return Draft(*texts, reference, inputs, [edit for edit in edits if edit[0]])
 
 
 VARIANTS: dict[tuple[str, Mode, int], ProblemWriter] = {}
-"""(generator, mode, level) -> variant, in the order in which the modules register them."""
+"""(generator, mode, level) -> what writes its problems, in the order in which the modules register them."""
 
 
 def variant(name: str, levels: Sequence[int]) -> Callable[[Build], Build]:

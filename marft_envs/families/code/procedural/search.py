@@ -58,7 +58,7 @@ def number_line(dice: Dice, level: int) -> Built:
 
 
 def _grids(dice: Dice, low: int, high: int) -> list[list[list[int]]]:
-    """Two typical grids, one cell, one row, one column, then larger ones and even ones."""
+    """Two typical grids, a single square, one row, one column, then larger ones and even ones."""
 
     def some(rows: int, columns: int) -> list[list[int]]:
         return [[dice.integer(low, high) for _ in range(columns)] for _ in range(rows)]
@@ -80,7 +80,7 @@ def _moves(dice: Dice, level: int) -> tuple[list[tuple[int, int]], str]:
 
 @variant("grid_ways", (3, 4))
 def grid_ways(dice: Dice, level: int) -> Built:
-    """Number of ways through a grid with closed cells."""
+    """Number of ways through a grid with closed squares."""
     t, m = dice.integer(2, 8), dice.choice((89, 97, 100, 101, 997, 1000, 1009))
     moves, how = _moves(dice, level)
     closed, shut, is_shut = dice.choice([
@@ -131,7 +131,7 @@ def grid_cost(dice: Dice, level: int) -> Built:
 
 @variant("regions", (4,))
 def regions(dice: Dice, level: int) -> Built:
-    """Regions of neighbouring cells of a grid."""
+    """Regions of neighbouring squares of a grid."""
     t, eight = dice.integer(2, 7), dice.below(2) == 1
     kind, least = ("number", "largest", "large", "squares")[dice.below(4)], dice.integer(2, 4)
     odd = dice.below(2) == 1
@@ -148,7 +148,7 @@ def regions(dice: Dice, level: int) -> Built:
         label = {place: place for place in inside}
         steps = [(1, 0), (0, 1), *([(1, 1), (1, -1)] if eight else [])]
         touching = [((r, c), (r + a, c + b)) for r, c in inside for a, b in steps if (r + a, c + b) in label]
-        for _ in inside:  # the smallest place of a region reaches each of its cells in so many rounds
+        for _ in inside:  # the smallest place of a region reaches all others in so many rounds
             before = dict(label)
             for one, two in touching:
                 label[one] = label[two] = min(label[one], label[two])

@@ -26,7 +26,7 @@ from marft_envs.problems.generators import Generators, distinct, split_of
 __all__ = ["GENERATORS", "SUBJECTS", "enumerate_level0", "from_id", "generate", "listed", "split_of", "variants"]
 
 LISTED = 600
-"""Distinct problems of a variant's listed, both splits together."""
+"""Distinct problems that are listed of a variant, both splits together."""
 _ATTEMPTS = 50
 """Keys tried for one new problem before a variant counts as exhausted."""
 

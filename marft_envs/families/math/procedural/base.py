@@ -28,7 +28,7 @@ def written(generator: str, level: int, values: Values) -> tuple[str, str, str]:
 
 
 VARIANTS: dict[tuple[str, int], ProblemWriter] = {}
-"""(generator, level) -> variant, in the order in which the modules register them."""
+"""(generator, level) -> what writes its problems, in the order in which the modules register them."""
 
 
 def variant(name: str, level: int, keys: int = 2**32) -> Callable[[Build], Build]:

@@ -1,6 +1,6 @@
 """Intermediate Algebra: symmetric functions of roots, polynomial remainders, complex numbers."""
 
-# ruff: noqa: D103  (a builder is described by its name and the cell it is registered under)
+# ruff: noqa: D103  (a builder is described by its name and the level it is registered under)
 from __future__ import annotations
 
 from fractions import Fraction

@@ -1,6 +1,6 @@
 """Number Theory: divisors and multiples, residues, number bases."""
 
-# ruff: noqa: D103  (a builder is described by its name and the cell it is registered under)
+# ruff: noqa: D103  (a builder is described by its name and the level it is registered under)
 from __future__ import annotations
 
 from math import gcd, lcm
