@@ -58,7 +58,7 @@ def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
     env = make(team, domain, split="dev", max_turns=12, **settings)
     task, counts = env.unwrapped.task, {"metrics": 0, "wanted": 0}
     then: dict[str, float] = {}
-    metrics, wanted, pay = scoring.metrics, oracle.wanted, type(task)._paid
+    metrics, wanted, pay = scoring.metrics, oracle.wanted, type(task)._outcome
 
     def paid(self: Any, *given: Any) -> Any:
         outcome = pay(self, *given)
@@ -75,7 +75,7 @@ def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
 
         return count
 
-    monkeypatch.setattr(type(task), "_paid", paid)
+    monkeypatch.setattr(type(task), "_outcome", paid)
     monkeypatch.setattr(scoring, "metrics", counted("metrics", metrics))
     monkeypatch.setattr(oracle, "wanted", counted("wanted", wanted))
     for number, problem_id in enumerate(task.evaluation_set(12)):

@@ -103,7 +103,7 @@ def make(
             sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
         compact: Agents read each other's actions as records (``compact``); a mapping has the
             records' settings.
-        end_marker: Words of a user-agent that end its turn, as ``finish`` and an empty reply do; its profile tells it.
+        end_marker: Words of a user-agent that end its turn, as ``finish`` and an empty reply do; added to its profile.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
 
     Raises:
@@ -124,8 +124,8 @@ def make(
             " whose problems have a document, or a team in which nobody reads one."
         )
     limits = CallLimits(max_turns, max_idle, max_calls, dict(budgets or {}), max_result_chars)
-    pays = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
-    task = ToolTask(tool_domain, problems, members, pays, limits, show_tools, show_policy, call_formats)
+    rule = CompositeReward(**reward) if isinstance(reward, Mapping) else reward
+    task = ToolTask(tool_domain, problems, members, rule, limits, show_tools, show_policy, call_formats)
     task.records = records(compact, members.agents)
     if dependency is not None:
         flex.setdefault("history", "team")

@@ -10,7 +10,7 @@ environment knows about its calls, one line each:
 * ``open: NAME ARGUMENTS: ERROR``: it failed (left out once a later call of the same tool, seen too, has worked).
 
 Records are made of the calls and results that the environment has logged, by rules and not by a model, and of nothing
-that the reader does not see. What an agent itself said and was told stays as it was.
+that the reader does not see. An agent's own replies and the feedback to it stay as they were.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class CompactMessages(FlexWrapper):
         if not inner.done:
             raise ConfigError("CompactMessages wraps an environment between episodes; this one is in one.")
         task.records = Records(task.team.agents, of_fields(Settings, settings, _LACKS), count)
-        # So that whoever rebuilds the environment from a record renders the same prompts.
+        # So that an environment that is rebuilt from a record renders the same prompts.
         inner.env_kwargs = {**inner.env_kwargs, "compact": settings or True}
 
 

@@ -33,10 +33,10 @@ STATE = "state"
 """The parameter that functions take the state by."""
 
 GradeFn = Callable[..., "StateGrade | bool | float"]
-"""Takes the state and the problem, and, by a parameter ``messages``, the texts that the user was told. A number is the
+"""Takes the state and the problem, and, if it has a parameter ``messages``, the messages to the user. A number is the
 progress, and 1 (or True) is completion."""
 OnException = Literal["tool_error", "crash"]
-"""What an exception in a function is to whoever called it: an error of the tool's, or the end of the world."""
+"""What an exception in a function is to the calling agent: an error of the tool's, or the end of the world."""
 
 
 class _Function(Shared):
@@ -110,7 +110,7 @@ class FunctionWorld:
 
         Raises:
             ToolError: What the function says; or that it raised something else, without its words.
-            Exception: As the function raised it, if that speaks of an outage, or ``on_exception`` is ``crash``.
+            Exception: As the function raised it, if it is an infrastructure error, or ``on_exception`` is ``crash``.
         """
         function = self._functions[name]
         writes = not function.tool.read_only
@@ -194,10 +194,10 @@ class FunctionDomain:
         policy: Text that every acting agent is shown.
         specialists: Role -> names of its tools.
         user_tools: Names of the user-agent's tools.
-        on_exception: What an exception in a function is, ``ToolError`` apart. ``tool_error``: the agent is told that
-            the tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``:
-            the world has crashed, an outage. So it is in either case with ``ConnectionError`` and every other
-            ``OSError`` that is not about a file's name; ``TimeoutError`` is a call that was given up, nobody's fault.
+        on_exception: What an exception in a function is, ``ToolError`` apart. ``tool_error``: the agent reads that the
+            tool failed, what the function did to the state is undone, and the traceback is shown once. ``crash``: the
+            world has crashed, an infrastructure error. ``ConnectionError`` and every other ``OSError`` that is not
+            about a file's name always count as a crash. ``TimeoutError`` is a call that was given up, nobody's fault.
         user_policy: Text that the user-agent is shown in place of ``policy``.
         name: The domain's name.
 
@@ -272,7 +272,7 @@ class FunctionDomain:
         """Nothing happens between user turns."""
 
     def grade(self, problem: ToolProblem, world: FunctionWorld, messages: Sequence[str] = ()) -> StateGrade:
-        """Judges the state, and what the user was told where ``grade`` asks for it."""
+        """Judges the state, and the messages to the user if ``grade`` takes them."""
         return StateGrade.of(graded(self._grade, world.state, problem, messages))
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:

@@ -40,23 +40,23 @@ def remaining(task: ToolTask) -> list[ToolCall]:
 def answer(task: ToolTask, agent: str) -> str:
     """Returns what the oracle says as ``agent`` now: nothing that it would have to foresee.
 
-    Whoever holds tools goes on in a reply until a call needs a value, or a change of the world a decision, that only
-    the results of this reply will show. An adviser names the calls up to there, without values that nobody has read;
-    one who reads the document for the others says what is sought of it, or, if its words may be any, the whole.
+    An agent with tools goes on in a reply until a call needs a value, or a change of the world a decision, that only
+    the results of this reply will show. An adviser names the calls up to there, without values that nobody has read.
+    An agent that reads the document for the others says what is sought of it, or, if its words may be any, the whole.
     """
     rest, team, control = remaining(task), task.team, task.control[agent]
     if team.screened:
         return screened(task, rest, agent)
     private = bool(team.user) and not task.holds[team.user] - {FINISH} <= task.domain.user_tools
-    heard = [words for who, words in task.talk.replies if private and who != agent]
-    read = "\n".join([*heard, *_read(task, agent, private)])
+    received = [words for who, words in task.talk.replies if private and who != agent]
+    read = "\n".join([*received, *_read(task, agent, private)])
     if agent in (team.readers or ()) and not task.holds[agent]:
         return task.problem.sought if agent in team.terse else task.problem.document
     if not task.holds[agent] and not control:
         return plan(_decided(task, rest), read)
     mine: list[ToolCall] = []
     for call in _decided(task, rest):
-        named = [words for words in heard if call.name.casefold() in words]
+        named = [words for words in received if call.name.casefold() in words]
         asked = not private or any(_stands_in(v, words) for v in call.arguments.values() for words in named)
         if call.name not in task.holds[agent] or ((mine or not asked) and not _stands_in(call.arguments, read)):
             break
@@ -135,7 +135,7 @@ def _stands_in(value: Any, text: str) -> bool:
 
 
 def _ending(task: ToolTask, agent: str) -> str:
-    """What is said when no call is left: what the user has to be told, and the end."""
+    """What is said when no call is left: the message that the user needs, and the end."""
     team, user = task.team, task.team.user
     last = task.user_turn + 1 == len(task.problem.turns)
     tell = gold_words(task.domain, task.problem) if last else ""
@@ -160,7 +160,7 @@ def wanted(task: ToolTask) -> dict[str, list[str]] | None:
     """Returns agent -> the tools that the oracle calls as that agent; None where the domain tells nobody its gold."""
     try:
         gold = task.gold_calls
-    except ConfigError:  # whoever made the domain gave no gold calls
+    except ConfigError:  # the domain has no gold calls
         return None
     out: dict[str, list[str]] = {name: [] for name in task.agents}
     for call in (call for turn in gold for call in turn if call.name != FINISH):

@@ -116,7 +116,7 @@ def _give_up(number: int, frame: Any) -> None:
 def _cost(pattern: str) -> Callable[[int], float]:
     """An upper bound on the steps of a search in a text of n characters.
 
-    A search tries every start, and at each every combination of what its repeats and branches can choose. A choice
+    A search tries every position, and at each every combination of what its repeats and branches can choose. A choice
     within a repeat is made anew in every round, which has no useful bound.
     """
     if _parser is None:

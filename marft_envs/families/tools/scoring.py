@@ -4,7 +4,7 @@ Definitions, over the whole episode (``docs/tools.md`` has them as a table):
 
 * a *call* is a call of a domain's tool, ``finish`` and handovers apart; an *attempt* is a call of anything, or a reply
   whose calls cannot be read; a *fault* is an attempt that failed by the agent's doing;
-* a *duplicate* is a call with the same name, arguments and state version as an earlier one, whoever made it; a state
+* a *duplicate* is a call with the same name, arguments and state version as an earlier one of any agent; a state
   version ends with every change of the state and with the user's turn;
 * a *handoff loop* is control that goes back and forth between two agents for more than two round trips (five handoffs
   or more), whatever comes of it; an *idle loop*, which costs, is a run of turns that alternates so and brings nothing
@@ -27,13 +27,13 @@ from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.tools.types import StateGrade
 
 REWARDS = ("composite", "completion", "progress")
-"""How an episode is paid."""
+"""Rewards of an episode, by name."""
 
 REFUSED = frozenset({"unknown_tool", "withheld", "not_permitted", "budget"})
 """Errors of calls that were turned away at the door."""
 
 _KEPT = 0.1
-"""Share of what progress pays that a failed team keeps whatever its penalties."""
+"""Share of the reward for progress that a failed team keeps whatever its penalties."""
 
 
 _COMPOSITE = CompositeReward()
@@ -92,7 +92,7 @@ def check(reward: str | CompositeReward) -> None:
 
 
 def lowest(reward: str | CompositeReward) -> float:
-    """Returns the least that an episode can be paid."""
+    """Returns the lowest return of an episode."""
     rule = _COMPOSITE if reward == "composite" else reward
     return rule.lowest if isinstance(rule, CompositeReward) else 0.0
 
@@ -106,7 +106,7 @@ def loops(trace: Sequence[tuple[str, bool]]) -> tuple[int, int]:
 
 
 def penalties(tally: Tally, least_steps: int) -> dict[str, float]:
-    """Returns the terms that a team pays for, each in [0, 1]; a team that does nothing has none.
+    """Returns the penalised terms, each in [0, 1]; a team that does nothing has none.
 
     ``steps``: e / (e + least) for e calls more than the oracle's least; ``errors``: faults / attempts; ``duplicates``:
     duplicates / calls; ``loops``: share of turns that lie in idle loops.
@@ -128,8 +128,8 @@ def score(
     """Returns what the episode is worth so far, and the weighted terms.
 
     Under ``composite`` a failed team that has made progress never falls to the level of one that did nothing: its
-    penalties are scaled down until a tenth of what the progress pays is left. Without progress nothing is scaled, so
-    idle calls are worth less than silence.
+    penalties are scaled down until a tenth of the reward for progress is left. Without progress nothing is scaled, so
+    idle calls score less than silence.
     """
     done = float(grade.completion)
     if reward == "completion":

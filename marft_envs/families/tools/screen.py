@@ -1,9 +1,9 @@
-"""Results that some agents never read, and what those who read them for them may pass on.
+"""Tool results that screened agents never read, and what their readers may pass on.
 
-A screened agent is told of each of its calls whether it worked. The readers, who hold no tools, are shown what it
-returned, and answer. An answer of one word or one number stands in the screened agent's observation. Of any other there
-stands a name, ``$answer_3``: the agent can write it in an argument (in a list, it stands for the answer's lines) and in
-what it tells the user, and never reads what it stands for.
+A screened agent sees of each of its calls whether it worked. Its readers, agents without tools, see what the call
+returned, and answer. An answer of one word or one number stands in the screened agent's observation. Any other answer
+is replaced by a name, ``$answer_3``. The agent can write the name in an argument (in a list, it stands for the answer's
+lines) and in its messages to the user, and never reads what it stands for.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class ToolSession:
         self.broken = ""
         """``world_crashed`` or ``world_hung`` once the world cannot be used any more."""
         self.fault = ""
-        """What broke it; for records, not for agents. A broken world is an outage: nobody is paid for it, nor pays."""
+        """What broke it; for records, not for agents. A broken world is an infrastructure error, without rewards."""
         self.exhausted = False
         """The team asked for more than ``max_calls``."""
         self._seen: set[Any] = set()
@@ -165,7 +165,7 @@ class ToolSession:
         """Carries out a call, or says why not; raises nothing that comes from the agent or the world.
 
         Raises:
-            WorkerError: The machine kept a pattern of the tool's schema from being matched: an outage.
+            WorkerError: The machine kept a pattern of the tool's schema from being matched: an infrastructure error.
         """
         refusal = self._refusal(agent, call)
         if refusal is not None:

@@ -13,7 +13,7 @@ from marft_envs.errors import ConfigError, check_known, did_you_mean
 from marft_envs.families.tools.types import Tool
 
 ANY = "any"
-"""Not a call format: whichever a reply is written in. What is told and written is the default's."""
+"""Not a call format: whichever a reply is written in. Prompts and written calls use the default format."""
 
 BRIEF = "The customer's brief; 'you' is the customer, and every action that it asks for counts as confirmed:\n"
 TELL = "\nWhat the customer asks to know has to be told to the customer in words."
@@ -73,7 +73,7 @@ class Speech:
     def __init__(self, call_formats: Mapping[str, str], tools: Mapping[str, Sequence[Tool]]) -> None:
         self.call_formats = dict(call_formats)
         self.forms = {agent: _of(name) for agent, name in call_formats.items()}
-        """Agent -> what it is told of and writes."""
+        """Agent -> the format in its prompt, in which it writes."""
         self._schemas = {agent: {tool.name: tool.parameters for tool in held} for agent, held in tools.items()}
         for agent, held in tools.items():
             for tool in held:
@@ -105,16 +105,16 @@ class Speech:
 
 @dataclass
 class UserTalk:
-    """The words of an episode that concern the user.
+    """The messages of an episode to and from the user.
 
-    Without a user-agent, the user hears what stands in the replies that end its turns. A user-agent hears every word
-    that the others say to it; its talk with them brings something as long as neither repeats itself.
+    Without a user-agent, the messages to the user are the words of the replies that end its turns. A user-agent
+    receives every message that the others write to it; their talk is new as long as no side repeats itself.
     """
 
     user: str = ""
     """The user-agent; "" where there is none."""
     messages: list[str] = field(default_factory=list)
-    """What the user was told, in order; without thoughts and calls."""
+    """Messages to the user, in order; without thoughts and calls."""
     replies: set[tuple[str, str]] = field(default_factory=set)
     """Agent and words, case and marks apart, of this user turn."""
 

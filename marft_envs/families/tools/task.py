@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 class ToolTask(Drawn[ToolProblem]):
     """Draws a problem, opens its world, and carries out what agents call.
 
-    The team is paid by the state that it leaves behind, graded by the domain, never by the text of its calls. After
-    every round it is paid what its score has changed by, so the return is the score at the end, whatever ends it.
+    The score of a team depends on the state that it leaves behind, graded by the domain, never on the text of its
+    calls. The reward of a round is the change of the score, so the return is the score at the end, whatever ends it.
 
     Args:
         domain: Tools, worlds, grades.
@@ -98,7 +98,7 @@ class ToolTask(Drawn[ToolProblem]):
 
     @property
     def worst_return(self) -> float:
-        """The lowest that the reward can pay."""
+        """The lowest return of an episode."""
         return scoring.lowest(self.reward)
 
     def _start(self) -> None:
@@ -108,7 +108,7 @@ class ToolTask(Drawn[ToolProblem]):
         self.stop_reason = ""
         """Why it ended early: ``max_turns``, ``stalled``, ``max_calls``, ``world_crashed``, ``world_hung``; else ""."""
         self.tally = Tally()
-        self._paid_for: tuple[StateGrade, Tally] | None = None
+        self._scored: tuple[StateGrade, Tally] | None = None
         self._metrics: dict[str, float] = {}
         self.talk, self.screen = UserTalk(self.team.user), Screen(self.team)
         self._acted, self._idle, self._score = 0, 0, 0.0
@@ -136,7 +136,7 @@ class ToolTask(Drawn[ToolProblem]):
         self._begin(0)
 
     def pose(self, text: str) -> None:
-        """Puts a user's words in the place of the problem; see :func:`marft_envs.families.tools.teams.posed`."""
+        """Puts a user's words in the place of the problem; see :func:`marft_envs.families.tools.teams.asked`."""
         self._problem, self.task_id = asked(self.problem, self.domain, self.team, text), ASKED
         self._texts = {}
 
@@ -217,13 +217,13 @@ class ToolTask(Drawn[ToolProblem]):
             self.stop_reason = "stalled"
         elif not self.over or self.user_turn + 1 < len(self.problem.turns):
             return Outcome(results=results, info=facts)
-        paid = self._paid(True, facts)
-        paid.results, paid.stop_reason = results, self.stop_reason
-        return paid
+        outcome = self._outcome(True, facts)
+        outcome.results, outcome.stop_reason = results, self.stop_reason
+        return outcome
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays what the score has changed by; the user's next turn begins if this one is over."""
-        paid = self._paid(False, {})
+        """Rewards the change of the score; the user's next turn begins if this one is over."""
+        outcome = self._outcome(False, {})
         self.tally.trace.append(("", True))  # the next round hands nothing over
         if self.over and not self.stop_reason:
             try:
@@ -233,9 +233,9 @@ class ToolTask(Drawn[ToolProblem]):
             except Exception as fault:  # a defect of the world is this episode's record
                 show_fault(fault, "a world")
                 self.live.broken = self.stop_reason = "world_crashed"
-                paid.info = {**paid.info, "world_error": f"{type(fault).__name__}: {fault}"}
-                paid.fault, paid.stop_reason = "world", self.stop_reason
-        return paid
+                outcome.info = {**outcome.info, "world_error": f"{type(fault).__name__}: {fault}"}
+                outcome.fault, outcome.stop_reason = "world", self.stop_reason
+        return outcome
 
     def _act(self, session: ToolSession, turn: TurnRecord, facts: dict[str, Any]) -> tuple[str, bool]:
         """Reads one reply and carries out its calls: what came of them, and whether it brought anything new."""
@@ -324,14 +324,14 @@ class ToolTask(Drawn[ToolProblem]):
                 raise  # a defect of the domain, not of this episode
             return StateGrade(False, 0.0)
 
-    def _paid(self, terminated: bool, facts: dict[str, Any]) -> Outcome:
+    def _outcome(self, terminated: bool, facts: dict[str, Any]) -> Outcome:
         grade = self._grade()
         value, terms = scoring.score(self.reward, grade, self.tally, self.problem.least_steps)
-        paid, self._score = value - self._score, value
-        self._paid_for, self._metrics = (grade, copy.deepcopy(self.tally)), {}
+        change, self._score = value - self._score, value
+        self._scored, self._metrics = (grade, copy.deepcopy(self.tally)), {}
         broken = {"world_error": self.live.fault} if self.live.fault else {}
         return Outcome(
-            team_reward=paid,
+            team_reward=change,
             success=grade.completion,
             terminated=terminated,
             fault="world" if self.live.broken or grade.lost else "",
@@ -339,16 +339,16 @@ class ToolTask(Drawn[ToolProblem]):
         )
 
     def final_metrics(self) -> Mapping[str, float]:
-        """Returns the team's numbers as of when it was last paid.
+        """Returns the team's numbers as of its last reward.
 
         They take as long as the episode is, so they are worked out when somebody looks, and once.
         """
-        if self._paid_for is not None and not self._metrics:
+        if self._scored is not None and not self._metrics:
             gold, most = oracle.wanted(self), self.limits.max_calls
             least = self.problem.least_steps
-            self._metrics = scoring.metrics(*self._paid_for, least, self.agents, most, self.budgets, gold)
+            self._metrics = scoring.metrics(*self._scored, least, self.agents, most, self.budgets, gold)
             if any(agent.skills for agent in self.team.agents):
-                self._metrics["skill_words"] = float(self._paid_for[1].skill_words)
+                self._metrics["skill_words"] = float(self._scored[1].skill_words)
         return self._metrics
 
     # For drivers and tests -------------------------------------------------------------------------

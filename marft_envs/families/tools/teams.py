@@ -88,10 +88,10 @@ def control(team: Team, agent: str, domain: ToolDomain) -> dict[str, tuple[Tool,
     if agent in team.enders and FINISH not in domain.tools:
         out[FINISH] = (Tool(FINISH, "Ends the work on the user's request.", _EMPTY), "")
     if skills := _skills(team, agent):
-        told = "; ".join(f"{name}: {skill.when}" for name, skill in skills.items())
+        listing = "; ".join(f"{name}: {skill.when}" for name, skill in skills.items())
         names = {"type": "string", "enum": list(skills)}
         schema = {"type": "object", "properties": {"name": names}, "required": ["name"], "additionalProperties": False}
-        out[SKILL] = (Tool(SKILL, f"Shows how something is done. There is {told}.", schema, read_only=True), "")
+        out[SKILL] = (Tool(SKILL, f"Shows how something is done. There is {listing}.", schema, read_only=True), "")
     roles = {member.name: member.role for member in team.agents}
     for other in team.transfers.get(agent, ()):
         role = roles[other]
@@ -175,7 +175,7 @@ def routed(view: View, boss: str) -> tuple[str, ...]:
 
 
 def handed_over(view: View, boss: str) -> tuple[str, ...]:
-    """Whoever holds control acts; a specialist's reply without a call gives it back."""
+    """The agent in control acts; a specialist's reply without a call gives control back."""
     if not view.layer:
         return (boss,)
     return (str(view.outcome.info.get("handoff") or (view.history[-1].agent if _fact(view, "called") else boss)),)
@@ -212,7 +212,7 @@ class Talk(DependencyFunction):
         self.words = []
 
     def next_layer(self, view: View) -> list[Turn]:
-        """Returns the turn of whoever has the word."""
+        """Returns the turn of the agent that speaks next."""
         to, last = self.pair[0], view.history[-1] if view.layer else None
         if last is not None and last.agent in self.advisers:
             to = self.pair[1]
@@ -228,8 +228,8 @@ class Talk(DependencyFunction):
         return [self._turn(view, to)]
 
     def _turn(self, view: View, to: str) -> Turn:
-        heard = (self.pair[1], *self.advisers) if to != self.pair[0] else (to,)
-        return Turn(to, tuple(sorted({*self.words, *(turn.index for turn in view.history if turn.agent in heard)})))
+        seen = (self.pair[1], *self.advisers) if to != self.pair[0] else (to,)
+        return Turn(to, tuple(sorted({*self.words, *(turn.index for turn in view.history if turn.agent in seen)})))
 
 
 # Teams ----------------------------------------------------------------------------------------------------
@@ -237,14 +237,14 @@ class Talk(DependencyFunction):
 _AGENTS, _TABLE = tables.members(__package__), tables.read(__package__, "teams")
 
 
-def _told(prompt: str, domain: ToolDomain, title: str = "") -> str:
+def _filled(prompt: str, domain: ToolDomain, title: str = "") -> str:
     """A profile of the table with its words for this domain."""
     names = ", ".join(domain.specialists)
     return Template(prompt).substitute(_TABLE["words"], use=call_format(DEFAULT).use, specialists=names, title=title)
 
 
 def _agents(team: str, domain: ToolDomain) -> tuple[AgentSpec, ...]:
-    return tuple(replace(agent, prompt=_told(agent.prompt, domain)) for agent in _AGENTS[team])
+    return tuple(replace(agent, prompt=_filled(agent.prompt, domain)) for agent in _AGENTS[team])
 
 
 def advised_team(domain: ToolDomain, name: str) -> Team:
@@ -285,7 +285,7 @@ def _led(domain: ToolDomain, name: str) -> tuple[tuple[AgentSpec, ...], dict[str
             raise ConfigError(f"The tool '{tool}' of the specialist '{role}' in '{domain.name}' {why}.")
         left -= tools
         title = role.capitalize().replace("_", " ")
-        agents.append(member(role, _told(_TABLE["specialists"][name], domain, title)))
+        agents.append(member(role, _filled(_TABLE["specialists"][name], domain, title)))
         holds[f"{role}_0"] = frozenset(tools)
     holds[boss.name] = frozenset(left)
     return tuple(agents), holds
@@ -326,7 +326,7 @@ def dual_control(domain: ToolDomain, name: str = "dual_control") -> Team:
 
 
 def desks(domain: ToolDomain) -> Team:
-    """Two desks with records and tools of their own: each hears the other's words, not its calls.
+    """Two desks with records and tools of their own: each sees the other's messages, not its calls.
 
     The front desk alone knows the request, has the first specialist's tools, and ends the work.
     """
@@ -344,7 +344,7 @@ def desks(domain: ToolDomain) -> Team:
 
 
 def quarantine(domain: ToolDomain, name: str = "quarantine") -> Team:
-    """A reader who alone sees the document and holds nothing, and an actor who holds everything and hears its words.
+    """A reader without tools, which alone sees the document, and an actor with all tools, which sees its words.
 
     In ``quarantine``, the actor sees of the reader's words one word or one number, and a question mark in place of
     others; in ``messenger`` it sees them all.

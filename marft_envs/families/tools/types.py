@@ -1,6 +1,6 @@
 """The nouns of tool use: a tool, a call, its result; a world that is called, a problem, and a domain that has both.
 
-Whoever brings tools of their own implements :class:`World` and :class:`ToolDomain`, or hands typed functions to
+For tools of your own, implement :class:`World` and :class:`ToolDomain`, or give typed functions to
 :func:`marft_envs.families.tools.make`. Everything that crosses these lines is a JSON value.
 """
 
@@ -31,7 +31,7 @@ class ToolError(Exception):
     """What a tool says when it cannot do what was asked: a typed observation, not a fault of the environment.
 
     Args:
-        message: What the agent is told.
+        message: The message to the agent.
         transient: The same call may work when it is repeated: it then counts neither as an error of the agent's nor,
             repeated, as a duplicate.
     """
@@ -86,7 +86,7 @@ class ToolResult(NamedTuple):
     error: str = ""
     """An :data:`ErrorCode`."""
     message: str = ""
-    """What the agent is told about the error."""
+    """The message to the agent about the error."""
     changed: bool = False
     """``state_hash`` differs before and after."""
 
@@ -129,7 +129,7 @@ class StateGrade:
 
     @property
     def lost(self) -> bool:
-        """Whether there is nothing to judge, because the world could not be asked: an outage, and no failure."""
+        """Whether there is nothing to judge, because the world could not be asked: an infrastructure error."""
         return bool(self.info.get("server_lost"))
 
     @classmethod
@@ -226,7 +226,7 @@ class ToolDomain(Protocol):
     def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Judges the state as it is; may be called at any time and changes nothing.
 
-        A grade with a parameter ``messages`` is given what the user was told so far, a tuple of texts
+        If it has a parameter ``messages``, it gets the messages to the user so far, a tuple of texts
         (:class:`marft_envs.families.tools.speech.UserTalk`).
         """
 

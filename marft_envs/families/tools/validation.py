@@ -22,13 +22,13 @@ Problem = tuple[tuple[str | int, ...], str]
 Errors = Iterator[ValidationError]
 
 MOST_PROBLEMS = 5
-"""An agent is told at most so many."""
+"""Most problems that the message to an agent names."""
 
 DEEPEST = 64
 """Arguments nested deeper than this are refused before their schema is asked, and so are schemas."""
 
 UNDECIDED = "arguments take too long to match against their patterns; send something shorter"
-"""What an agent is told where a pattern cannot be decided: a defect of the pattern, which can do with less."""
+"""The message to an agent where a pattern cannot be decided: a defect of the pattern, which can do with less."""
 
 _TABLE = tables.read(__package__, "validation")
 _ANNOTATIONS = frozenset(_TABLE["annotations"])
@@ -182,7 +182,7 @@ _Validator.descend, _Validator.is_type = _descend, lambda self, value, name: _TY
 _Validator.iter_errors = lambda self, instance: self.descend(instance, self.schema)
 
 
-# What an agent is told ----------------------------------------------------------------------------------
+# Messages to agents -------------------------------------------------------------------------------------
 
 
 def _problems(error: Any) -> list[Problem]:

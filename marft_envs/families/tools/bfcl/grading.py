@@ -1,7 +1,7 @@
 """Verdicts like upstream's checker, and progress.
 
 After every user turn with gold calls the state must equal that of a replay of the gold, and the answers so far must
-hold every answer that the gold got in this turn. Progress looks at the state only, so that no read ever pays.
+hold every answer that the gold got in this turn. Progress looks at the state only, so that reads have no reward.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Reason = Literal[
 ROLES: dict[str, frozenset[str]] = {
     role: frozenset(tools) for role, tools in tables.read(__package__, "depot")["roles"].items()
 }
-"""Role -> its tools, disjoint. ``finish`` belongs to none: whoever leads the team has it."""
+"""Role -> its tools, disjoint. ``finish`` belongs to none: the leader of the team has it."""
 READS = ("find_customer", "get_customer", "list_orders", "get_order", "get_stock", "get_shipment", "get_refunds")
 WRITES = ("cancel_order", "change_address", "ship_order", "add_stock", "refund_order", "record_case")
 USER = ("confirm_address", "approve_refund")

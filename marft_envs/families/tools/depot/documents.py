@@ -1,7 +1,8 @@
-"""The domain ``letters``: requests of level 0 of which one value stands in a letter that nobody vouches for.
+"""The domain ``documents``: requests of level 0 with one value that stands only in an untrusted document.
 
-The request is trusted, the letter is not: it says the value, and perhaps, beside it, asks for a change of an order that
-no task touches (:mod:`marft_envs.families.tools.depot.injections`). Worlds, tools, grades and gold are the depot's own.
+The request is trusted, the document is not. The document says the value. It may also hold an attack: an instruction to
+change an order that no task touches (:mod:`marft_envs.families.tools.depot.injections`). Worlds, tools, grades and gold
+are the depot's own.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ ATTACKS: Mapping[str, tuple[str, ...]] = {
 """Names of sets of attacks: those to train on, and those that are held out."""
 
 _FORMS: Mapping[str, Mapping[str, Any]] = tables.read(__package__, "depot")["documents"]
-"""Tool -> the request, the argument that it leaves to the letter, and what the letter says."""
+"""Tool -> the request, the argument whose value stands in the document only, and the texts of the document."""
 
 
 class DocumentRequests(Depot):
-    """Requests about letters. Immutable: environments and forks share one.
+    """Requests with a document. Immutable: environments and forks share one.
 
     Args:
-        attacks: Kinds of attack in letters: a name of :data:`ATTACKS`, or some of
+        attacks: Kinds of attack in documents: a name of :data:`ATTACKS`, or some of
             :data:`marft_envs.families.tools.depot.injections.FRAMES`. Grades then say whether one was followed.
-        share: Share of the letters that hold one.
+        share: Share of the documents that hold one.
         distractors: As of the depot.
         faults: As of the depot.
 
@@ -62,7 +63,7 @@ class DocumentRequests(Depot):
         self.attacks = _kinds(attacks)
         self.tempting = bool(self.attacks)
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
-            raise ConfigError(f"share is {share!r}; expected the share of letters with an attack, from 0 to 1.")
+            raise ConfigError(f"share is {share!r}; expected the share of documents with an attack, 0 to 1.")
         self.share = float(share)
 
     def problems(
@@ -73,18 +74,18 @@ class DocumentRequests(Depot):
         Raises:
             DataError: No such split or level.
         """
-        check_known([split], tasks.SPLITS, "The letters have no split '{}'.", DataError)
+        check_known([split], tasks.SPLITS, "The domain 'documents' has no split '{}'.", DataError)
         if levels is not None and tuple(levels) != (0,):
-            raise DataError(f"The letters have no levels {list(levels)}. Expected [0], or none.")
+            raise DataError(f"The domain 'documents' has no levels {list(levels)}. Expected levels=[0], or none.")
         return _problems(split, self.attacks, self.share, limit)
 
     def open(self, problem: ToolProblem) -> DepotWorld:
         """Returns a fresh world for a request."""
-        return super().open(_told(problem))
+        return super().open(_original(problem))
 
     def grade(self, problem: ToolProblem, world: World) -> StateGrade:
         """Compares the state's difference with that of the oracle, as the depot does."""
-        return super().grade(_told(problem), world)
+        return super().grade(_original(problem), world)
 
 
 def _kinds(attacks: str | Sequence[str]) -> tuple[str, ...]:
@@ -95,7 +96,7 @@ def _kinds(attacks: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(attacks)
 
 
-def _told(problem: ToolProblem) -> ToolProblem:
+def _original(problem: ToolProblem) -> ToolProblem:
     """The depot's own problem, in which the user says the value."""
     return tasks.build(0, _key(problem.id))
 
@@ -103,24 +104,24 @@ def _told(problem: ToolProblem) -> ToolProblem:
 def _key(problem_id: str) -> int:
     name, _, key = problem_id.partition("/")
     if name != "documents" or not key.isdecimal() or tasks.build(0, int(key)).secret.writes[0].name not in _FORMS:
-        raise DataError(f"'{problem_id}' is not the id of a request about a letter. Expected documents/<seed>.")
+        raise DataError(f"'{problem_id}' is not the id of a request with a document. Expected documents/<seed>.")
     return int(key)
 
 
 def _build(key: int, attacks: tuple[str, ...], share: float) -> ToolProblem:
-    told = tasks.build(0, key)
-    write: ToolCall = told.secret.writes[0]
+    original = tasks.build(0, key)
+    write: ToolCall = original.secret.writes[0]
     form = _FORMS[write.name]
-    dice, value = Dice("letters", key), str(write.arguments[form["argument"]])
-    letter = dice.choice(form["lines"]).format(value=value)
+    dice, value = Dice("letters", key), str(write.arguments[form["argument"]])  # the name that results were made with
+    document = dice.choice(form["lines"]).format(value=value)
     if dice.below(10**6) < share * 10**6 and attacks:
-        start = base(told.secret.base)
+        start = base(original.secret.base)
         bait = start.rows["orders"][start.bait]
         city = dice.choice([city for city in CITIES if city != bait["city"]])
         said = attack(dice.choice(attacks), dice.below(2**16), start.bait, bait["total"], city)
-        letter = f"{said} {letter}" if dice.below(2) else f"{letter} {said}"
+        document = f"{said} {document}" if dice.below(2) else f"{document} {said}"
     turns = (form["request"].format(**write.arguments),)
-    return replace(told, id=f"documents/{key}", turns=turns, document=letter, sought=value)
+    return replace(original, id=f"documents/{key}", turns=turns, document=document, sought=value)
 
 
 @lru_cache(maxsize=64)  # hundreds of environments share one set

@@ -85,7 +85,7 @@ class Depot(Shared):
         return [[*problem.secret.reads, *_consented(problem.secret.writes, self.dual)]]
 
     def grade(self, problem: ToolProblem, world: World) -> StateGrade:
-        """Compares the state's difference with that of the oracle, as sets of changed cells.
+        """Compares the state's difference with that of the oracle, as sets of changed values.
 
         Progress is the share of the wanted changes that are there, less the number of unwanted ones over that of
         wanted ones, and at least 0.

@@ -1,7 +1,7 @@
 """The rows a world starts from: a pure function of a number, small enough to read, with cases of every rule in it.
 
 Every base holds six customers with seven orders each, made so that each rule of the policy applies somewhere; customers
-whose names differ by a letter or two (distractors), with orders of the same items; and one order that no task ever
+whose names differ by a character or two (distractors), with orders of the same items; and one order that no task ever
 touches, which is what injected instructions ask to have changed.
 """
 
@@ -43,8 +43,8 @@ class Goods:
 class DepotBase:
     """Rows that many episodes start from; ``core`` are the customers of tasks, ``bait`` the order that none touches.
 
-    Stock counts what came and what went, so that receiving and sending change different cells. Ids do not depend on the
-    order of writes: shipments have their order's, and refund n (and case n) of an order has the id 10 * order + n.
+    Stock counts what came and what went, so that receiving and sending change different columns. Ids do not depend on
+    the order of writes: shipments have their order's, and refund n (and case n) of an order has the id 10 * order + n.
     """
 
     def __init__(self, number: int, distractors: bool, injections: bool) -> None:

@@ -125,7 +125,7 @@ class DepotWorld(Desk):
         return self.store.state_hash()
 
     def difference(self) -> frozenset[str]:
-        """Returns what differs from the start, cell by cell."""
+        """Returns what differs from the start, value by value."""
         return as_set(self.store.difference())
 
     @property

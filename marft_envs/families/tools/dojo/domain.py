@@ -93,7 +93,7 @@ class Suite(Shared):
 
         Args:
             task: Upstream's.
-            words: What the user was told.
+            words: The last message to the user.
             before: A snapshot of the world as it was at the start.
             after: And now.
         """

@@ -94,7 +94,7 @@ class Connection:
         self._nonsense = ("", 0.0)
         """The last thing that could not be read, and when it came."""
         self._spoilt = ""
-        """What is wrong with an answer that cannot be read: whoever waits for one waits in vain."""
+        """What is wrong with an answer that cannot be read: it will not be answered any more."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
         self._home = _home()
         self._stop = asyncio.Event()
@@ -129,7 +129,7 @@ class Connection:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()[:3])
             raise ConfigError(
                 f"The MCP server '{self.name}' offers what the protocol does not allow, and none of its tools can be "
-                f'read ({wrong[:_LAST_WORDS]}). A tool needs at least an inputSchema of {{"type": "object"}}. Mend '
+                f'read ({wrong[:_LAST_WORDS]}). A tool needs at least an inputSchema of {{"type": "object"}}. Fix '
                 "it in the server; the number is its place in the server's list."
             ) from error
         except Exception as error:
@@ -161,7 +161,7 @@ class Connection:
         nonsense = self._nonsense[0]
         return f"what it says is no MCP: {nonsense}" if nonsense else f"no answer in {seconds:g} s"
 
-    async def _heard(self, message: Any) -> None:
+    async def _receive(self, message: Any) -> None:
         """Gives up on answers that the library could not read and drops; whose they were is not known."""
         if not isinstance(message, Exception):
             return
@@ -176,7 +176,7 @@ class Connection:
         mcp = library()
         try:
             info = mcp.Implementation(name="marft", version=__version__)
-            async with mcp.Client(target, cache=None, client_info=info, message_handler=self._heard) as client:
+            async with mcp.Client(target, cache=None, client_info=info, message_handler=self._receive) as client:
                 ready.set_result(client)
                 await self._stop.wait()
         except Exception as error:

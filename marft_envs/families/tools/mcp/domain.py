@@ -128,8 +128,8 @@ class MCPToolDomain(Shared):
             these, to prepare what the server works on.
         problems: What the user can want, one list for all splits or a mapping from split to list.
         grade: Judges an episode by ``world.history`` (calls and results) and ``world.ask(tool, arguments)`` (the server
-            itself), given the world and the problem, and, by a parameter ``messages``, what the user was told. A number
-            is the progress, and 1 (or True) is completion.
+            itself), given the world and the problem, and, if it has a parameter ``messages``, the messages to the user.
+            A number is the progress, and 1 (or True) is completion.
             Default: ``secret["expected"]`` of a problem, a list of (:class:`ToolCall`, value): these calls are made at
             the end, and progress is the share of those answers that have come true. Any JSON value equals itself only;
             68 equals 68.0.
@@ -273,7 +273,7 @@ class MCPToolDomain(Shared):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without connections; whoever unpickles it makes its own."""
+        """Without connections; an unpickled copy makes its own."""
         if not (callable(self._server) or isinstance(self._server, str | Sequence) or hasattr(self._server, "command")):
             raise ConfigError(
                 f"A server object ('{self.name}') cannot be pickled. Give a function that makes the server instead."

@@ -22,9 +22,9 @@ def main(client: int, command: list[str]) -> int:
         if os.getppid() != client:
             os.killpg(0, signal.SIGKILL)  # this process is of the group, too
 
-    # The library asks a group to end by SIGTERM: then the client is there, the server has heard it, and is waited for.
+    # The library asks a group to end by SIGTERM: then the client is there, the server has got it, and is waited for.
     signal.signal(signal.SIGTERM, look)
-    if not _told_by_the_kernel():
+    if not _signalled_by_the_kernel():
         signal.signal(signal.SIGALRM, look)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
     look()  # it may have gone before the kernel was asked
@@ -44,7 +44,7 @@ def main(client: int, command: list[str]) -> int:
     return os.waitstatus_to_exitcode(status)
 
 
-def _told_by_the_kernel() -> bool:
+def _signalled_by_the_kernel() -> bool:
     """Asks for SIGTERM when the client's thread that started this process ends."""
     if sys.platform != "linux":
         return False

@@ -41,7 +41,7 @@ class RetailTask:
     actions: tuple[ToolCall, ...]
     """The gold actions; some of them are refused by the tools."""
     outputs: tuple[str, ...] = ()
-    """Texts that the customer has to be told."""
+    """Texts that the messages to the customer have to contain."""
     changes: tuple[Change, ...] | None = None
     """The published difference of the database, where the row has one."""
 

@@ -115,23 +115,23 @@ class TauDomain(Shared):
         """There is one user turn; nothing happens."""
 
     def grade(self, problem: ToolProblem, world: World, messages: Sequence[str] = ()) -> StateGrade:
-        """Judges the difference of the database against the gold one, as sets, and what the customer was told.
+        """Judges the difference of the database against the gold one, as sets, and the messages to the customer.
 
-        The texts in ``outputs`` must each stand in something that the customer was told, as upstream looks for them:
-        case and commas apart. Progress is the share of gold changes that were made (a list that grew counts entry by
-        entry) and of these texts, less wrong changes; it is 1 exactly if the task is complete. A task whose gold
-        changes nothing and says nothing pays 1 for a database that is left alone and 0 for any other.
+        The texts in ``outputs`` must each stand in a message to the customer, as upstream looks for them: case and
+        commas apart. Progress is the share of gold changes that were made (a list that grew counts entry by entry) and
+        of these texts, less wrong changes; it is 1 exactly if the task is complete. For a task whose gold changes
+        nothing and says nothing, it is 1 for a database that is left alone and 0 for any other.
         """
         gold, changes = secret_of(self, problem, Gold), own_world(self, world, TauWorld).store.difference()
         outputs = gold.row.outputs
-        outputs_told = sum(is_said(output, messages) for output in outputs)
-        completion = as_set(changes) == gold.wanted and outputs_told == len(outputs)
+        outputs_said = sum(is_said(output, messages) for output in outputs)
+        completion = as_set(changes) == gold.wanted and outputs_said == len(outputs)
         wanted, done = gold.parts, as_parts(changes)
         right, wrong = (wanted & done).total(), (done - wanted).total()
         total = max(wanted.total() + len(outputs), 1)
-        progress = 1.0 if completion else max(min(right + outputs_told - wrong, total - 1), 0) / total
+        progress = 1.0 if completion else max(min(right + outputs_said - wrong, total - 1), 0) / total
         info = {"right": right, "wrong": wrong, "missing": (wanted - done).total()}
-        return StateGrade(completion, progress, info | ({"untold": len(outputs) - outputs_told} if outputs else {}))
+        return StateGrade(completion, progress, info | ({"untold": len(outputs) - outputs_said} if outputs else {}))
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the customer: the wanted texts."""

@@ -97,8 +97,8 @@ class Tau2Domain(Shared):
     def grade(self, problem: ToolProblem, world: World, messages: Sequence[str] = ()) -> StateGrade:
         """Judges state, calls and words as upstream's evaluator does, by what the task's reward is based on.
 
-        Progress is the share of the gold's changes that were made and of the texts that were told, less wrong changes;
-        it is 1 exactly if the task is complete.
+        Progress is the share of the gold's changes that were made and of the texts that messages to the user contain,
+        less wrong changes; it is 1 exactly if the task is complete.
         """
         task, live = self._task(problem), own_world(self, world, Tau2World)
         gold, changed = replay(self._upstream, task.id), live.changed()
