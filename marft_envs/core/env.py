@@ -180,9 +180,9 @@ class FlexEnv(AECEnv):
     def _sync(self) -> None:
         """Mirrors in PettingZoo's terms what the schedule has done since: rewards, infos, ends, who is on turn."""
         schedule = self.schedule
-        payments, schedule.payments = schedule.payments, []
-        for paid in payments:
-            for agent, reward in self.attribution(*paid).items():
+        outcomes, schedule.rewards = schedule.rewards, []
+        for outcome in outcomes:
+            for agent, reward in self.attribution(*outcome).items():
                 self.rewards[agent] += reward
             self._rewarded = True
         facts, schedule.facts = schedule.facts, {}

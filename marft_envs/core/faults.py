@@ -1,8 +1,9 @@
-"""Decides whose fault it was: an agent's text, which pays for it, or an outage, which says nothing about the team.
+"""Decides whether an agent's text or an infrastructure error ended an episode.
 
-A policy must not be able to opt out of its penalty by breaking the judge, so an exception out of a task's code is the
-text's fault unless its type speaks of an outage. An outage must not be scored, so it is left out wherever numbers are
-made, and counted.
+After a fault of its text, an agent gets the worst return. An infrastructure error says nothing about the team, so it
+has no score; it is counted, and left out of every other number. A policy must not escape a penalty by breaking the
+code that judges it. So an exception out of a task's code is the text's fault, unless its type is that of an
+infrastructure error.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def fault_of(error: BaseException) -> Fault:
 
 
 def is_infrastructure_error(error: BaseException) -> bool:
-    """Returns whether an exception is an outage's, and not that of what was asked for."""
+    """Returns whether an exception is an infrastructure error, and not the fault of an agent's text."""
     return fault_of(error) != "text"
 
 
@@ -68,13 +69,13 @@ def check_end(reason: str, fault: str) -> None:
     """Checks why an episode is to end, and by whose fault.
 
     Raises:
-        ConfigError: There is no such fault; or the reason speaks of an outage that would be counted as a score.
+        ConfigError: There is no such fault; or the reason names an infrastructure error that would count as a score.
     """
     if fault not in (known := get_args(Fault)):
         raise ConfigError(f"There is no fault '{fault}'. {did_you_mean(fault, filter(None, known))}")
     if not fault and (meant := fault_by(reason)):
         raise ConfigError(
-            f"'{reason}' speaks of an outage, but without a fault the episode counts as any other. Next: "
+            f"The reason '{reason}' names an infrastructure error, but without a fault the episode is scored. Next: "
             f"env.truncate({reason!r}, '{meant}') if it is one, else a reason that begins with another word."
         )
 
@@ -97,7 +98,7 @@ def show(error: BaseException, what: str) -> None:
     """Writes an exception's traceback to standard error, once for each place in the code that raises it.
 
     Args:
-        error: Errors of this project have a message that says all, and are not shown.
+        error: The exception. Errors of this project have no traceback here: their message says all.
         what: Where it happened, e.g. ``the task's code``.
     """
     if isinstance(error, MarftError):

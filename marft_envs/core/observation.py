@@ -189,7 +189,7 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
     first = len(out)
     blocks = [obs.task] if obs.task else []
     for part in obs.parts:
-        if part.own:  # chat templates want user and assistant to alternate, whoever had nothing to say
+        if part.own:  # chat templates want user and assistant to alternate, even where the user has nothing to say
             out.append({"role": "user", "content": "\n\n".join(blocks)})
             out.append({"role": "assistant", "content": part.text})
             blocks = []
@@ -230,7 +230,7 @@ def render(kind: str, obs: RolloutObservation) -> dict[str, Any]:
 
 
 def limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
-    """Returns the agents, told how long a reply may be.
+    """Returns the agents with profiles that say how long a reply may be.
 
     Raises:
         ConfigError: That is no number of tokens.

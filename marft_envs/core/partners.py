@@ -18,7 +18,7 @@ Partner = str | Callable[[list[dict[str, str]]], str] | Callable[[FlexEnv, str],
 
 
 class PartnerError(WorkerError):
-    """A fixed partner failed: an outage, as with any reply that did not come."""
+    """A fixed partner failed: an infrastructure error, as is any missing reply."""
 
     fault = "engine"
 
@@ -63,7 +63,7 @@ class FixedPartners(FlexWrapper):
     Args:
         env: The environment.
         partners: Agent name -> a reply, a function from chat messages to a reply, or ``expert``, with which the
-            task's expert speaks. A function that fails, or gives no text, is an outage.
+            task's expert speaks. A function that fails, or gives no text, is an infrastructure error.
 
     Raises:
         ConfigError: If a name is unknown, or nobody is left to act.
@@ -76,7 +76,7 @@ class FixedPartners(FlexWrapper):
                 raise ConfigError(f"There is no agent '{name}' to play. {did_you_mean(name, env.possible_agents)}")
         self.partners = dict(partners)
         self.all_rewards = dict.fromkeys(env.possible_agents, 0.0)
-        """What everybody, partners too, was paid by the last step and the partners' that followed."""
+        """Each agent's rewards, partners' too, of the last step and the partners' steps that followed."""
         self.possible_agents = [name for name in env.possible_agents if name not in partners]
         if not self.possible_agents:
             raise ConfigError("FixedPartners must leave at least one agent to act.")
@@ -91,7 +91,7 @@ class FixedPartners(FlexWrapper):
 
     @property
     def rewards(self) -> dict[str, float]:
-        """Returns what the free agents were paid by their last step and the partners' that followed."""
+        """Returns the free agents' rewards of their last step and the partners' steps that followed."""
         return {name: self.all_rewards[name] for name in self.agents}
 
     @property
@@ -154,7 +154,7 @@ class FixedPartners(FlexWrapper):
             raise
         except Exception as error:
             show(error, f"the code that plays {agent}")
-            raise PartnerError(f"Who plays {agent} failed: {type(error).__name__}: {error}") from error
+            raise PartnerError(f"The partner of {agent} failed: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
-            raise PartnerError(f"Who plays {agent} answered {type(text).__name__}; expected a text.")
+            raise PartnerError(f"The partner of {agent} answered {type(text).__name__}; expected a text.")
         return text

@@ -1,7 +1,7 @@
 """Turns reward channels into PettingZoo's ``rewards``, and computes the composite team reward.
 
-A task pays three channels: per turn, per agent, and team. An attribution rule shapes what PettingZoo
-shows; trainers read the unattributed channels from the episode's record.
+A task gives rewards in three channels: per turn, per agent, and team. An attribution rule shapes what PettingZoo shows;
+trainers read the unattributed channels from the episode's record.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from marft_envs.core.types import Episode, Outcome, Segment, TurnRecord
 from marft_envs.errors import ConfigError, did_you_mean
 
 Turns = Sequence[tuple[str, float]]
-"""``(agent, reward)`` of every paid turn."""
+"""``(agent, reward)`` of every turn with a reward."""
 Names = Sequence[str]
 Shares = Mapping[str, float]
 """Agent -> reward."""
 
 
 class Attribution(Protocol):
-    """Shares what one outcome paid among the agents still in the episode."""
+    """Shares the rewards of one outcome among the agents still in the episode."""
 
     def __call__(self, team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
         """Returns agent -> reward.
 
         Args:
             team: The team channel.
-            turns: ``(agent, reward)`` of every paid turn.
+            turns: ``(agent, reward)`` of every turn with a reward.
             agents: The per-agent channel.
             members: Agents still in the episode.
             last: Who acted in the last committed layer.
@@ -47,18 +47,18 @@ def _own(turns: Turns, agents: Shares, members: Names) -> dict[str, float]:
 
 
 def team(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Pays every agent the whole team reward, plus what is its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
+    """Gives every agent the whole team reward, plus its own. Summed over n agents: Σturn + Σagent + n·Σteam."""
     return {name: individual + team for name, individual in _own(turns, agents, members).items()}
 
 
 def split(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Pays the team reward in equal parts, plus what is the agent's own."""
+    """Gives every agent an equal part of the team reward, plus its own."""
     share = team / max(len(members), 1)
     return {name: individual + share for name, individual in _own(turns, agents, members).items()}
 
 
 def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Pays the team reward to whoever acted last (as the paper's released code does), plus what is the agent's own."""
+    """Gives the team reward to the agent that acted last (as the paper's released code does), and to each its own."""
     out = _own(turns, agents, members)
     takers = [name for name in last if name in out]
     for name in takers:
@@ -67,7 +67,7 @@ def last(team: float, turns: Turns, agents: Shares, members: Names, last: Names)
 
 
 def per_agent(team: float, turns: Turns, agents: Shares, members: Names, last: Names) -> Shares:
-    """Pays only what is the agent's own; the team channel is left to the records."""
+    """Gives every agent its own reward only; the team channel is left to the records."""
     return _own(turns, agents, members)
 
 
@@ -92,13 +92,13 @@ def check_finite(rewards: Iterable[Any]) -> None:
             fine = False
         if not fine:
             raise ConfigError(
-                f"The task paid {reward!r}; expected a finite number. Next: let on_layer and on_round pay numbers such"
-                " as 1.0, and say what else is to be known in metrics or info."
+                f"A reward of the task is {reward!r}; expected a finite number. Next: let on_layer and on_round return"
+                " numbers such as 1.0 as rewards, and put other facts into metrics or info."
             )
 
 
 def segments_of(spans: Any, index: int, text: str) -> list[Segment]:
-    """Returns the spans that a task paid in the text of turn ``index``, as plain numbers.
+    """Returns the rewarded spans of the text of turn ``index``, as plain numbers.
 
     Raises:
         ConfigError: They are no spans of this text, or a reward is none.
@@ -110,9 +110,9 @@ def segments_of(spans: Any, index: int, text: str) -> list[Segment]:
         inside = False
     if not inside:
         raise ConfigError(
-            f"The task paid segments {reprlib.repr(spans)} of turn {index}, whose text has {len(text)} characters;"
-            f" expected a list of (start, end, reward) with 0 <= start < end <= {len(text)}: text[start:end] is paid"
-            " the reward."
+            f"The task's segments of turn {index} are {reprlib.repr(spans)}, and its text has {len(text)} characters;"
+            f" expected a list of (start, end, reward) with 0 <= start < end <= {len(text)}: the reward of"
+            " text[start:end]."
         )
     check_finite(reward for *_, reward in segments)
     return [(start, end, float(reward)) for start, end, reward in segments]
@@ -148,7 +148,7 @@ class CompositeReward:
 
     @property
     def lowest(self) -> float:
-        """Returns the least that can be paid: nothing achieved, and every penalty whole."""
+        """Returns the lowest reward: nothing achieved, and every penalty whole."""
         return -(self.steps + self.errors + self.duplicates + self.loops)
 
     def __call__(self, **terms: float) -> tuple[float, dict[str, float]]:
@@ -172,10 +172,10 @@ class CompositeReward:
 
 
 class RewardedTask:
-    """A task whose team is paid by a function of the episode, and nothing else; everything else is the task's own.
+    """A task whose only reward is a function of the episode; everything else is the task's own.
 
-    After each round the team is paid by how much the function's value has changed, so that the sum is its value for the
-    whole episode. ``marft_envs.make(id, reward=function)`` makes it.
+    The team's reward after each round is the change of the function's value, so that the sum is its value for the whole
+    episode. ``marft_envs.make(id, reward=function)`` makes it.
 
     Args:
         task: The task.
@@ -184,10 +184,10 @@ class RewardedTask:
 
     worst_return = None
     env: Any = None
-    """The environment whose record is paid."""
+    """The environment whose record the function takes."""
 
     def __init__(self, task: Any, reward: Callable[[Episode], float]) -> None:
-        self.task, self._reward, self._paid = task, reward, 0.0
+        self.task, self._reward, self._value = task, reward, 0.0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "task" not in self.__dict__:
@@ -196,24 +196,24 @@ class RewardedTask:
 
     def reset(self, rng: Any, options: Mapping[str, Any]) -> None:
         """Starts an episode of the task."""
-        self._paid = 0.0
+        self._value = 0.0
         self.task.reset(rng, options)
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays if the task ends the episode here."""
+        """Rewards the team if the task ends the episode here."""
         outcome = self.task.on_layer(turns)
-        return self._paid_by(outcome, due=outcome.terminated)
+        return self._rewarded(outcome, due=outcome.terminated)
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays what the round has changed."""
-        return self._paid_by(self.task.on_round(turns), due=True)
+        """Rewards the team for what the round has changed."""
+        return self._rewarded(self.task.on_round(turns), due=True)
 
-    def _paid_by(self, outcome: Outcome, *, due: bool) -> Outcome:
-        pay = 0.0
+    def _rewarded(self, outcome: Outcome, *, due: bool) -> Outcome:
+        change = 0.0
         if due and not outcome.fault:
             known = self.env.episode
             verdict = {"success": outcome.success, "terminated": outcome.terminated}
-            worth = self._reward(replace(known, metrics={**known.metrics, **outcome.metrics}, **verdict))
-            check_finite([worth])
-            pay, self._paid = worth - self._paid, float(worth)
-        return replace(outcome, team_reward=pay, turn_rewards={}, segments={}, agent_rewards={})
+            value = self._reward(replace(known, metrics={**known.metrics, **outcome.metrics}, **verdict))
+            check_finite([value])
+            change, self._value = value - self._value, float(value)
+        return replace(outcome, team_reward=change, turn_rewards={}, segments={}, agent_rewards={})

@@ -169,8 +169,8 @@ class Spawn(DependencyFunction):
         joiner: Acts last; default the boss, once more. With ``arity`` also several, the last of whom is the root.
         parse: ``text -> an assignment a worker``; None says that the text has none.
         default: How many workers act where the words name none.
-        arity: A joiner hears so many at most, and nothing else; the spawned workers are the leaves of the tree. None:
-            one joiner sees all that was said.
+        arity: Most messages that a joiner sees; the spawned workers are the leaves of the tree. None: one joiner sees
+            all messages.
 
     Raises:
         ConfigError: ``default`` is below 1 or ``arity`` below 2, or there are several joiners without it.
@@ -191,7 +191,7 @@ class Spawn(DependencyFunction):
         if arity is not None:
             joiners_of(1, arity)
         elif len(self.joiners) > 1:
-            raise ConfigError(f"Spawn has {len(self.joiners)} joiners. Say with arity=… how many notes each one hears.")
+            raise ConfigError(f"Spawn has {len(self.joiners)} joiners. Give arity=…, how many notes each one sees.")
         self.boss, self.workers, self.joiner = boss, workers, self.joiners[-1]
         self.parse, self.default, self.arity = parse, default, arity
 
@@ -232,8 +232,8 @@ class Spawn(DependencyFunction):
         spawned = [turn.agent for turn in view.this_round if turn.agent in self._workers]
         above = joins(spawned, self.joiners, self.arity or 2) if spawned else []
         layer = []
-        for name, heard in above[view.layer - 2] if view.layer - 2 < len(above) else []:
-            seen = [view.latest(agent, this_round=True) for agent in (*heard, *([name] if name == self.boss else []))]
+        for name, sources in above[view.layer - 2] if view.layer - 2 < len(above) else []:
+            seen = [view.latest(agent, this_round=True) for agent in (*sources, *([name] if name == self.boss else []))]
             if name not in view.dead:
                 layer.append(Turn(name, tuple(sorted(index for index in seen if index is not None))))
         return layer

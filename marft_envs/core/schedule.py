@@ -1,4 +1,4 @@
-"""Schedules an episode: turns become layers, layers rounds; it records, pays, and ends the episode."""
+"""Schedules an episode: turns become layers, layers rounds; it records rewards, and ends the episode."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ class Rules:
                 )
 
 
-Payment = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
-"""What one outcome paid, as attribution rules take it; its members are those alive when the layer committed."""
+Rewards = tuple[float, Turns, Mapping[str, float], list[str], list[str]]
+"""Rewards of one outcome, as attribution rules take them; its members are those alive when the layer committed."""
 
 
 @lru_cache(maxsize=4096)
-def _matrix(n: int, cells: frozenset[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns the n x n matrix with ones at these cells, off the diagonal."""
-    return tuple(tuple(int(i != j and i * n + j in cells) for j in range(n)) for i in range(n))
+def _matrix(n: int, ones: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    """Returns the n x n matrix with ones at these positions, off the diagonal."""
+    return tuple(tuple(int(i != j and i * n + j in ones) for j in range(n)) for i in range(n))
 
 
 class Schedule:
     """One episode: asks D for layers, commits them, closes rounds, keeps the record and minds the limits.
 
-    It knows nothing of PettingZoo. What its driver passes on (payments, facts) waits until the driver takes it.
+    It knows nothing of PettingZoo. What its driver passes on (rewards, facts) waits until the driver takes it.
 
     Args:
         record: The episode's record, empty but for the team and where it comes from; kept from here on.
@@ -98,7 +98,7 @@ class Schedule:
         """The planned turns of the current layer, in canonical agent order."""
         self.pending: dict[str, str] = {}
         """Agent -> its action, of those of the layer that have acted."""
-        self.payments: list[Payment] = []
+        self.rewards: list[Rewards] = []
         self.facts: dict[str, Any] = {}
         """What the task has said in ``info``, until the driver takes it."""
         self._order = {name: i for i, name in enumerate(self.agents)}
@@ -110,7 +110,7 @@ class Schedule:
         # Edges of the round: those that D asked for before `history` widened it, and those that no observation showed.
         self._asked: list[tuple[int, int]] = []
         self._unseen: set[tuple[int, int]] = set()
-        # Paid before anybody acted (a routing penalty): booked to the first layer when it commits.
+        # Rewards before any agent acted (a routing penalty): booked to the first layer when it commits.
         self._early: list[Outcome] = []
         self._empty_rounds = 0
 
@@ -176,7 +176,7 @@ class Schedule:
         if self._early:
             early, self._early = self._early, []
             for outcome in early:
-                self._pay(outcome)
+                self._reward(outcome)
         late = self.rules.max_path is not None and self.record.critical_path > self.rules.max_path
         self._book(
             Outcome(terminated=True, success=False, stop_reason="max_path") if late else self.task.on_layer(turns)
@@ -187,7 +187,7 @@ class Schedule:
         return True
 
     def truncate(self, reason: str, fault: Fault = "") -> None:
-        """Ends the episode where it stands; a text that is to blame is paid the worst."""
+        """Ends the episode where it stands; after a fault of a text, its return is the worst."""
         if fault:
             self._fail(fault)
         self._close_round()
@@ -200,7 +200,7 @@ class Schedule:
         return self.agents[agent]
 
     def observation(self, agent: str, max_chars: int | None = None) -> obs_mod.RolloutObservation:
-        """Returns what an agent sees now; of whoever is not on turn, no turns.
+        """Returns what an agent sees now; without turns if it is not on turn.
 
         Args:
             agent: Any agent of the team.
@@ -280,7 +280,7 @@ class Schedule:
             record.invalid_routes.append(route)
             record.invalid += 1
             if not isinstance(on_invalid, str):
-                self._pay(Outcome(team_reward=-float(on_invalid)))
+                self._reward(Outcome(team_reward=-float(on_invalid)))
             return self.planner.instead(bad.fallback if on_invalid != "end_round" else ())
 
     def _guard(self, layer: Sequence[Turn]) -> str:
@@ -315,7 +315,7 @@ class Schedule:
     # Rewards and ends ------------------------------------------------------------------------------
 
     def _book(self, outcome: Outcome) -> None:
-        """Enters what a task said: payments, results, feedback, facts, deaths, the end."""
+        """Enters what a task said: rewards, results, feedback, facts, deaths, the end."""
         if not isinstance(outcome, Outcome):
             raise ConfigError(
                 f"{type(self.task).__name__} answered {outcome!r} to a layer or round; expected an Outcome. Next:"
@@ -324,7 +324,7 @@ class Schedule:
         view, record = self.view, self.record
         view.outcome = outcome
         if outcome.team_reward or outcome.turn_rewards or outcome.agent_rewards or outcome.segments:
-            self._pay(outcome)
+            self._reward(outcome)
         for index, text in outcome.results.items():
             self._set_result(index, text)
         for agent, text in outcome.feedback.items():
@@ -351,7 +351,7 @@ class Schedule:
         history[index].result = text
         self.transcript.set_result(history[index])
 
-    def _pay(self, outcome: Outcome) -> None:
+    def _reward(self, outcome: Outcome) -> None:
         """Books the channels to the last layer's record."""
         history = self.view.history
         if not self.record.layers:
@@ -360,7 +360,7 @@ class Schedule:
         check_finite([outcome.team_reward, *outcome.turn_rewards.values(), *outcome.agent_rewards.values()])
         for index in (*outcome.turn_rewards, *outcome.segments):
             if not 0 <= index < len(history):
-                raise ConfigError(f"The task paid turn {index}, but only {len(history)} turns have been committed.")
+                raise ConfigError(f"The task rewarded turn {index}, but there are only {len(history)} turns.")
         segments = {i: segments_of(spans, i, history[i].text) for i, spans in outcome.segments.items()}
         layer, turns = self.record.layers[-1], []
         for index, spans in segments.items():
@@ -377,15 +377,15 @@ class Schedule:
         for agent, reward in outcome.agent_rewards.items():
             layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
         last = [history[i].agent for i in layer.turns]
-        self.payments.append((float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last))
+        self.rewards.append((float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last))
 
     def _fail(self, fault: Fault) -> None:
-        """Notes whose fault it is that the episode cannot go on, and lets a text that broke it pay the worst."""
+        """Notes whose fault it is that the episode cannot go on; after a fault of a text, its return is the worst."""
         record = self.record
         record.fault, record.success = fault, False
         if fault == "text" and record.layers:
             earned, worst = record.team_return, optional(self.task, "worst_return")
-            self._pay(Outcome(team_reward=(min(0.0, earned) if worst is None else worst) - earned))
+            self._reward(Outcome(team_reward=(min(0.0, earned) if worst is None else worst) - earned))
 
     def _finish(self, reason: str, *, truncated: bool = False) -> None:
         self.done, record = True, self.record

@@ -1,4 +1,4 @@
-"""Defines teams: who is in one, what they are told, and their D. A team is data, and so are profiles."""
+"""Defines teams: the agents, their profiles, and their D. A team is data, and so are profiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from marft_envs.core.types import AgentSpec, Example, Skill, Task
 from marft_envs.errors import ConfigError, did_you_mean
 
 Profile = str | Mapping[str, Any]
-"""What an agent is told: its ``prompt``, or an object of ``prompt`` and ``examples``; what is left out stays."""
+"""An agent's ``prompt``, or an object of ``prompt`` and ``examples``; a part that is left out stays as it is."""
 Profiles = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Profile]
 """Agent or role -> its profile; or a list of profiles (see :func:`load_profiles`); or a JSON file with either."""
 
@@ -48,7 +48,7 @@ class Team:
     routers: frozenset[str] = frozenset()
     """Enders whose words, where they name another agent, hand over to it instead of ending."""
     user: str = ""
-    """The agent that plays the user: it alone is told what the user wants, and what it says goes to the others."""
+    """The agent that plays the user: it alone is shown what the user wants, and its words go to the others."""
     end_marker: str = ""
     """Words of the user's that end its turn."""
     readers: frozenset[str] | None = None
@@ -64,7 +64,7 @@ class Team:
         """Returns the team with other profiles and another D.
 
         Args:
-            profiles: By agent or role, they replace what is told; as a list, they replace the agents, who then act in
+            profiles: By agent or role, they replace the profiles; as a list, they replace the agents, which then act in
                 the order listed; or the path of a JSON file with either. None: as they are.
             dependency: Anything that :func:`marft_envs.core.dependency.as_dependency` takes; None: as it is.
 
@@ -77,13 +77,13 @@ class Team:
             if profiles == {}:
                 raise ConfigError(f"{where} holds no profile. Expected an object of agent or role -> profile.")
         if isinstance(profiles, Mapping):
-            team = replace(team, agents=_told(team.agents, profiles, where))
+            team = replace(team, agents=_with_profiles(team.agents, profiles, where))
         elif profiles is not None:
             team = replace(team, agents=_listed(profiles, where), dependency=Chain, remembers=False)
         return team if dependency is None else replace(team, dependency=lambda: dependency, remembers=False)
 
     def ended_by(self, marker: str) -> Team:
-        """Returns the team whose user ends its turn with these words, too, and is told so; "": as it is.
+        """Returns the team whose user ends its turn with these words, too, as its profile then says; "": as it is.
 
         Raises:
             ConfigError: There is nobody who plays the user.
@@ -94,8 +94,8 @@ class Team:
             raise ConfigError(
                 "end_marker is for teams with a user-agent. Next: tools-dual_control-v0, or leave it out."
             )
-        told = f"Say {marker} when you are done."
-        agents = (replace(a, prompt=f"{a.prompt} {told}".lstrip()) if a.name == self.user else a for a in self.agents)
+        more = f"Say {marker} when you are done."
+        agents = (replace(a, prompt=f"{a.prompt} {more}".lstrip()) if a.name == self.user else a for a in self.agents)
         return replace(self, agents=tuple(agents), end_marker=marker)
 
     def on(self, task: Task, rounds: int | None = None, **flex: Any) -> FlexEnv:
@@ -175,7 +175,7 @@ def _read(source: str | Path) -> Any:
         ) from error
 
 
-def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: str) -> tuple[AgentSpec, ...]:
+def _with_profiles(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: str) -> tuple[AgentSpec, ...]:
     """Returns the agents with the profiles that are for them; one for an agent goes before one for its role."""
     known = {name for agent in agents for name in (agent.name, agent.role)}
     for name, profile in profiles.items():
@@ -186,19 +186,19 @@ def _told(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: s
         _check_fields(
             profile if isinstance(profile, Mapping) else {}, ("prompt", "examples", "skills"), f"{where}, {name}"
         )
-    told = []
+    changed = []
     for agent in agents:
         profile = profiles.get(agent.name, profiles.get(agent.role, {}))
         if isinstance(profile, str):
-            told.append(replace(agent, prompt=profile))
+            changed.append(replace(agent, prompt=profile))
             continue
         prompt = profile.get("prompt", agent.prompt)
         if not isinstance(prompt, str):
             raise ConfigError(f"{where}, {agent.name}: the prompt is {prompt!r}; expected text.")
         examples = _examples(profile["examples"], f"{where}, {agent.name}") if "examples" in profile else agent.examples
         skills = _skills(profile["skills"], f"{where}, {agent.name}") if "skills" in profile else agent.skills
-        told.append(replace(agent, prompt=prompt, examples=examples, skills=skills))
-    return tuple(told)
+        changed.append(replace(agent, prompt=prompt, examples=examples, skills=skills))
+    return tuple(changed)
 
 
 def _check_fields(entry: Mapping[str, Any], known: Sequence[str], where: str, *, foreign: bool = False) -> list[str]:
@@ -227,7 +227,7 @@ def _note(text: str) -> None:
 
 
 def _examples(entries: Any, where: str) -> tuple[Example, ...]:
-    form = 'expected a list of {"user": what the agent is told, "assistant": what it should say}'
+    form = 'expected a list of {"user": a prompt of the agent, "assistant": what it should say}'
     if not isinstance(entries, Sequence) or isinstance(entries, str):
         raise ConfigError(f"{where}, examples: {form}.")
     for i, entry in enumerate(entries):

@@ -64,7 +64,7 @@ def split(text: str) -> Reply:
 
 
 def spoken(text: str) -> str:
-    """Returns what others hear of a reply: no thoughts, and a final message without its frame; as it is without any."""
+    """Returns what others see of a reply: no thoughts, and a final message without its frame; as it is without any."""
     if not any(map(text.__contains__, _ANY)):
         return text
     said = split(text).spoken

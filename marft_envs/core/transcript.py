@@ -40,8 +40,8 @@ class Transcript:
 
     def enter(self, turn: TurnRecord) -> None:
         """Adds the words of the next turn."""
-        heard = turn.text if self._share_thoughts else spoken(turn.text)
-        self._turns.append((Part(neutralise(heard, self._tags), turn.round, turn),))
+        shown = turn.text if self._share_thoughts else spoken(turn.text)
+        self._turns.append((Part(neutralise(shown, self._tags), turn.round, turn),))
 
     def set_result(self, turn: TurnRecord) -> None:
         """Sets the result of a turn."""
@@ -52,8 +52,8 @@ class Transcript:
 
     def give_feedback(self, agent: str, round_: int, text: str) -> None:
         """Adds what the task tells one agent, behind the turns so far."""
-        told = neutralise(self._text(text, "feedback"), self._tags)
-        self._feedback.append((agent, len(self._turns), Part(told, round_)))
+        shown = neutralise(self._text(text, "feedback"), self._tags)
+        self._feedback.append((agent, len(self._turns), Part(shown, round_)))
 
     def images(self, agent: str) -> tuple[str, ...]:
         """Returns the images that the task shows an agent.

@@ -8,13 +8,13 @@ from marft_envs.core.dependency import StaticDAG
 from marft_envs.errors import ConfigError, DependencyError
 
 Joins = list[list[tuple[str, tuple[str, ...]]]]
-"""Layers of joiners, each with those whom it hears."""
+"""Layers of joiners, each with its children, whose notes it reads."""
 
 
 def joiners_of(leaves: int, arity: int) -> int:
     """Returns how many joiners so many leaves need, ``arity`` children each; one at least, the root."""
     if type(arity) is not int or arity < 2:
-        raise ConfigError(f"arity is {arity!r}; expected how many notes a joiner hears, a whole number from 2.")
+        raise ConfigError(f"arity is {arity!r}; expected how many notes a joiner reads, a whole number from 2.")
     inner = 0
     while leaves > arity:
         whole, left = divmod(leaves, arity)
@@ -23,7 +23,7 @@ def joiners_of(leaves: int, arity: int) -> int:
 
 
 def joins(leaves: Sequence[str], joiners: Sequence[str], arity: int) -> Joins:
-    """Returns the layers above the leaves; a child that is left alone has no joiner and is heard one layer higher.
+    """Returns the layers above the leaves; a child that is left alone has no joiner and is read one layer higher.
 
     Args:
         leaves: At least one, in order.
@@ -49,7 +49,7 @@ def joins(leaves: Sequence[str], joiners: Sequence[str], arity: int) -> Joins:
 
 
 class Tree(StaticDAG):
-    """Leaves side by side, then joiners layer by layer; a joiner hears its children alone, and the last is the root.
+    """Leaves side by side, then joiners layer by layer; a joiner sees its children only, and the last is the root.
 
     The path from a word to the answer has as many layers as the logarithm of the leaves' number, where a chain has as
     many as there are leaves.
@@ -57,7 +57,7 @@ class Tree(StaticDAG):
     Args:
         *leaves: Who acts in the first layer, in order; without any, as many of the team's first agents as the others
             can join.
-        arity: Children of a joiner. At a ragged end it has fewer, and one that is left alone is heard a layer higher.
+        arity: Children of a joiner. At a ragged end it has fewer, and one that is left alone is read a layer higher.
 
     Raises:
         ConfigError: ``arity`` is below 2.
@@ -78,12 +78,12 @@ class Tree(StaticDAG):
         leaves = self.leaves or self.agents[:n]
         others = [name for name in agents if name not in leaves]
         above = joins(leaves, others, self.arity) if others or len(leaves) > 1 else []
-        self._preds = dict.fromkeys(leaves, ()) | {name: heard for layer in above for name, heard in layer}
+        self._preds = dict.fromkeys(leaves, ()) | {name: children for layer in above for name, children in layer}
         layers = [leaves, *([name for name, _ in layer] for layer in above)]
         self._layers = [[name for name in agents if name in layer] for layer in layers]
         self._lagged = dict.fromkeys(self._preds, ())
         self._simple, self._plans = True, {}
 
     def children(self, name: str) -> tuple[str, ...]:
-        """Returns whom an agent hears; nobody if it is a leaf or does not act."""
+        """Returns the agents whose notes an agent reads; none if it is a leaf or does not act."""
         return self._preds.get(name, ())

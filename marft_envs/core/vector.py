@@ -41,7 +41,7 @@ class _Slot:
         self.env = env
         """What is played in now: ``own``, or a branch."""
         self.episode = -1
-        """Position in the panel of what runs here."""
+        """Position of what runs here among the episodes to play."""
         self.slow = False
         """Whether layers commit in the background."""
         self.open: dict[str, Request] = {}
@@ -66,7 +66,7 @@ class Request:
         self._env: FlexEnv | None = env
         self.slot = slot.index
         self.episode = slot.episode
-        """Position of the episode's seed in the panel."""
+        """Position of the episode's seed among the episodes to play."""
         self.agent = turn.agent
         self.role = env.profile(turn.agent).role
         self.turn = turn
@@ -143,7 +143,7 @@ class VectorEnv:
         self._slots = [_Slot(i, factory()) for i, factory in enumerate(factories)]
         self.agents: tuple[AgentSpec, ...] = self._slots[0].env.team
         """The team, in canonical order."""
-        self._panel: deque[tuple[int, _Begin]] = deque()
+        self._begins: deque[tuple[int, _Begin]] = deque()
         self._ready: list[Request] = []
         self._finished: list[Episode] = []
         self._running = 0
@@ -160,7 +160,7 @@ class VectorEnv:
     @property
     def done(self) -> bool:
         """Returns True when every queued episode has been handed over."""
-        return not (self._running or self._panel or self._finished)
+        return not (self._running or self._begins or self._finished)
 
     def reset(self, seeds: Sequence[int], options: Sequence[Mapping[str, Any]] | None = None) -> None:
         """Queues one episode per seed; what was still running is dropped.
@@ -199,7 +199,7 @@ class VectorEnv:
         Args:
             wait: Wait for every commit in the background, so that what is returned depends on seeds and replies and
                 not on timing (log-probs depend on the batch in their last bits).
-            block: Whether to wait at all. Who waits for something else, too, is told of commits by :meth:`listen`.
+            block: Whether to wait at all. To wait for something else, too, be notified of commits by :meth:`listen`.
         """
         self._collect()
         while block and self._busy and (wait or not (self._ready or self._finished)):
@@ -261,7 +261,7 @@ class VectorEnv:
 
     def close(self) -> None:
         """Closes the environments; layers that still commit are dropped."""
-        self._panel.clear()
+        self._begins.clear()
         self._ready, self._finished, self._running, self._busy = [], [], 0, 0
         for slot in self._slots:
             slot.open.clear()
@@ -272,22 +272,22 @@ class VectorEnv:
 
     # Slots -----------------------------------------------------------------------------------------
 
-    def _queue(self, panel: Sequence[_Begin]) -> None:
-        """Drops what runs, and starts with a new panel."""
+    def _queue(self, begins: Sequence[_Begin]) -> None:
+        """Drops what runs, and starts with new episodes to play."""
         while self._busy:
             self._committed.get()
             self._busy -= 1
         self._ready, self._finished, self._running = [], [], 0
-        self._panel = deque(enumerate(panel))
+        self._begins = deque(enumerate(begins))
         for slot in self._slots:
             slot.open.clear()
         for slot in self._slots:
             self._start(slot)
 
     def _start(self, slot: _Slot) -> None:
-        """Starts the next episode of the panel here, if there is one."""
-        while self._panel:
-            slot.episode, begin = self._panel.popleft()
+        """Starts the next episode here, if there is one."""
+        while self._begins:
+            slot.episode, begin = self._begins.popleft()
             self._running += 1
             slot.env = slot.own
             if optional(slot.own.task, "starts_slowly"):

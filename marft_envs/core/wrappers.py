@@ -17,7 +17,7 @@ from marft_envs.errors import ConfigError
 
 
 class TurnLimit(FlexWrapper):
-    """Truncates the episode when its next layer would take it beyond ``max_turns``; the limit itself pays nothing.
+    """Truncates the episode when its next layer would take it beyond ``max_turns``; the limit has no reward.
 
     ``FlexEnv(max_turns=…)`` is the limit that belongs to the task: it ends the episode with a score. Under
     :class:`FixedPartners` this wrapper goes inside, so that it counts the partners' turns as they come.

@@ -68,10 +68,10 @@ def test_spans_are_part_of_the_turns_reward_and_stand_in_the_record() -> None:
         ({0: [(0, 1)]}, "start"),
         ({0: (0, 1, 1.0)}, "start"),
         ({0: 1.0}, "start"),
-        ({0: [(0, 1, float("nan"))]}, "paid nan; expected a finite number"),
-        ({0: [(0, 1, "x")]}, "paid 'x'; expected a finite number"),
-        ({5: [(0, 1, 1.0)]}, "paid turn 5, but only 1 turns"),
-        ({-1: [(0, 1, 1.0)]}, "paid turn -1"),
+        ({0: [(0, 1, float("nan"))]}, "is nan; expected a finite number"),
+        ({0: [(0, 1, "x")]}, "is 'x'; expected a finite number"),
+        ({5: [(0, 1, 1.0)]}, "rewarded turn 5, but there are only 1 turns"),
+        ({-1: [(0, 1, 1.0)]}, "rewarded turn -1"),
     ],
 )
 def test_what_is_no_span_of_the_text_is_refused_and_nothing_is_booked(spans: Any, told: str) -> None:

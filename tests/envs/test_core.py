@@ -202,7 +202,7 @@ def test_channels_are_kept_apart_and_booked_to_their_layer() -> None:
 
 
 def test_what_a_task_pays_must_exist() -> None:
-    with pytest.raises(ConfigError, match="paid turn 7, but only 1"):
+    with pytest.raises(ConfigError, match="rewarded turn 7, but there are only 1"):
         play(flex(2, task=PlainTask(lambda turns: Outcome(turn_rewards={7: 1.0}))))
     with pytest.raises(ConfigError, match="There is no agent 'z_0'"):
         play(flex(2, task=PlainTask(lambda turns: Outcome(agent_rewards={"z_0": 1.0}))))

@@ -130,7 +130,7 @@ def test_a_schedule_plays_without_pettingzoo() -> None:
     record = schedule.record
     assert (record.turns, record.layers, record.rounds) == (wanted.turns, wanted.layers, wanted.rounds)
     assert (record.stop_reason, record.terminated) == ("max_rounds", True)
-    assert [paid[0] for paid in schedule.payments] == [1.0, 1.0]
+    assert [rewards[0] for rewards in schedule.rewards] == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("family", ["math", "code", "tools"])

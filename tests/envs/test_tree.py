@@ -129,7 +129,7 @@ def names_of(turns: Sequence) -> list[str]:
 
 
 def test_spawned_trees_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Say with arity="):
+    with pytest.raises(ConfigError, match="Give arity="):
         Spawn("boss_0", joiner=["a_0", "b_0"])
     with pytest.raises(DependencyError, match="over 5 leaves needs 4 joiners; got 2"):
         spawning(1, ["joiner_0", "joiner_1"])

@@ -70,8 +70,8 @@ check own:cycle | The dependency function has a cycle among | Remove an edge | o
 check own:unknown_agent | Layered names the agent 'c_0', which is not | Did you mean 'b_0'? | Did you mean 'b_0'
 check own:no_agents | A team needs at least one agent | at least one agent | FlexEnv([AgentSpec('solver_0', 'solver')],
 check own:no_hook | The task NoHook has no on_layer, on_round, | expected reset, observe, on_layer, on_round, | docs/custom-tasks.md has a whole one
-check own:bad_reward | The task paid 'much' | expected a finite number | Next: let on_layer and on_round pay numbers
-check own:nan_reward | The task paid nan | expected a finite number | Next: let on_layer and on_round pay numbers
+check own:bad_reward | A reward of the task is 'much' | expected a finite number | Next: let on_layer and on_round return numbers
+check own:nan_reward | A reward of the task is nan | expected a finite number | Next: let on_layer and on_round return numbers
 check own:bad_outcome | BadOutcome answered 1.0 to a layer or round | expected an Outcome | Next: return
 check own:router_none | custom breaks 'api_test': | expected a list of agent names or Turn | --debug shows where it broke
 check own:strange_router | custom breaks 'api_test': | expected a list of agent names or Turn | --debug shows where it broke

@@ -75,7 +75,7 @@ class TeamEnvironment(_Environment):
     def __init__(self, make: Callable[[], FlexEnv]) -> None:
         super().__init__()
         self._env = make()
-        self._paid = 0.0
+        self._team_return = 0.0
         self._episode_id: str | None = None
 
     def reset(
@@ -83,7 +83,7 @@ class TeamEnvironment(_Environment):
     ) -> TeamObservation:
         """Starts an episode; ``options`` go to the task (``{"task_id": …}`` picks the problem)."""
         self._env.reset(seed=seed, options=options)
-        self._episode_id, self._paid = episode_id, 0.0
+        self._episode_id, self._team_return = episode_id, 0.0
         return self._observation()
 
     def step(self, action: TeamAction, timeout_s: float | None = None, **_: Any) -> TeamObservation:
@@ -113,13 +113,13 @@ class TeamEnvironment(_Environment):
 
     def _observation(self) -> TeamObservation:
         env, episode = self._env, self._env.unwrapped.episode
-        before, self._paid = self._paid, episode.team_return
+        before, self._team_return = self._team_return, episode.team_return
         ready = env.ready_agents
         return TeamObservation(
             ready=ready,
             messages={agent: env.messages(agent) for agent in ready},
             rewards=dict(env.rewards),
-            reward=self._paid - before,
+            reward=self._team_return - before,
             done=env.done,
             success=episode.success,
             stop_reason=episode.stop_reason if env.done else "",

@@ -47,7 +47,7 @@ class RLlibEnv(MultiAgentEnv):
         self.render_mode = env.render_mode
         self._acted: set[str] = set()
         self._ended: set[str] = set()
-        self._paid: dict[str, float] = {}
+        self._undelivered: dict[str, float] = {}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -56,7 +56,7 @@ class RLlibEnv(MultiAgentEnv):
         self.env.reset(seed=seed, options=options)
         self.agents = self.possible_agents[:]
         self._acted, self._ended = set(), set()
-        self._paid = dict.fromkeys(self.possible_agents, 0.0)
+        self._undelivered = dict.fromkeys(self.possible_agents, 0.0)
         return self._observed()
 
     def step(self, action_dict: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -73,10 +73,10 @@ class RLlibEnv(MultiAgentEnv):
             self.env.step(action_dict[name])
         self._acted.update(ready)
         for name, reward in self.env.rewards.items():
-            self._paid[name] += reward
+            self._undelivered[name] += reward
         present = [name for name in self.possible_agents if name in self._acted - self._ended]
-        rewards = {name: self._paid[name] for name in present}
-        self._paid.update(dict.fromkeys(present, 0.0))
+        rewards = {name: self._undelivered[name] for name in present}
+        self._undelivered.update(dict.fromkeys(present, 0.0))
         terminated = {name: bool(self.env.terminations[name]) for name in present}
         truncated = {name: bool(self.env.truncations[name]) for name in present}
         self._ended.update(name for name in terminated if terminated[name] or truncated[name])

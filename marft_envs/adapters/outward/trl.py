@@ -90,7 +90,7 @@ class TeamRollout:
             "completion_ids": [row.completion for row in lived],
             "env_mask": [row.mask for row in lived],
             "logprobs": [row.logprobs for row in lived] if scored else None,
-            "team_return": [_paid(episode, row.learner) for episode, row in zip(ended, lived, strict=True)],
+            "team_return": [_sum_of_rewards(episode, row.learner) for episode, row in zip(ended, lived, strict=True)],
             "success": [episode.success for episode in ended],
             "stop_reason": [episode.stop_reason for episode in ended],
         }
@@ -185,7 +185,7 @@ def environment(make: Callable[[], FlexEnv], learner: str, partners: Mapping[str
 
         def get_reward(self) -> float | None:
             self._env.truncate("left early")
-            return _paid(self._env.unwrapped.episode, learner)
+            return _sum_of_rewards(self._env.unwrapped.episode, learner)
 
         def _shown(self) -> str:
             done = self._env.unwrapped.done
@@ -201,6 +201,6 @@ def _named(prompt: Sequence[Message]) -> tuple[int, str]:
     return int(last["seed"]), str(last["agent"])
 
 
-def _paid(episode: Episode, learner: str) -> float | None:
+def _sum_of_rewards(episode: Episode, learner: str) -> float | None:
     """The learner's sum of rewards; None for an episode that an infrastructure error ended."""
     return None if episode.infrastructure_error else total_reward(episode, learner)
