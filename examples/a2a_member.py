@@ -20,11 +20,11 @@ TIMEOUT = 60.0  # seconds for the whole answer
 
 
 def ask(messages: Sequence[dict[str, str]]) -> str:
-    """Sends all that the agent is told as one message; returns the text of the answer, or of a finished task."""
+    """Sends the agent's whole prompt as one message; returns the text of the answer, or of a finished task."""
     version = os.environ.get("A2A_VERSION", "1.0")
     method, role, kind = SPOKEN[version]
-    told = "\n\n".join(message["content"] for message in messages)
-    message = {"messageId": uuid4().hex, "role": role, "parts": [{**kind, "text": told}]}
+    prompt = "\n\n".join(message["content"] for message in messages)
+    message = {"messageId": uuid4().hex, "role": role, "parts": [{**kind, "text": prompt}]}
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
     url = urlsplit(os.environ["A2A_URL"])
     path, server = url._replace(scheme="", netloc="").geturl(), EngineServer(f"{url.scheme}://{url.netloc}", TIMEOUT)
@@ -34,6 +34,6 @@ def ask(messages: Sequence[dict[str, str]]) -> str:
     result = {result["kind"]: result} if "kind" in result else result  # 0.3 says beside the content what it is
     state = result.get("task", {}).get("status", {}).get("state", "completed")
     if "error" in content or state not in ("completed", "TASK_STATE_COMPLETED"):
-        raise ConnectionError(f"the agent did not answer: {content.get('error', state)}")  # an outage
+        raise ConnectionError(f"the agent did not answer: {content.get('error', state)}")  # an infrastructure error
     said = [result["message"]] if "message" in result else result["task"]["artifacts"]
     return "\n".join(part["text"] for one in said for part in one["parts"] if "text" in part)

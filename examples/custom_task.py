@@ -10,7 +10,7 @@ from marft_envs import AgentSpec, Chain, FlexEnv, Outcome
 
 
 class Maximum:
-    """The scout sees two digits, the speaker neither; the team is paid 1 if the speaker says the larger."""
+    """The scout sees two digits, the speaker neither; the team's reward is 1 if the speaker says the larger."""
 
     slow = False
     task_id = ""
@@ -33,7 +33,7 @@ class Maximum:
         return ["0", "4", "no idea"]
 
     def validate(self):
-        assert not self.on_round([]).success, "a team that says nothing must not be paid"
+        assert not self.on_round([]).success, "a team that says nothing must have no reward"
 
 
 def make(**flex):

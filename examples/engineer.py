@@ -1,6 +1,6 @@
-"""The path of a product's team: measured as it runs, trained where it pays, guarded, exported, served.
+"""The path of a product's team: measured as it runs, trained where that helps, guarded, exported, served.
 
-A till of three agents: a reasoner and an actor work out what a customer pays, a clerk charges it by a tool. At first a
+A till of three agents: a reasoner and an actor work out a customer's bill, a clerk charges it by a tool. At first a
 hosted model plays all of them. Then reasoner and actor become adapters of a small model, which learn from what the team
 has logged; the clerk stays hosted. Run it with the address of an endpoint that speaks OpenAI's API and calls tools
 itself, and has models of these three names:

@@ -16,7 +16,7 @@ from marft_envs.adapters.inward.codecs import Discrete
 
 
 class Meeting(ParallelEnv):
-    """Two walkers on five fields take a step at a time, at most three, and are paid 1 each where they meet."""
+    """Two walkers on five fields take a step at a time, at most three; where they meet, each has a reward of 1."""
 
     metadata = {"name": "meeting_v0"}  # noqa: RUF012
     possible_agents = ("ann", "bob")

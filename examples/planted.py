@@ -1,7 +1,7 @@
 """Five tiny tasks whose answer to *does the team beat one agent, and does D matter?* is known, for ``marft versus``.
 
-One digit, 0 or 1, is to be said; a case says who sees it, and what that costs. A turn is paid a half for a digit that
-was seen and is said, so that toys learn in seconds.
+The team has to say one digit, 0 or 1; a case decides which agent sees it, and what that costs. A turn that says a digit
+that its agent saw has a reward of a half, so that toys learn in seconds.
 
 | case | team | single agent | team needed? | does D matter? |
 |---|---|---|---|---|
@@ -12,9 +12,8 @@ was seen and is said, so that toys learn in seconds.
 | ``dear`` | the digit is always 1, unseen; the second answers | one agent, who adds up 32 ones first | too dear | no |
 
 In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit seven times in eight,
-which takes eight to 24 iterations to unlearn. Equal sampled tokens pay for 32 iterations of the team, and for two
-of the single agent, whose replies are long. Equal processed tokens pay for 34 of its iterations: the team reads two
-prompts an episode.
+which takes eight to 24 iterations to unlearn. Equal sampled tokens are 32 iterations of the team, and two of the single
+agent, whose replies are long. Equal processed tokens are 34 of its iterations: the team reads two prompts an episode.
 
 Try one: ``marft play examples.planted:planted-v0 --env-kwargs case=relay``.
 """
@@ -63,7 +62,7 @@ class Planted(ToyTask):
         return f"digit {self.state[1]}" if self.sees(agent) else "digit ?"
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays half for a digit that was seen and is said."""
+        """Rewards a turn with a half for a digit that its agent saw and says."""
         super().on_layer(turns)
         faithful = [t.index for t in turns if self.sees(t.agent) and self.said(t.text) == self.state[1]]
         return Outcome(turn_rewards=dict.fromkeys(faithful, 0.5))

@@ -43,7 +43,7 @@ class PlainEngine(EngineBase):
         ids, scores = list(request.prompt_ids), list[float]()
         ended = False
         with policies.running(request.policy) as (trunk, head):
-            # The reply hangs on the request's own seed, never on what else is asked for.
+            # The reply depends on the request's own seed, never on other requests.
             for draw in uniforms([request.seed], params.max_new_tokens)[0]:
                 states = trunk(input_ids=torch.tensor([ids], device=base.device)).last_hidden_state
                 row = logits(head, states[0, -1], base.softcap) / params.temperature

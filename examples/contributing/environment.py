@@ -23,7 +23,7 @@ TEAM = (
 
 
 class Sum:
-    """Pays the team 1 if the adder says the sum of the two digits."""
+    """The team's reward is 1 if the adder says the sum of the two digits, else 0."""
 
     slow = False
     task_id = ""
@@ -42,11 +42,11 @@ class Sum:
         return {"left_0": f"digit {self.left}", "right_0": f"digit {self.right}"}.get(agent, "digit ?")
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Nothing happens between the layers: no tools, no pay for single turns."""
+        """Nothing happens between the layers: no tools, no turn rewards."""
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """The one round is over: pays, says whether it was right, and ends the episode."""
+        """The one round is over: gives the reward, says whether the answer was right, and ends the episode."""
         right = bool(turns) and self._right(turns[-1].text)
         return Outcome(team_reward=float(right), success=right, terminated=True)
 
@@ -55,7 +55,7 @@ class Sum:
         return [*map(str, range(5)), "no idea"]
 
     def validate(self) -> None:
-        """The gold answer is right, any other is not, and a team that says nothing is not paid."""
+        """The gold answer is right, any other is not, and a team that says nothing has no reward."""
         self.reset(np.random.default_rng(0), {"task_id": "1+2"})
         if [self._right(reply) for reply in ("3", "2", "")] != [True, False, False] or self.on_round([]).team_reward:
             raise ConfigError("The sum does not score its gold answer 1 and everything else 0.")

@@ -29,13 +29,13 @@ def rewrite(agent: str, profile: str, episodes: Sequence[Mapping[str, Any]]) -> 
 
 
 def make(**kwargs: Any) -> marft_envs.FlexEnv:
-    """The team of two, told nothing."""
+    """The team of two, with profiles that say nothing."""
     return marft_envs.make(
         "math-dual-v0", profiles={"reasoner": NOTHING, "actor": NOTHING}, **{"levels": [0], **kwargs}
     )
 
 
-marft_envs.register("systems/ann-v0", make, summary="Agentic Neural Networks: a team that nobody has told what to do")
+marft_envs.register("systems/ann-v0", make, summary="Agentic Neural Networks: a team whose profiles say nothing")
 SYSTEM = System(
     "Agentic Neural Networks (2506.09046)",
     env="systems/ann-v0",
@@ -46,7 +46,7 @@ SYSTEM = System(
         "iterations": 12,
         "episodes_per_iteration": 64,
     },
-    claim="A team gets better by rewriting what its agents are told, without training a weight.",
+    claim="A team improves by rewriting its agents' prompts, without training a weight.",
 )
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ class Majority(ToyTask):
         )
 
     def on_round(self, turns):
-        """Pays the share of those who are right: who is paid for all at once settles on one act before it listens."""
+        """The reward is the share of right acts: with a reward for all at once, agents settle on one act too early."""
         acts = [digit(t.text, 2) for t in turns if t.agent in ACTORS]
         share = acts.count(self._most()) / len(ACTORS)
         return Outcome(team_reward=share, success=self.right(turns), terminated=True, metrics={"share": share})
@@ -66,9 +66,9 @@ SYSTEM = System(
         "iterations": 40,
     },
     control={"env_kwargs": {"dependency": [[name] for name in ACTORS]}, "policies": "shared"},
-    claim="Who agrees first and then acts at once is ahead of who acts in turn, where the first has heard nobody.",
+    claim="Agents that first agree and then act at once are ahead of agents in turn, where the first has no message.",
     tests=(Test(), Test("control")),
-    withdrawn="its control sees less, and is paid by share and scored by all.",
+    withdrawn="its control sees less, and its reward is a share while its score asks for all.",
 )
 
 if __name__ == "__main__":

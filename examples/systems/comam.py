@@ -1,8 +1,8 @@
-"""CoMAM (Mao et al., arXiv 2603.12631): agents of a memory are paid the global reward by rank.
+"""CoMAM (Mao et al., arXiv 2603.12631): agents of a memory get shares of the global reward by rank.
 
-Reproduced: two agents write into a memory what each has seen and are paid for what they cover, a third answers from it
-and is paid for that; w_i of the credit rule `rank` is the rank correlation of an agent's own rewards with the team's.
-Departs: two facts of a bit each; the paper's weights are not public, so the rule is this project's reading of them.
+Reproduced: two agents write into a memory what each has seen, with rewards for what they cover; a third answers from
+it, with a reward for the answer. w_i of the credit rule `rank` is the rank correlation of an agent's own rewards with
+the team's. Departs: two facts of a bit each; the paper's weights are not public, so the rule is this project's reading.
 
     python examples/systems/comam.py
 """

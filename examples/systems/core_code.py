@@ -1,7 +1,7 @@
 """CoRe-Code (Dou et al., arXiv 2605.24812): a planner says how, a coder writes the program.
 
 Reproduced: both are trained on the tests that the program passes, with group-relative advantages. Departs: programs
-have one line, and their run time and memory, which the paper pays for, are not paid.
+have one line, and their run time and memory, which the paper rewards, have no reward.
 
     python examples/systems/core_code.py
 """

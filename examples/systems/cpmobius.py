@@ -1,12 +1,12 @@
 """CPMöbius (Li et al., arXiv 2602.02979): a coach poses problems, a player solves them, and both learn.
 
-Reproduced: no data; the coach says how hard a problem is to be, four copies of the player solve it, each is paid for
-its answer, and the coach for how the player has changed in an update: the share of right answers less that of the
-iteration before the update at the same level (``followed``). Departs: the paper pays the choice whose problems the
-update learnt from; here its pay comes an iteration later, to who chooses that level again, which is the same sum over
-levels with a coach one update older. A level is compared with the last iteration that chose it, so the first choice of
-it pays nothing. The coach chooses one of four levels of a calculation in place of writing the problem. Success is that
-half of the players are right at the level that was chosen, so it falls where the coach moves on.
+Reproduced: no data; the coach chooses how hard a problem is, and four copies of the player solve it. Each has a reward
+for its answer. The coach's reward is the change of the player in an update: the share of right answers less that of the
+iteration before the update at the same level (``followed``). Departs: the paper rewards the choice whose problems the
+update learnt from. Here the reward comes an iteration later, when that level is chosen again: the same sum over levels,
+with a coach one update older. A level is compared with the last iteration that chose it, so its first choice has no
+reward. The coach chooses one of four levels of a calculation in place of writing the problem. Success is that half of
+the players are right at the level that was chosen, so it falls where the coach moves on.
 
     python examples/systems/cpmobius.py
 """

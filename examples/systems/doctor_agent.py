@@ -75,7 +75,7 @@ SYSTEM = System(
     env="systems/doctor_agent-v0",
     algo="grpo",
     settings={"env_kwargs": {"partners": {"patient_0": "expert"}}, "warm_start": 8, "iterations": 24},
-    claim="A doctor that is paid for the diagnosis learns what to ask, beyond what imitation has taught it.",
+    claim="A doctor that is rewarded for the diagnosis learns what to ask, beyond what imitation has taught it.",
     tests=(Test("imitated"), Test("zero", by=0.9)),
 )
 

@@ -1,8 +1,8 @@
 """HAMMER (Gupta et al., arXiv 2102.00824): a centre that sees everything sends a message to agents that see little.
 
 Reproduced: local agents act at once on what they see themselves and on the centre's message; the message is learnt from
-what they are paid. Departs: one message for all in place of one for each, words in place of numbers, and two bits in
-place of navigation.
+their rewards. Departs: one message for all in place of one for each, words in place of numbers, and two bits in place
+of navigation.
 
     python examples/systems/hammer.py
 """
@@ -40,7 +40,7 @@ class Both(ToyTask):
         return Outcome(turn_rewards=dict.fromkeys(right, 0.5))
 
     def on_round(self, turns):
-        """Both were paid already."""
+        """Both have their turn rewards already."""
         return Outcome(success=self.right(turns), terminated=True)
 
     def right(self, turns):

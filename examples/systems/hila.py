@@ -1,7 +1,7 @@
-"""HILA (Yang et al., arXiv 2603.07972): an agent decides whether to answer or to defer to an expert, who costs.
+"""HILA (Yang et al., arXiv 2603.07972): an agent decides whether to answer or to defer to an expert, at a cost.
 
 Reproduced: deferring is an action of the policy, trained with group-relative advantages on a reward from which the
-price of the expert is taken. Departs: a script plays the expert (the task's own), in place of a human; the outer loop,
+cost of the expert is taken. Departs: a script plays the expert (the task's own), in place of a human; the outer loop,
 supervised steps on what the expert said, is not in one run with this: `marft sft` takes the recorded episodes.
 
     python examples/systems/hila.py
@@ -16,7 +16,7 @@ from marft_envs.families.toy.base import ToyTask, digit
 
 AGENT, EXPERT = "agent_0", "expert_0"
 DEFER = 3
-PRICE = 0.4
+COST = 0.4
 TEAM = (
     AgentSpec(AGENT, "agent", "Find the digit. Say one digit from 0 to 3. 3 asks the expert.", with_answer=True),
     AgentSpec(EXPERT, "expert", "Find the digit. Say one digit from 0 to 3.", with_answer=True, trained=False),
@@ -24,10 +24,10 @@ TEAM = (
 
 
 class Defer(ToyTask):
-    """A digit from 0 to 2, which the agent sees in half of the cases: guessing earns 1/3, asking 1 less the price."""
+    """A digit from 0 to 2, which the agent sees in half of the cases: guessing earns 1/3, asking 1 less the cost."""
 
     name = "defer"
-    worst_return = -PRICE
+    worst_return = -COST
     states = tuple((x, known) for x in range(3) for known in range(2))
     sizes = dict.fromkeys((AGENT, EXPERT), 4)
 
@@ -38,8 +38,7 @@ class Defer(ToyTask):
         asked = any(turn.agent == EXPERT for turn in turns)
         right = bool(turns) and digit(turns[-1].text, DEFER) == self.state[0]
         metrics = {"asked": float(asked), "answered": float(right)}
-        paid = right - PRICE * asked
-        return Outcome(team_reward=paid, success=self.right(turns), terminated=True, metrics=metrics)
+        return Outcome(team_reward=right - COST * asked, success=self.right(turns), terminated=True, metrics=metrics)
 
     def right(self, turns):
         """Right, and the expert was asked exactly where the agent could not know."""

@@ -1,9 +1,9 @@
-"""In-context co-players (Weis et al., arXiv 2602.16301): who meets many kinds of others learns to cooperate.
+"""In-context co-players (Weis et al., arXiv 2602.16301): an agent that meets many kinds of others learns to cooperate.
 
 Reproduced: the iterated prisoner's dilemma; an agent sees its own moves (`history="own"`) and the other's, from which
-it can find out whom it plays with; co-players are drawn, from past states of the policy (`pool`), and each is
-paid its own. Departs: the paper draws half of the co-players from tables of strategies, and its main method plans in a
-model of the other; here co-players are past selves alone, and the method is PPO.
+it can find out what it plays with; co-players are drawn from past states of the policy (`pool`), and each has its own
+rewards. Departs: the paper draws half of the co-players from tables of strategies, and its main method plans in a model
+of the other; here co-players are past selves alone, and the method is PPO.
 
     python examples/systems/in_context_co_players.py
 """
@@ -16,8 +16,8 @@ from marft_envs import AgentSpec, FlexEnv, Independent, Outcome
 from marft_envs.families.toy.base import ToyTask, digit
 
 PAIR = ("left_0", "right_0")
-PAY = {(0, 0): 3, (0, 1): 0, (1, 0): 5, (1, 1): 1}
-"""Own move and the other's -> what is paid; 0 cooperates, all else defects."""
+REWARD = {(0, 0): 3, (0, 1): 0, (1, 0): 5, (1, 1): 1}
+"""Own move and the other's -> reward; 0 cooperates, all else defects."""
 TEAM = tuple(AgentSpec(name, "player", "Signal the digit. Say 0 or 1.", with_answer=True) for name in PAIR)
 
 
@@ -33,16 +33,16 @@ class Dilemma(ToyTask):
         return f"digit {' '.join(t.text.strip()[:1] for t in self._said if t.agent != agent) or '?'}"
 
     def on_layer(self, turns):
-        """Pays each its own."""
+        """Rewards each agent for its move against the other's."""
         super().on_layer(turns)
         moves = [int(digit(turn.text, 2) != 0) for turn in turns]
         if len(moves) < 2:
             return Outcome()
-        paid = {t.agent: PAY[moves[i], moves[1 - i]] / (5 * self.rounds) for i, t in enumerate(turns)}
-        return Outcome(agent_rewards=paid)
+        own = {t.agent: REWARD[moves[i], moves[1 - i]] / (5 * self.rounds) for i, t in enumerate(turns)}
+        return Outcome(agent_rewards=own)
 
     def on_round(self, turns):
-        """Success is that both cooperate in the end; it is not paid."""
+        """Success is that both cooperate in the end; it has no reward."""
         both = all(digit(turn.text, 2) == 0 for turn in turns)
         over = (turns[0].round if turns else self.rounds) >= self.rounds - 1
         return Outcome(success=self.right(turns) if over else None, terminated=over, metrics={"cooperation": both})

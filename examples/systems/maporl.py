@@ -1,14 +1,14 @@
-"""MAPoRL (Park et al., arXiv 2502.18439): debaters answer for a few rounds, and are paid for convincing each other.
+"""MAPoRL (Park et al., arXiv 2502.18439): debaters answer for a few rounds, with rewards for convincing each other.
 
 Reproduced: all answer at once; from the second round on each sees what all said before; a verifier scores each answer
 of each round, an agent's return is the scores of its answers from then on, and incentives come on top: for correcting
-oneself (less for giving up what was right), and for persuading, paid to the answer after which more peers are right
+oneself (less for giving up what was right), and for persuading, given to the answer after which more peers are right
 (less after a wrong one that fewer are right after). Departs: an agent has a hint in place of a question that it may get
 wrong, two of three hints are right, and the verifier is exact, where the paper trains one; persuasion counts shares of
 peers in place of majorities, with one weight in place of four; it reaches the answer that persuaded by its return, as
-it is credited when peers have answered; the scores that peers reach later are not paid. Success is that all end up
-right, where the paper takes a vote, which hints alone would win. One policy plays all, after a warm start: without one,
-it learns in 40 iterations to say its hint, and no more.
+it is credited when peers have answered; later scores of peers give no reward. Success is that all end up right, where
+the paper takes a vote, which hints alone would win. One policy plays all, after a warm start: without one, it learns in
+40 iterations to say its hint, and no more.
 
     python examples/systems/maporl.py
 """
@@ -30,7 +30,7 @@ class Debate(ToyTask):
     """A digit, who has the wrong hint, and how far off it is.
 
     Args:
-        incentive: What a correction is paid, and persuading all peers; an answer's score is at most a third.
+        incentive: The reward of a correction, and of persuading all peers; an answer's score is at most a third.
     """
 
     name = "debate"
@@ -55,21 +55,21 @@ class Debate(ToyTask):
         return {t.agent: float(digit(t.text, 4) == self.state[0]) for t in turns}
 
     def on_layer(self, turns):
-        """Pays scores and corrections to the turns, and persuasion to those of the round before."""
+        """Rewards the turns for scores and corrections, and those of the round before for persuasion."""
         before = [t for t in self._said if t.round == turns[0].round - 1]
         super().on_layer(turns)
         old, new = self._scores(before), self._scores(turns)
-        paid = {t.index: new[t.agent] / self.rounds for t in turns}
+        own = {t.index: new[t.agent] / self.rounds for t in turns}
         for t in turns if before else ():
-            paid[t.index] += self.incentive * (new[t.agent] - old[t.agent])
+            own[t.index] += self.incentive * (new[t.agent] - old[t.agent])
         for t in before:
             peers = [name for name in DEBATERS if name != t.agent]
             gain = sum(new[name] - old[name] for name in peers) / len(peers)
-            paid[t.index] = self.incentive * (max(gain, 0.0) if old[t.agent] else min(gain, 0.0))
-        return Outcome(turn_rewards=paid)
+            own[t.index] = self.incentive * (max(gain, 0.0) if old[t.agent] else min(gain, 0.0))
+        return Outcome(turn_rewards=own)
 
     def on_round(self, turns):
-        """All was paid already."""
+        """All turns have their rewards already."""
         number = turns[0].round if turns else self.rounds - 1
         share = sum(self._scores(turns).values()) / len(DEBATERS)
         over = number == self.rounds - 1
@@ -90,7 +90,7 @@ def make(incentive=0.25, dependency=None, **kwargs):
     return FlexEnv(TEAM, Debate(incentive), dependency or Independent(), **kwargs)
 
 
-marft_envs.register("systems/maporl-v0", make, summary="MAPoRL: a debate in rounds, paid for persuading and correcting")
+marft_envs.register("systems/maporl-v0", make, summary="MAPoRL: a debate, with incentives to persuade and correct")
 SYSTEM = System(
     "MAPoRL (2502.18439)",
     env="systems/maporl-v0",

@@ -1,8 +1,9 @@
 """MARSHAL (arXiv 2510.15414): agents learn from games against themselves, with advantages of single turns.
 
-Reproduced: one policy plays every seat; turns are paid what follows them, centred and scaled for each player; the
-algorithm is the paper's. Departs: tic-tac-toe alone (PettingZoo's: `pip install -e '.[pettingzoo]'`), in which a move
-is drawn for who names no free square; past selves play some seats; whether games help elsewhere is not asked.
+Reproduced: one policy plays every seat; a turn is credited with the rewards that follow it, centred and scaled for each
+player; the algorithm is the paper's. Departs: tic-tac-toe alone (PettingZoo's: `pip install -e '.[pettingzoo]'`), in
+which a move is drawn where a reply names no free square; past selves play some seats; transfer to other tasks is not
+measured.
 
     python examples/systems/marshal.py
 """

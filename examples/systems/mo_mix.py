@@ -1,7 +1,7 @@
-"""MO-MIX (Hu et al., arXiv 2603.00730): a team serves two objectives, in the proportion that it is told.
+"""MO-MIX (Hu et al., arXiv 2603.00730): a team serves two objectives, in the proportion that its prompt gives.
 
-Reproduced: every episode draws a preference, all agents read it, and the team is paid the weighted objectives; so one
-team learns for all preferences. Departs: PPO with a critic of the team in place of mixed Q-values, three preferences,
+Reproduced: every episode draws a preference, all agents read it, and the reward is the weighted objectives; so one team
+learns for all preferences. Departs: PPO with a critic of the team in place of mixed Q-values, three preferences,
 and no search for a uniform front: the metrics `speed` and `care` of each preference are the points of it.
 
     python examples/systems/mo_mix.py
@@ -73,8 +73,8 @@ SYSTEM = System(
     "MO-MIX (2603.00730)",
     env="systems/mo_mix-v0",
     algo="mappo",
-    control={"env_kwargs": {"told": False}},
-    claim="One team that is told the preference serves each of them; who is not told cannot.",
+    control={"env_kwargs": {"informed": False}},
+    claim="One team that is shown the preference serves each of them; a team without it cannot.",
     tests=(Test("zero", by=0.9), Test("control")),
 )
 

@@ -1,8 +1,8 @@
 """ReAd (Zhang et al., arXiv 2405.14314): a planner is shown what a critic expects of its plan, and refines a bad one.
 
 Reproduced: a critic is fitted to what plans came to, its value stands in the planner's prompt, and a plan of little
-value is refined before anything is done. Departs: the critic is an agent that says its value in thirds and is paid by
-a proper score (1 less the squared error), in place of a regression on advantages; one kitchen with two pots, of which
+value is refined before anything is done. Departs: the critic is an agent that says its value in thirds, with a proper
+score (1 less the squared error) as reward, in place of a regression on advantages; one kitchen with two pots, of which
 only the critic sees which one is free, in place of Overcooked.
 
     python examples/systems/read.py
@@ -35,11 +35,11 @@ class Kitchen(ToyTask):
 
     def on_layer(self, turns):
         super().on_layer(turns)
-        paid = {turn.index: self._score(turn.text) for turn in turns if turn.agent == CRITIC}
-        return Outcome(turn_rewards=paid)
+        scores = {turn.index: self._score(turn.text) for turn in turns if turn.agent == CRITIC}
+        return Outcome(turn_rewards=scores)
 
     def _score(self, text):
-        """A critic's pay: a proper score, so the value that is paid best is the share of such plans that work."""
+        """A critic's reward: a proper score, so the best value to say is the share of such plans that work."""
         value = digit(text, VALUES)
         return 0.0 if value is None else 1 - (value / (VALUES - 1) - self.right(self._said)) ** 2
 
@@ -80,7 +80,7 @@ SYSTEM = System(
     algo="ippo",
     settings={"policies": {PLANNER: "planner", CRITIC: "critic"}},
     control={"env_kwargs": {"dependency": [[PLANNER]]}, "policies": "shared"},
-    claim="Who is shown a plan's value ends above who is not (--env-kwargs dependency=[[planner_0]]).",
+    claim="A planner that is shown its plan's value beats one that is not (--env-kwargs dependency=[[planner_0]]).",
     tests=(Test(), Test("control")),
 )
 

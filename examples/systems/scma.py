@@ -1,6 +1,6 @@
 """SCMA (Chen et al., arXiv 2601.21919): superfluous chunks of a reply are penalised, and no others.
 
-Reproduced: a penalty on chunks, weighted by their length, beside the reward for the answer; it is paid at the tokens of
+Reproduced: a penalty on chunks, weighted by their length, beside the reward for the answer; it stands at the tokens of
 the chunk (``Outcome.segments``). Departs: a rule segments and scores (a chunk without a step, or one that was said
 before, is superfluous), where the paper trains two agents to do it; replies are those of two agents in turn.
 
@@ -19,7 +19,7 @@ from marft_envs.families.math.task import MathTask
 from marft_envs.families.math.teams import TEAMS
 
 CHUNK = re.compile(r"[^,.]+[,.]?")
-PRICE = 0.02
+COST = 0.02
 """Of a character of a superfluous chunk."""
 
 
@@ -37,7 +37,7 @@ class Brief(MathTask):
             for chunk in CHUNK.finditer(turn.text):
                 step = re.sub(r"[\s,.]", "", chunk[0])
                 if step and (("=" not in step and "boxed" not in step) or step in self.said):
-                    spans.setdefault(turn.index, []).append((*chunk.span(), -PRICE * len(chunk[0])))
+                    spans.setdefault(turn.index, []).append((*chunk.span(), -COST * len(chunk[0])))
                     wasted += 1
                 self.said.add(step)
         return Outcome(segments=spans, metrics={"superfluous": float(wasted)})

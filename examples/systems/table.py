@@ -3,8 +3,8 @@
 python examples/systems/table.py                         # prints it, from benchmarks/results/systems.json
 python examples/systems/table.py runs/systems --write    # takes in the full runs of a folder, and puts it into the page
 
-A claim comes out in kind where all its tests hold in every seed: a test compares a metric of the trained team, in the
-last evaluation, with the untrained team, one agent, the team without what the paper adds, or a number. A system may be
+A claim counts as reproduced if all its tests hold in every seed. A test compares a metric of the trained team, in the
+last evaluation, with the untrained team, one agent, the team with the mechanism removed, or a number. A system may be
 withdrawn: then its runs are shown, and no verdict.
 """
 
@@ -26,7 +26,7 @@ from examples.systems.system import System, Test
 RESULTS = HERE.parents[1] / "benchmarks/results/systems.json"
 PAGE = HERE.parents[1] / "docs/systems.md"
 MARKS = ("<!-- full runs: python examples/systems/table.py --write -->", "<!-- end of full runs -->")
-HEADER = ("system, claim", "decided by", "untrained", "team", "one agent", "without the point", "in kind")
+HEADER = ("system, claim", "decided by", "untrained", "team", "one agent", "mechanism removed", "reproduced")
 KEY = ("system", "seed", "who")
 
 
@@ -48,26 +48,27 @@ def stale(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns the cells of a system: its first test's metric of every team, seed by seed, and what comes of it."""
+    """Returns a system's row: its first test's metric of every team, seed by seed, and the verdict."""
     found = {(row["who"], row["seed"]): row for row in rows}
     seeds = sorted({row["seed"] for row in rows})
     metric = one.tests[0].metric
 
-    def cell(who: str, when: str = "after") -> str:
+    def metrics(who: str, when: str = "after") -> str:
         rows = [found.get((who, s), {}).get(when, {}) for s in seeds]
         values = [row[metric] for row in rows if metric in row]  # one agent has no words between agents to count
         return ", ".join(f"{value:.2f}" for value in values) or "–"
 
-    imitated = cell("team", "imitated")
+    imitated = metrics("team", "imitated")
     asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
     held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
     verdict = f"withdrawn: {one.withdrawn}" if one.withdrawn else verdict if held else "cannot be asked"
-    alone = cell("single", "untrained").partition(",")[0]
-    parts = [cell("team", "untrained").partition(",")[0], *([] if imitated == "–" else [f"imitated {imitated}"])]
+    alone = metrics("single", "untrained").partition(",")[0]
+    parts = [metrics("team", "untrained").partition(",")[0], *([] if imitated == "–" else [f"imitated {imitated}"])]
     untrained = "; ".join([*parts, *([] if alone == "–" else [f"one agent {alone}"])])
     decided = "; ".join(map(str, one.tests))
-    return [f"**{one.title}**: {one.claim}", decided, untrained, cell("team"), cell("single"), cell("control"), verdict]
+    trained = [metrics(who) for who in ("team", "single", "control")]
+    return [f"**{one.title}**: {one.claim}", decided, untrained, *trained, verdict]
 
 
 def _other(test: Test, found: Mapping[tuple[str, int], Mapping[str, Any]], seed: int) -> Mapping[str, float] | None:

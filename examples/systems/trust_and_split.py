@@ -1,7 +1,7 @@
 """Trust-and-Split (Piche, Muqeeth et al., arXiv 2511.19405): two self-interested agents talk, then claim coins.
 
 Reproduced: in each round coins are worth three times as much to one agent as to the other, and only it knows; both say
-a word, hear the other's, and claim coins; claims beyond what is there are cut in proportion; each is paid its own.
+a word, see the other's, and claim coins; claims beyond what is there are cut in proportion; each has its own reward.
 Departs: two rounds, in which each has the high value once or one has it twice.
 
     python examples/systems/trust_and_split.py                                                  # Advantage Alignment
@@ -37,7 +37,7 @@ class Split(ToyTask):
         worth = "high" if self._values(number)[agent] == 1 else "low"
         return f"value {worth} {'claim' if part >= 2 else 'word'} ?"
 
-    def _paid(self, claims, number):
+    def _worth(self, claims, number):
         """What each claim of a round is worth to who made it; all coins at the high value are 1."""
         asked = {t.agent: digit(t.text, COINS + 1) or 0 for t in claims}
         scale = min(1.0, COINS / max(sum(asked.values()), 1))
@@ -46,14 +46,14 @@ class Split(ToyTask):
     def on_round(self, turns):
         number = turns[0].round if turns else self.rounds - 1
         over = number == self.rounds - 1
-        paid = {name: pay / self.rounds for name, pay in self._paid(turns[2:], number).items()}
+        own = {name: coins / self.rounds for name, coins in self._worth(turns[2:], number).items()}
         success = self.right(self._said) if over else None
-        return Outcome(agent_rewards=paid, success=success, terminated=over, metrics={"welfare": sum(paid.values())})
+        return Outcome(agent_rewards=own, success=success, terminated=over, metrics={"welfare": sum(own.values())})
 
     def right(self, turns):
         """Whether both together got nine tenths of what there was."""
         rounds = [turns[i : i + 4][2:] for i in range(0, len(turns), 4)]
-        return sum(sum(self._paid(claims, i).values()) for i, claims in enumerate(rounds)) >= 0.9 * self.rounds
+        return sum(sum(self._worth(claims, i).values()) for i, claims in enumerate(rounds)) >= 0.9 * self.rounds
 
     def gold_turns(self):
         """Who has the high value says so, and takes all."""

@@ -1,8 +1,8 @@
 """UnityMAS-O (arXiv 2605.26646): one trainer for teams whose roles, turns and rewards a workflow names.
 
-Reproduced: a workflow of several rounds with rewards of turns: by the credit rule `difference` a coder is paid for what
-its program gains on its last one, and a reflector for what the next one gains after its words. Departs: the workflow
-is short, and each role has a policy of its own.
+Reproduced: a workflow of several rounds with turn rewards: by the credit rule `difference` a coder's reward is what its
+program gains on its last one, and a reflector's what the next one gains after its words. Departs: the workflow is
+short, and each role has a policy of its own.
 
     python examples/systems/unity_mas.py
 """
@@ -17,7 +17,7 @@ def make(split="train", **kwargs):
     return marft_envs.make("code-reflect-v0", split=split, **{"levels": [0], **kwargs})
 
 
-marft_envs.register("systems/unity_mas-v0", make, summary="UnityMAS-O: a coder and a reflector, paid by turns")
+marft_envs.register("systems/unity_mas-v0", make, summary="UnityMAS-O: a coder and a reflector, with turn rewards")
 SYSTEM = System(
     "UnityMAS-O (2605.26646)",
     env="systems/unity_mas-v0",

@@ -1,7 +1,7 @@
 """WaltzRL (Zhang et al., arXiv 2510.08240): a feedback agent makes a conversation agent's replies better, where needed.
 
 Reproduced: the feedback agent speaks after each reply; where it does not object, the reply stands; where it does, the
-conversation agent answers anew. It is paid by how much its words have improved the reply (credit rule `improvement`,
+conversation agent answers anew. Its reward is how much its words have improved the reply (credit rule `improvement`,
 the paper's dynamic improvement reward). Departs: a reply is a digit, right or wrong, in place of safe and helpful text
 with a judge of both, and no label says whether feedback was needed.
 
@@ -38,7 +38,7 @@ class Waltz(ToyTask):
         return Outcome(turn_rewards=dict.fromkeys(right, 1.0))
 
     def on_round(self, turns):
-        """What counts is the last reply; it was paid already."""
+        """What counts is the last reply, which has its reward already."""
         asked = float(len(turns) > 2)
         return Outcome(success=self.right(turns), terminated=True, metrics={"feedback": asked})
 
@@ -71,9 +71,9 @@ SYSTEM = System(
     algo="mappo",
     settings={"algorithm": {"credit": {"rule": "improvement", "critics": ["feedback"]}}},
     control={"algorithm": {"credit": "broadcast"}},
-    claim="Who is paid for improvement learns to object where it helps, and is ahead of who is paid as all are.",
+    claim="An agent rewarded for improvement learns to object where it helps, and beats one rewarded as all are.",
     tests=(Test(), Test("control")),
-    withdrawn="its control is paid twice; paid for its last reply alone, it is level.",
+    withdrawn="its control is rewarded twice; rewarded for its last reply alone, it is level.",
 )
 
 if __name__ == "__main__":

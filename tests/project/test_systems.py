@@ -90,7 +90,7 @@ def test_withdrawn_runs_are_shown_without_a_verdict() -> None:
     }
     withdrawn = {name for name, cells in said.items() if cells[-1].startswith("withdrawn: ")}
     assert withdrawn == {"waltzrl", "cmat", "rema", "collaboration_gap"}
-    assert said["waltzrl"][3] == "1.00, 1.00" and "paid twice" in said["waltzrl"][-1]
+    assert said["waltzrl"][3] == "1.00, 1.00" and "rewarded twice" in said["waltzrl"][-1]
     assert said["malt"][2] == "0.09; one agent 0.44" and said["malt"][-1] == "no"
 
 
