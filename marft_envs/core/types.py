@@ -1,4 +1,4 @@
-"""Defines the records of a Flex-POMDP episode: who acts, what was said, what it paid.
+"""Defines the records of a Flex-POMDP episode: which agents act, what they say, and the rewards.
 
 Everything here is plain data. ``Turn`` is a plan (who acts next and what they see), ``TurnRecord`` is
 what happened, ``Outcome`` is what a task says about it, ``Episode`` is the whole record.
@@ -16,13 +16,14 @@ from marft_envs.core.plain_data import Prompted, Shown
 from marft_envs.errors import hinted
 
 Fault = Literal["", "text", "engine", "world", "machine"]
-"""Whose fault it is that an episode could not go on. ``text``: an agent's words, which are paid the worst and learnt
-from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machine`` (workers, sandbox, network, disk):
-an outage, which says nothing about the team and is counted nowhere but in ``infra``. See ``core/faults.py``."""
+"""Whose fault it is that an episode could not go on. ``text``: an agent's words, which get the worst return and are
+learnt from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machine`` (workers, sandbox, network,
+disk): an infrastructure error, which says nothing about the team and counts in ``infrastructure_errors`` only. See
+``core/faults.py``."""
 
 
 Segment = tuple[int, int, float]
-"""Start and end of a span of a turn's text, in characters, and what the span is paid."""
+"""Start and end of a span of a turn's text, in characters, and the reward of the span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Example:
     """One worked example of a profile, shown as two messages of a chat before the task."""
 
     user: str
-    """What the agent is told: a task and the others' words, written as an observation shows them."""
+    """What the agent is shown: a task and the others' words, written as an observation shows them."""
     assistant: str
     """What it should say then."""
 
@@ -93,12 +94,12 @@ class TurnRecord(Prompted):
     text: str
     """The action, exactly as the environment received it."""
     reward: float = 0.0
-    """The per-turn reward channel (unattributed), all of it, whenever it was paid (``LayerRecord.late_rewards``), and
-    wherever in the text (``LayerRecord.segments``)."""
+    """The turn's reward (unattributed): the sum of all its parts, also those that came later
+    (``LayerRecord.late_rewards``) or belong to spans of the text (``LayerRecord.segments``)."""
     extras: Mapping[str, Any] | None = None
     """What the driver attached to the action (token ids, log-probs, …); agents never see it."""
     result: str = ""
-    """What came of it (results of tool calls), as the task said; whoever sees the turn sees it behind the action."""
+    """The results of its tool calls, as the task gave them; agents that see the turn see them behind the action."""
     max_chars: int | None = None
     """The length to which the driver had this turn's prompt cut (:meth:`FlexEnv.attach`); None: it set no limit."""
 
@@ -138,11 +139,12 @@ class Outcome:
 
     team_reward: float = 0.0
     turn_rewards: Mapping[int, float] = field(default_factory=dict)
-    """History index -> reward of that turn, which may be one of an earlier layer: it is then credited late, where it is
-    paid."""
+    """History index -> reward of that turn. The turn may be one of an earlier layer; the reward is then credited late,
+    at the layer of this outcome."""
     segments: Mapping[int, Sequence[Segment]] = field(default_factory=dict)
-    """History index -> spans of that turn's text with a reward each: ``text[start:end]`` is paid where it ends. Spans
-    may overlap, and come on top of ``turn_rewards``; those of a turn of an earlier layer are credited late, too."""
+    """History index -> spans of that turn's text with a reward each; the reward of ``text[start:end]`` stands at its
+    last token. Spans may overlap, and come on top of ``turn_rewards``; those of a turn of an earlier layer are credited
+    late, too."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
     """Agent -> text that it sees in its later observations (verdicts)."""
@@ -153,7 +155,7 @@ class Outcome:
     """Agents that leave the episode now."""
     terminated: bool = False
     stop_reason: str = ""
-    """Why it is terminated; empty: ``task``. Whatever it says, only ``fault`` makes an outage of it."""
+    """Why it is terminated; empty: ``task``. Whatever it says, only ``fault`` makes it an infrastructure error."""
     fault: Fault = ""
     """Whose fault it is that the episode cannot go on; if any, it ends here."""
     success: bool | None = None
@@ -165,7 +167,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class LayerRecord:
-    """One committed layer and what was paid between its commit and the next layer's."""
+    """One committed layer and the rewards between its commit and the next layer's."""
 
     index: int
     round: int
@@ -174,10 +176,10 @@ class LayerRecord:
     team_reward: float = 0.0
     agent_rewards: dict[str, float] = field(default_factory=dict)
     late_rewards: dict[int, float] = field(default_factory=dict)
-    """History index -> what was paid here for a turn of an earlier layer; a part of that turn's ``reward``."""
+    """History index -> reward that came here for a turn of an earlier layer; a part of that turn's ``reward``."""
     segments: dict[int, list[Segment]] = field(default_factory=dict)
-    """History index -> spans of that turn's text that were paid here; their sum is a part of the turn's ``reward``, and
-    of ``late_rewards`` if the turn is one of an earlier layer."""
+    """History index -> spans of that turn's text with rewards that came here; their sum is a part of the turn's
+    ``reward``, and of ``late_rewards`` if the turn is one of an earlier layer."""
 
 
 @dataclass(slots=True)
@@ -226,25 +228,25 @@ class Episode(Shown):
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     index: int = 0
-    """Position in the panel of a vector environment (0 for a single environment)."""
+    """Position among the episodes of a vector environment (0 for a single environment)."""
     fault: Fault = ""
-    """Whose fault it is that it was broken off; empty: it was not."""
+    """Whose fault it is that the episode could not go on; empty: it did not fail."""
     planned: list[PlannedTurn] = field(default_factory=list, compare=False)
     """The layer that would have run, where a limit cut it; trainers bootstrap from it. Not written to files."""
 
     @property
     def failed(self) -> bool:
-        """Returns whether the episode was broken off."""
+        """Returns whether the episode could not go on, whatever the fault."""
         return bool(self.fault)
 
     @property
     def infrastructure_error(self) -> bool:
-        """Returns whether an outage broke it off: it belongs in no loss, group, score or metric."""
+        """Returns whether an infrastructure error ended it: it belongs in no loss, group, score or metric."""
         return self.fault not in ("", "text")
 
     @property
     def task_error(self) -> str:
-        """Returns the exception of the task's own code that broke the episode off (``ValueError: …``), or nothing."""
+        """Returns the exception of the task's own code that ended the episode (``ValueError: …``), or nothing."""
         return str(self.info.get("task_error", ""))
 
     @property
@@ -320,15 +322,15 @@ class TaskDefaults:
     """Defines what a task may have beside the members of :class:`Task`, each with what holds for a task without it.
 
     A task has such a member by defining it, as an attribute, a property or a method; there is nothing to derive from.
-    Whoever asks for one goes through :func:`optional`.
+    Callers get one through :func:`optional`.
     """
 
     turn_limit: int | None = None
     """Most turns of an episode on the present problem, where the task itself ends episodes; memory is estimated by it.
     None: as many as the environment allows."""
     worst_return: float | None = None
-    """The lowest return that an episode can have: what an episode is paid that an agent's text broke off. None: that is
-    0, or the lowest return of the episodes played together if lower."""
+    """The lowest return that an episode can have, and the return of an episode that ends by the fault of an agent's
+    text. None: that is 0, or the lowest return of the episodes played together if lower."""
     copyable: bool = True
     """Whether an episode can be forked and pickled half-way."""
     show: Show | None = None
@@ -349,18 +351,18 @@ class TaskDefaults:
     """``evaluation_set(n)``: n task ids without replacement for evaluation (all when n is None), the same in every run.
     None: evaluation draws problems by seeds."""
     kind_of: Callable[[str], str] | None = None
-    """``kind_of(task_id)``: what a start has in common with others of which one success rate is worth knowing: its cell
-    where problems are made and seldom come twice, else itself. A curriculum draws by it. Pure. None: no curriculum."""
+    """``kind_of(task_id)``: the kind whose success rate a curriculum estimates: generator and level where problems are
+    generated and seldom repeat, else the problem itself. A curriculum draws by it. Pure. None: no curriculum."""
     followed: Sequence[str] = ()
-    """Names of metrics of outcomes whose progress a trainer tells ``reset`` in training: ``options["progress"]`` has of
-    each its mean over the last iteration with episodes that measured it. It is part of the record, as all options."""
+    """Names of metrics of outcomes whose progress a trainer passes to ``reset`` in training: ``options["progress"]``
+    has the mean of each over the last iteration that measured it. It is part of the record, as all options."""
     expert: Callable[[str], str] | None = None
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
     episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
     there is none."""
     pose: Callable[[str], None] | None = None
-    """``pose(text)``: puts a user's words in the place of the present problem, whose answer nobody knows: what the task
-    pays means nothing then. ``marft serve`` asks for it after ``reset``. None: a problem is more than a text."""
+    """``pose(text)``: puts a user's words in the place of the present problem. They have no gold answer, so the task's
+    rewards then mean nothing. ``marft serve`` calls it after ``reset``. None: a problem is more than a text."""
     gold: Callable[[], str] | None = None
     """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
 
