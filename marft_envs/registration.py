@@ -170,7 +170,7 @@ def broken(wanted: str, what: str, error: Exception) -> ConfigError:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}, line {error.lineno}"
     return ConfigError(
-        f"{what} for '{wanted}': {type(error).__name__}: {error} ({where}). Mend it"
+        f"{what} for '{wanted}': {type(error).__name__}: {error} ({where}). Fix it"
         " there; --debug shows the whole traceback."
     )
 
@@ -257,8 +257,8 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
         **kwargs: Override the id's defaults: what is common to all is :class:`marft_envs.FlexEnv`'s (``dependency``,
             ``max_rounds``, ``history``, ``observation``, …); ``marft envs ID`` lists those of one. ``judge`` adds
             judges (:func:`marft_envs.core.judge.judged`); ``reward``, a function of an :class:`marft_envs.Episode` or
-            ``module:function``, pays instead of the task; ``partners`` says who is played by the task's ``expert``, or
-            by ``module:function`` (:class:`marft_envs.core.partners.FixedPartners`).
+            ``module:function``, replaces the task's reward; ``partners`` names agents that the task's ``expert`` or a
+            ``module:function`` plays (:class:`marft_envs.core.partners.FixedPartners`).
 
     Raises:
         ConfigError: If the id or a keyword is unknown.
@@ -287,12 +287,12 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
 
 
 def _with_members(env: FlexEnv, judge: Any = None, partners: Any = None, reward: Any = None) -> FlexEnv:
-    """Returns an environment with a reward of one's own, and with members that nobody trains: judges and partners."""
+    """Returns an environment with the user's own reward, and with members that are not trained: judges and partners."""
     made = env.unwrapped
     if reward:
         function = reward if callable(reward) else named_function(str(reward))
         if function is None:
-            raise ConfigError(f"Nothing is paid by '{reward}'. Expected a function of an episode, or module:function.")
+            raise ConfigError(f"reward is '{reward}'. Expected a function of an episode, or module:function.")
         made.task = RewardedTask(made.task, function)
     if judge:
         from marft_envs.core.judge import judged
@@ -335,8 +335,8 @@ def check_keywords(id: str, fn: Callable[..., Any], arguments: Mapping[str, Any]
     known = keywords(fn)
     for name in arguments:
         if name not in known:
-            told = f"{here('marft_envs', name)} {did_you_mean(name, known)}".lstrip()
-            raise ConfigError(f"'{id}' takes no '{name}'. {told}")
+            hint = f"{here('marft_envs', name)} {did_you_mean(name, known)}".lstrip()
+            raise ConfigError(f"'{id}' takes no '{name}'. {hint}")
 
 
 def keywords(fn: Callable[..., Any]) -> set[str]:

@@ -109,7 +109,7 @@ class DependencyFunction:
 
     @property
     def is_empty(self) -> bool:
-        """Returns whether D = 0: it lets no agent hear another, in any round."""
+        """Returns whether D = 0: no agent sees another's messages, in any round."""
         return self.possible_edges is not None and not self.possible_edges
 
     @property

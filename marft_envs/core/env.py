@@ -39,19 +39,19 @@ class FlexEnv(AECEnv):
         task: What the work is.
         dependency: Who acts when, and who sees whose actions: a dependency function, or anything else that
             :func:`marft_envs.core.dependency.as_dependency` takes (``"independent"``, layers of names, a matrix with
-            ``D[i][j] = 1`` where agent j sees agent i, a mapping from the agent who sees to those whom it sees).
-        attribution: How PettingZoo's ``rewards`` share what is paid: ``team``, ``last``, ``split``,
+            ``D[i][j] = 1`` where agent j sees agent i, a mapping from each agent to those whose messages it sees).
+        attribution: How PettingZoo's ``rewards`` share the team's reward: ``team``, ``last``, ``split``,
             ``per_agent`` or a callable. The episode's record keeps the channels unattributed.
         observation: ``messages``, ``prompt`` or ``structured``.
         history: ``deps`` (only what D names), ``own`` (plus own past turns), ``public`` (plus everything that
-            earlier rounds said) or ``team``: ``public``, but ``own`` if D lets nobody hear anybody.
-        max_rounds: Rounds after which the episode ends; its score is what ``on_round`` paid.
+            earlier rounds said) or ``team``: ``public``, but ``own`` if D passes no messages.
+        max_rounds: Rounds after which the episode ends, with the rewards that ``on_round`` gave.
         max_turns: Most turns in an episode; None: no limit.
         max_turns_per_agent: Most turns of one agent in an episode.
         max_path: Most tokens said one after the other (``critical_path``); a layer beyond ends the episode unanswered.
-        on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that the team pays.
+        on_invalid: What bad routing does: ``fallback``, ``end_round``, or a number that is the team's penalty.
         max_chars: Longest task text plus contributions in an observation; None: no limit.
-        reply_tokens: Every profile ends by saying that a reply may have so many tokens; None: nothing is said of it.
+        reply_tokens: The most tokens of a reply, as the end of every profile then says; None: no such words.
         share_thoughts: Whether others read what an agent thinks aloud (``<think>…</think>``, an analysis channel).
             Records keep it, and the agent's own earlier turns are shown to it whole.
         tag_first_round: Whether a line above what was said in the first round says so, too (``[role, round 1]``).
@@ -129,7 +129,8 @@ class FlexEnv(AECEnv):
 
         Args:
             seed: Seeds the environment's own generator; None goes on with it.
-            options: ``profiles`` are told to agents or roles in this episode; the rest is the task's (``task_id``).
+            options: ``profiles`` of agents or roles replace theirs in this episode; the rest is the task's
+                (``task_id``).
 
         Raises:
             ConfigError: A seed below 0, or options that are no mapping.
@@ -335,10 +336,10 @@ class FlexEnv(AECEnv):
         return [copy.deepcopy(self) for _ in range(n)]
 
     def truncate(self, reason: str, fault: Fault = "") -> None:
-        """Ends the episode at a limit that pays nothing, or because it cannot go on.
+        """Ends the episode at a limit without a reward, or because it cannot go on.
 
-        Trainers bootstrap from the layer that would have run, ``episode.planned``. After failure (by whose ``fault``)
-        there is nothing to bootstrap from; that of an agent's text is paid the worst.
+        Trainers bootstrap from the layer that would have run, ``episode.planned``. After a failure (``fault``) there is
+        nothing to bootstrap from; after the fault of an agent's text, the return is the worst.
 
         Raises:
             ConfigError: The reason begins with ``error``, ``world_crashed`` or ``world_hung``, and there is no fault.

@@ -54,10 +54,10 @@ def test_a_module_names_it_and_judges_come_on_top() -> None:
     env = marft_envs.make("relay-v0", reward=f"{__name__}:said", judge=judge)
     assert isinstance(env.task.task, RewardedTask) and env.spec == marft_envs.spec("relay-v0")
     assert played(env, "Verdict: yes").team_return == 3.0 + 1.0  # the judge's turn is one, too, and its verdict is paid
-    with pytest.raises(ConfigError, match=r"Nothing is paid by 'nobody'\. Expected a function of an episode"):
+    with pytest.raises(ConfigError, match=r"reward is 'nobody'\. Expected a function of an episode"):
         marft_envs.make("relay-v0", reward="nobody")
     bad = marft_envs.make("relay-v0", reward=lambda episode: "much")
-    with pytest.raises(ConfigError, match=r"paid 'much'; expected a finite number"):
+    with pytest.raises(ConfigError, match=r"is 'much'; expected a finite number"):
         played(bad)
 
 

@@ -82,7 +82,7 @@ class CasesTask(Drawn[Case]):
         return self.problem.problem
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Pays nothing."""
+        """Gives no reward."""
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
