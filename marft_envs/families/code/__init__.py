@@ -49,38 +49,38 @@ def make(
 ) -> FlexEnv:
     """Builds a coding environment.
 
-    The sandbox is one per process and layer, whatever the number of environments. That it can be had is checked
-    here, before anything is trained; its workers start with the first program.
+    All environments of a process share one sandbox per layer. Whether it works is checked here, before training; its
+    workers start with the first program.
 
     Args:
-        team_name: One of :data:`TEAMS`; which one is the id's business.
+        team_name: One of :data:`TEAMS`; the environment's id sets it.
         data: A data set's name or the path of a JSONL file, see :func:`marft_envs.families.code.data.load`.
         split: ``train`` or ``test``.
         levels: Only these (0 to 4). None: level 0 of the procedural problems, which the embedded model can learn; all
             levels of another set.
-        tags: Only these kinds: ``function``, ``stdio``, or a generator's name.
-        filter: Keep a problem when this is true of it.
-        limit: At most so many problems, spread evenly.
-        profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
-            ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
+        tags: Only problems of these kinds: ``function``, ``stdio``, or a generator's name; None: all.
+        filter: A function of a problem; only problems for which it is true are kept.
+        limit: The most problems, chosen evenly from the set; None: all.
+        profiles: Agent or role -> another profile. To replace the team: a list (or a JSON file) of profiles with
+            ``role``, ``prompt`` and ``with_answer``. The agents act in the order listed, unless ``dependency`` is set.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
         rounds: Most rounds in an episode; by default 3 for the teams ``reflect`` and ``retry``, else 1. An episode ends
             with the round after which all public tests pass.
         reward: ``mixed``, ``fraction``, ``all`` or ``difference``, see :mod:`marft_envs.families.code.rewards`.
-        format_penalty: What a reply costs that should hold a program and does not.
+        format_penalty: The penalty of a reply that should hold a program and does not.
         code_block: ``lenient`` takes a reply without any fence for a program if it looks like one; ``strict`` does not.
-        feedback: Tell the agents what public tests say of their programs. Without, tests only decide whether another
-            round is played.
+        feedback: Whether agents see the results of public tests on their programs. If not, the tests only decide
+            whether another round is played.
         sandbox: Name of a layer; ``auto``: the strongest that passes its self-test; or a sandbox.
-        workers: Programs that run at once on a machine, however many ranks or workers play there.
+        workers: The most programs that run at once on a machine, for any number of ranks or workers there.
         cpu_s: CPU seconds of one test, unless the problem sets its own; the wall clocks of a test and of a whole run
             are 3 and 10 times as long.
         memory_mb: MiB of a program; a problem may ask for more.
-        url: Of a remote sandbox.
+        url: The address of a remote sandbox.
         unsafe: Allow running without isolation; see the sandbox's page.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
-            rounds ``history`` is ``"team"`` by default (everybody reads the earlier rounds, unless D = 0), but for the
-            two teams' own D, which says itself what is seen of them.
+            rounds ``history`` is ``"team"`` by default: all agents see the earlier rounds, unless D = 0. The D of the
+            teams ``reflect`` and ``retry`` itself says what is seen of earlier rounds.
 
     Raises:
         ConfigError: If the team, profiles, D or a setting cannot work.

@@ -45,20 +45,20 @@ def make(
     """Builds an environment of the family.
 
     Args:
-        team_name: One of :data:`TEAMS`; which one is the id's business.
+        team_name: One of :data:`TEAMS`; the environment's id sets it.
         data: ``procedural``, a set's name or the path of a JSONL file, see :func:`marft_envs.families.docs.data.load`.
         split: ``train`` or ``test``.
         kinds: Only these kinds of documents. None: ``total`` of procedural documents, all kinds of another set.
-        lengths: How long procedural documents are, in windows; several: each as often.
+        lengths: The length of procedural documents, in windows; with several, each is equally frequent.
         level: Of procedural documents: 0 (terse, which the embedded model can learn) or 1 (prose).
         window: Most characters of task and contributions that an agent sees, each one alike; what is longer is cut, and
             recorded (``episode.cuts``). None: what the level says, or 8,000; 0: no limit. ``max_chars`` is the same.
-        readers: How many read (for a boss: at most). None: one a page of the longest procedural document, else 8. Of
-            one agent with a memory: in how many parts it reads; None: a page at a time.
+        readers: The number of readers (for a boss: the most). None: one a page of the longest procedural document, else
+            8. For one agent with a memory, the number of parts in which it reads; None: page by page.
         arity: Most notes that a joiner of a tree reads; None: two.
         terse: Experts say the note alone, without the working, as under a limit on latency.
-        note_chars: Of ``docs-recall-v0``: how many characters of the writer's note are kept; None: all.
-        limit: At most so many documents.
+        note_chars: For ``docs-recall-v0``, the most characters of the writer's note that are kept; None: all.
+        limit: The most documents; None: all.
         profiles: Agent or role -> another profile.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
         **flex: Settings of :class:`FlexEnv` (``observation``, ``attribution``, ``on_invalid``, …).

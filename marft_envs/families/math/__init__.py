@@ -37,21 +37,21 @@ def make(
     """Builds a math environment.
 
     Args:
-        team_name: One of :data:`TEAMS`; which one is the id's business.
+        team_name: One of :data:`TEAMS`; the environment's id sets it.
         data: A data set's name or the path of a JSONL file, see :func:`marft_envs.families.math.data.load`.
         split: ``train`` or ``test``.
-        subjects: Only these.
+        subjects: Only problems of these subjects; None: all.
         levels: Only these (0 to 5). None: level 0 of the procedural problems, which the embedded model can learn; all
             levels of another set.
-        filter: Keep a problem when this is true of it.
-        limit: At most so many problems, spread evenly.
-        profiles: Agent or role -> another profile. Or, to replace the team, a JSON file or list of ``role``,
-            ``prompt``, ``with_answer``, acting in the order listed unless ``dependency`` says otherwise.
+        filter: A function of a problem; only problems for which it is true are kept.
+        limit: The most problems, chosen evenly from the set; None: all.
+        profiles: Agent or role -> another profile. To replace the team: a list (or a JSON file) of profiles with
+            ``role``, ``prompt`` and ``with_answer``. The agents act in the order listed, unless ``dependency`` is set.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
         rounds: Rounds in an episode, one by default; the return is the score of the last answer.
-        oracle: Tell the agents whether they were right after each round.
+        oracle: Whether feedback after each round says if the answer was right.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …). With several
-            rounds ``history`` is ``"team"`` by default: everybody reads the earlier rounds, unless D = 0.
+            rounds ``history`` is ``"team"`` by default: all agents see the earlier rounds, unless D = 0.
 
     Raises:
         ConfigError: If the team, profiles or D cannot work.

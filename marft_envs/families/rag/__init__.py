@@ -49,23 +49,23 @@ def make(
     """Builds an environment of the family.
 
     Args:
-        team_name: One of :data:`TEAMS`; which one is the id's business.
+        team_name: One of :data:`TEAMS`; the environment's id sets it.
         data: ``procedural``, a set's name or the path of a JSONL file, see :func:`marft_envs.families.rag.data.load`.
         split: ``train`` or ``test``.
-        hops: Searches that a procedural question takes, 1 to 4; several: each as often.
+        hops: Searches that a procedural question takes, 1 to 4; with several, each is equally frequent.
         level: Of procedural questions: 0 (terse, which the embedded model can learn) or 1 (prose).
-        world: Which procedural corpus: another number has other facts.
-        corpus: A JSONL file of passages or a folder of text files; None: what comes with the questions.
-        index: The folder of its index; None: one in the user's cache.
+        world: The number of the procedural corpus; each number has other facts.
+        corpus: A JSONL file of passages or a folder of text files; None: the passages that come with the questions.
+        index: The folder of the corpus' index; None: a folder in the user's cache.
         search: ``search(query, k)`` in place of BM25, or its name, ``module:function``.
-        search_timeout_s: How many seconds it has.
+        search_timeout_s: The most seconds of a search.
         k: Passages that a search returns; None: 3, at level 0 of procedural questions 2.
-        searches: How often the team searches (a planner: in how many rounds); None: as often as procedural questions
-            take, else 2.
+        searches: The number of searches of a team (for a planner: of rounds with searches); None: as many as procedural
+            questions take, else 2.
         reward: ``em``, ``f1`` or ``substring``.
         recall_reward: A search's turn reward is this, times the share of the needed documents that it was first to
             find.
-        limit: At most so many questions.
+        limit: The most questions; None: all.
         profiles: Agent or role -> another profile; at level 0 of procedural questions it is the role's name.
         dependency: Replaces the team's D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
         **flex: Settings of :class:`FlexEnv` (``observation``, ``max_chars``, ``on_invalid``, …).

@@ -79,30 +79,29 @@ def make(
     """Builds a tool-use environment.
 
     Args:
-        team_name: One of :data:`TEAMS`, :data:`READING` or ``teams.SPLIT`` (which one is the id's business), or a
+        team_name: One of :data:`TEAMS`, :data:`READING` or ``teams.SPLIT`` (the environment's id sets it), or a
             :class:`Team` of your own.
         domain: A name of :data:`DOMAINS` or of a plug-in, ``tau:FOLDER``, ``module:callable``, or a domain
             (:class:`FunctionDomain` makes one of typed functions).
-        split: ``train`` or ``test``, or what else the domain has.
+        split: ``train`` or ``test``, or another split of the domain.
         levels: Only problems of these levels. None: level 0 of the depot, which the embedded model can learn; all
             levels of another domain.
-        limit: At most so many problems, spread evenly.
+        limit: The most problems, chosen evenly from the split; None: all.
         domain_args: Arguments of a named domain (a path, options).
         reward: ``composite``, ``completion`` or ``progress``; or weights for the composite.
-        max_turns: Agents' turns within one user turn; then the episode ends.
-        max_idle: Layers in a row that bring nothing new; then the episode ends.
-        max_calls: Calls of the team in an episode; one more ends it.
-        budgets: Agent or role -> calls in an episode; more are refused.
-        max_result_chars: Longest result of a call; a longer one is cut and counts as an error.
+        max_turns: The most turns of agents within one user turn; then the episode ends.
+        max_idle: The most layers in a row that bring nothing new; then the episode ends.
+        max_calls: The most calls of the team in an episode; one more ends it.
+        budgets: Agent or role -> the most calls in an episode; more are refused.
+        max_result_chars: The most characters of a call's result; a longer one is cut and counts as an error.
         show_tools: How tools stand in observations: ``openai``, ``call_format``, ``signatures``, ``names`` or ``none``.
-        show_policy: Put the domain's policy into observations.
-        call_format: How calls are written: a name of ``call_formats.CALL_FORMATS``, or agent or role -> name;
-            ``any`` reads whichever a reply is written in. Calls in another form are malformed.
+        show_policy: Whether observations contain the domain's policy.
+        call_format: The format of calls: a name of ``call_formats.CALL_FORMATS``, or agent or role -> name. ``any``
+            reads any known format. Calls in another format are malformed.
         profiles: Agent or role -> another profile.
-        dependency: Replaces the team's D: anything :func:`marft_envs.as_dependency` takes. Everybody then
-            sees earlier rounds too, unless D = 0 (``history="team"``) or ``history`` says otherwise.
-        compact: Agents read each other's actions as records (``compact``); a mapping has the
-            records' settings.
+        dependency: Replaces the team's D: anything :func:`marft_envs.as_dependency` takes. All agents then see earlier
+            rounds, too, unless D = 0 (``history="team"``) or ``history`` is set.
+        compact: Whether agents see each other's actions as records (``compact``); a mapping has the records' settings.
         end_marker: Words of a user-agent that end its turn, as ``finish`` and an empty reply do; added to its profile.
         **flex: Settings of :class:`FlexEnv` (``history``, ``observation``, ``attribution``, …).
 
