@@ -37,12 +37,12 @@ COUNTED = f"{'+'.join('1' * 32)}="
 LONG = "Read all of this first."
 """Before the instructions of the team of ``dear``, which reads them twice an episode."""
 KINDS = 16
-"""Kinds of problems in ``dear``, which nobody can tell apart. In the first half either digit is right, and the expert
+"""Kinds of problems in ``dear``, which look alike to agents. In the first half either digit is right, and the expert
 says 1 in one of them; in the second half only 1 is right, and there is no expert."""
 
 
 class Planted(ToyTask):
-    """One digit to be said; the case says who sees it.
+    """One digit to be said; the case says which agent sees it.
 
     Args:
         case: One of ``CASES``.
@@ -73,7 +73,7 @@ class Planted(ToyTask):
         return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
-        """Returns that everybody says the digit; but in ``halves``, who does not see it says 0.
+        """Returns that all agents say the digit; but in ``halves``, an agent that does not see it says 0.
 
         A first agent that knew what it does not see would teach the second to copy it.
         """
@@ -95,7 +95,7 @@ class Planted(ToyTask):
 
 
 class Dear(Planted):
-    """The digit is always 1, and nobody sees it; the single agent adds up 32 ones before it says a digit.
+    """The digit is always 1, and no agent sees it; the single agent adds up 32 ones before it says a digit.
 
     Args:
         solo: The single agent's version.
@@ -107,7 +107,7 @@ class Dear(Planted):
         self.states = tuple((kind,) for kind in range(KINDS))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
-        """Returns whether the last who spoke says 1, or either digit in a problem in which both are right."""
+        """Returns whether the last agent says 1, or either digit in a problem in which both are right."""
         answer = self.said(turns[-1].text) if turns else None
         return answer == 1 or (answer == 0 and self.lenient)
 
@@ -126,7 +126,7 @@ class Dear(Planted):
         return dict(self._turns(int(self.state[0] == 0)))[agent]
 
     def sees(self, agent: str) -> bool:
-        """Returns that nobody sees the digit."""
+        """Returns that no agent sees the digit."""
         return False
 
     def said(self, text: str) -> int | None:

@@ -39,7 +39,7 @@ def damage(folder: Path, *parts: str) -> str:
         DamagedError: The system cannot read one.
     """
     if not (folder / FILE).is_file():
-        return f"{folder} has no {FILE}, so nobody can tell whether its files are what was saved: it was copied in part"
+        return f"{folder} has no {FILE}, so its files cannot be compared with what was saved: it was copied in part"
     known = _known(folder)
     names = sorted({*known, *_files(folder)})
     bad = [name for name in _below(names, parts) if known.get(name) != sha256(folder / name)]

@@ -76,7 +76,7 @@ class CallFormat(ABC):
 
     name: str
     families: str
-    """Who is trained on it."""
+    """Families of models that are trained on it."""
     marks: tuple[str, ...] = ()
     """What stands in every call that is written, by default its special tokens; of two formats that read a text, the
     one with more marks in it is meant."""

@@ -212,7 +212,7 @@ class JudgedTask:
         return self.task.observe(min(self.answerers) if agent in self.judges else agent)
 
     def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str] | None:
-        """Shows judges what was said as a quotation, and nobody what judges said."""
+        """Shows judges what was said as a quotation, and hides the judges' words from all others."""
         if turn.agent in self.judges:
             return _HIDDEN
         inner = optional(self.task, "show")

@@ -245,7 +245,7 @@ def with_profiles(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec
     """Returns the agents with other profiles, by name or role, for one episode.
 
     Raises:
-        ConfigError: Nobody is called so, or a profile is no text.
+        ConfigError: No agent or role has that name, or a profile is no text.
     """
     known = {name for agent in agents for name in (agent.name, agent.role)}
     for name, text in profiles.items() if isinstance(profiles, Mapping) else [(profiles, None)]:

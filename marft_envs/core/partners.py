@@ -1,4 +1,4 @@
-"""Agents that nobody asks: fixed texts, functions, and the task's own expert play them, inside the environment."""
+"""Partners: agents that fixed texts, functions or the task's own expert play inside the environment."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def expert_of(env: FlexEnv) -> Callable[[str], str]:
     found: Callable[[str], str] | None = optional(base.task, "expert")
     if found is None:
         raise ConfigError(
-            f"The task of {base.env_id} has no expert, so nobody demonstrates it. Give the task a method"
+            f"The task of {base.env_id} has no expert, and so no demonstrations. Give the task a method"
             " expert(agent), which returns what an expert says now, or use recorded episodes (a JSONL file, a run)."
         )
     return found
@@ -66,7 +66,7 @@ class FixedPartners(FlexWrapper):
             task's expert speaks. A function that fails, or gives no text, is an infrastructure error.
 
     Raises:
-        ConfigError: If a name is unknown, or nobody is left to act.
+        ConfigError: If a name is unknown, or no agent is left to act.
     """
 
     def __init__(self, env: FlexEnv, partners: Mapping[str, Partner]) -> None:

@@ -50,7 +50,7 @@ class Scheduled(DependencyFunction):
 
 
 class Router(DependencyFunction):
-    """Asked after every layer who acts next; repeats are allowed (by verdict, by tool error).
+    """Is asked after every layer which agents act next; repeats are allowed (by verdict, by tool error).
 
     An agent that ``fn`` names and that cannot act (unknown, dead) is an error of the code, unless the names come from
     what a model wrote: then it is data, counted in ``Episode.invalid`` and handled by the environment's ``on_invalid``.
@@ -102,14 +102,14 @@ def parse_names(text: str, workers: Sequence[str]) -> list[str] | None:
 
 
 class Orchestrator(DependencyFunction):
-    """The boss's text names who acts next. Routing is an action, so it is trained like any other.
+    """The boss's text names the agents that act next. Routing is an action, so it is trained like any other.
 
     Args:
         boss: Acts first, and again after each worker while ``hops`` last.
-        workers: Who may be named; default everybody else.
+        workers: The agents that may be named; default all but the boss.
         hops: How often the boss routes in a round.
         parse: ``(text, workers) -> names``; ``[]`` ends the round, None says that the text is not a routing.
-        default: The worker to fall back on when the text names nobody who can act.
+        default: The worker to fall back on when the text names no agent that can act.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Orchestrator(DependencyFunction):
             default = [self.default] if self.default and self.default not in view.dead else []
             fallback = [Turn(n, here) for n in able or default]
             bad = [name for name in names or () if name not in able]
-            raise InvalidRouting(f"{self.boss} named nobody who can act", fallback, bad, here[-1])
+            raise InvalidRouting(f"{self.boss} named no agent that can act", fallback, bad, here[-1])
         return [Turn(name, here) for name in able]
 
 
@@ -165,7 +165,7 @@ class Spawn(DependencyFunction):
 
     Args:
         boss: Acts first.
-        workers: Who can be spawned, in this order; default everybody but boss and joiner.
+        workers: The agents that can be spawned, in this order; default all but boss and joiner.
         joiner: Acts last; default the boss, once more. With ``arity`` also several, the last of whom is the root.
         parse: ``text -> an assignment a worker``; None says that the text has none.
         default: How many workers act where the words name none.

@@ -130,7 +130,7 @@ class Schedule:
         return [name for name in self.layer if name not in self.pending]
 
     def expect_ready(self, agent: str) -> None:
-        """Raises a ConfigError unless the agent can act now: nobody acts twice in a layer."""
+        """Raises a ConfigError unless the agent can act now: no agent acts twice in a layer."""
         if agent not in self.layer or agent in self.pending:
             raise ConfigError(f"'{agent}' is not ready to act. Ready: {', '.join(self.ready) or 'nobody'}.")
 
@@ -250,7 +250,7 @@ class Schedule:
         self._empty_rounds = 0 if len(view.history) > view.round_start else self._empty_rounds + 1
         if self._empty_rounds == 2:
             raise DependencyError(
-                f"{type(self.dependency).__name__} gave two rounds in a row in which nobody acts. "
+                f"{type(self.dependency).__name__} gave two rounds in a row in which no agent acts. "
                 "Let next_layer return a turn, or let the task end the episode."
             )
         turns = view.this_round

@@ -42,9 +42,9 @@ class Team:
     holds: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Agent -> tools of the domain."""
     enders: frozenset[str] = frozenset()
-    """Who holds ``finish``; a reply of theirs without a call ends the user's turn too."""
+    """Agents with the tool ``finish``; a reply of theirs without a call ends the user's turn, too."""
     transfers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Agent -> whom it can hand control to, by a tool ``transfer_to_…``."""
+    """Agent -> agents to which it can hand control, by a tool ``transfer_to_…``."""
     routers: frozenset[str] = frozenset()
     """Enders whose words, where they name another agent, hand over to it instead of ending."""
     user: str = ""
@@ -52,11 +52,11 @@ class Team:
     end_marker: str = ""
     """Words of the user's that end its turn."""
     readers: frozenset[str] | None = None
-    """Who sees a problem's document; None: everybody."""
+    """Agents that see a problem's document; None: all."""
     terse: frozenset[str] = frozenset()
-    """Whose words reach others only where they are one word or one number: else others see a question mark."""
+    """Agents of whose messages others see one word or one number only; a longer message is a question mark."""
     screened: frozenset[str] = frozenset()
-    """Who never reads what its calls return: the readers do, who hold no tools, and answer it tersely."""
+    """Agents that never read what their calls return: readers without tools do, and answer them tersely."""
     policies: Mapping[str, str] = field(default_factory=dict)
     """Agent -> the policy that it reads in place of the domain's; "" for none."""
 
@@ -69,7 +69,7 @@ class Team:
             dependency: Anything that :func:`marft_envs.core.dependency.as_dependency` takes; None: as it is.
 
         Raises:
-            ConfigError: A profile is for nobody, or is malformed.
+            ConfigError: A profile is for an unknown agent or role, or is malformed.
         """
         team, where = self, "profiles"
         if isinstance(profiles, str | Path):
@@ -86,7 +86,7 @@ class Team:
         """Returns the team whose user ends its turn with these words, too, as its profile then says; "": as it is.
 
         Raises:
-            ConfigError: There is nobody who plays the user.
+            ConfigError: No agent plays the user.
         """
         if not marker:
             return self
@@ -104,7 +104,7 @@ class Team:
         Args:
             task: What it works on.
             rounds: Most rounds of an episode; None: the team's own number.
-            **flex: Settings of :class:`FlexEnv`. With several rounds everybody reads the earlier ones by default
+            **flex: Settings of :class:`FlexEnv`. With several rounds all agents see the earlier ones by default
                 (``history="team"``), unless D = 0 or D says itself what is seen of them. ``max_rounds`` is ``rounds``.
 
         Raises:

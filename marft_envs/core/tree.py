@@ -55,7 +55,7 @@ class Tree(StaticDAG):
     many as there are leaves.
 
     Args:
-        *leaves: Who acts in the first layer, in order; without any, as many of the team's first agents as the others
+        *leaves: The agents of the first layer, in order; without any, as many of the team's first agents as the others
             can join.
         arity: Children of a joiner. At a ragged end it has fewer, and one that is left alone is read a layer higher.
 

@@ -384,9 +384,8 @@ class VectorEnv:
         if error is None:
             self._go_on(slot)
         else:
-            spoke = bool(slot.env.view.history)
-            fault = fault_of(error) if spoke else "machine" if is_infrastructure_error(error) else "world"
-            self._break_off(slot, error, fault)
+            fault: Fault = "machine" if is_infrastructure_error(error) else "world"
+            self._break_off(slot, error, fault_of(error) if slot.env.view.history else fault)
             self._start(slot)
 
     def _collect(self) -> None:

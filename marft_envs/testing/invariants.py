@@ -208,9 +208,7 @@ def reward_bookkeeping(build: Build) -> str | None:
         if env.view.dead:
             remark = "agents die: the sum over n agents was left out"
         elif not np.isclose(sum(summed.values()), solo + len(summed) * team):
-            raise Broken(
-                f"PettingZoo's rewards sum to {sum(summed.values())}, not {solo} + {len(summed)}·{team} (seed {seed})"
-            )
+            raise Broken(f"PettingZoo's sum is {sum(summed.values())}, not {solo} + {len(summed)}·{team} (seed {seed})")
         for name in env.possible_agents:
             if not np.isclose(delivered[name], summed[name]):
                 raise Broken(f"last() gave {name} {delivered[name]} in all, rewards {summed[name]} (seed {seed})")

@@ -94,7 +94,7 @@ def test_wrong_settings_are_told_at_once() -> None:
         ({"opponents": "randm"}, "random"),
         ({"opponents": {"anne": "random"}}, "ann"),
         ({"profiles": {"anne": "Win."}}, "ann"),
-        ({"opponents": dict.fromkeys(("ann", "bob", "cid"), "random")}, "nobody is left"),
+        ({"opponents": dict.fromkeys(("ann", "bob", "cid"), "random")}, "no agent is left"),
     ):
         with pytest.raises(ConfigError, match=word):
             aec.wrap(strangers.Counting(), **settings)
@@ -328,7 +328,7 @@ def test_a_missing_package_is_answered_with_the_pip_command_and_one_that_does_no
     (strangers.Picture, "observations", "show\\(\\) says what is seen"),
     (strangers.AllAtOnce, "interface", "pettingzoo.ParallelEnv"),
     (strangers.Growing, "episode", "'late' appeared in mid-episode"),
-    (strangers.Nameless, "cast", "lists everybody from the start"), (strangers.Unseeded, "episode", "seed"),
+    (strangers.Nameless, "cast", "lists all agents from the start"), (strangers.Unseeded, "episode", "seed"),
     (object, "interface", "no environment of a known kind"),
 ])  # fmt: skip
 def test_what_is_missing_is_said_clause_by_clause(env: Any, clause: str, needed: str) -> None:

@@ -152,7 +152,7 @@ def test_wrong_casts_are_errors_before_anything_starts() -> None:
     env = marft_envs.make("math-dual-v0", **CASES["math-dual-v0"])
     with pytest.raises(ConfigError, match=r"no agent 'actor_1'.*Did you mean 'actor_0'"):
         SingleAgentEnv(env, "actor_1")
-    with pytest.raises(ConfigError, match=r"Nobody plays reasoner_0"):
+    with pytest.raises(ConfigError, match=r"reasoner_0: no partner"):
         SingleAgentEnv(env, "actor_0")
     with pytest.raises(ConfigError, match=r"'actor_0' learns"):
         SingleAgentEnv(env, "actor_0", {"actor_0": "", "reasoner_0": ""})

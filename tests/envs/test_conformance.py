@@ -194,7 +194,7 @@ class Half(Raw):
     (lambda: Raw(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"NUL: control text.*x00"),
     (lambda: Half(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"surrogates: control.*udfff"),
     (lambda: flex(2, task=Wrong()), "task_validates", "the gold answer scores 0"),
-    (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo's rewards sum"),
+    (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo's sum is"),
     (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
     (lambda: flex(2, Router(lambda view: ["a_0"])), "api_test|order_invariance", ""),
     (lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])), "pickling", "instead of lambdas"),

@@ -453,7 +453,7 @@ def test_one_empty_round_passes_and_two_are_an_error() -> None:
 
     env = play(flex(1, Scheduled(every_other), max_rounds=4))
     assert [t.round for t in env.episode.turns] == [0, 2] and len(env.episode.rounds) == 4
-    with pytest.raises(DependencyError, match="two rounds in a row in which nobody acts"):
+    with pytest.raises(DependencyError, match="two rounds in a row in which no agent acts"):
         play(flex(1, Scheduled(lambda view: [["a_0"]] if view.round == 0 else []), max_rounds=4))
 
 
@@ -569,7 +569,7 @@ def test_d_as_recorded_is_what_observations_showed(
             flex(n, d, came if results else None, max_rounds=rounds, history=history, max_chars=limit), seed, say
         )
     except DependencyError as error:
-        assert "nobody acts" in str(error) or "before anybody acted" in str(error)
+        assert "no agent acts" in str(error) or "before anybody acted" in str(error)
         return
     order_of = env.possible_agents.index
     turns = env.episode.turns

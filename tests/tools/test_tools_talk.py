@@ -169,7 +169,7 @@ def test_a_team_of_ones_own_plays() -> None:
 
 
 @pytest.mark.parametrize(("changes", "says"), [
-    ({"agents": ()}, "different names"), ({"enders": frozenset()}, "Nobody can end"),
+    ({"agents": ()}, "different names"), ({"enders": frozenset()}, "No agent can end"),
     ({"enders": frozenset({"writer"})}, "writer_0"), ({"holds": {"reader_0": frozenset({"read_notez"})}}, "read_notes"),
     ({"user": "nobody"}, "not in the team"), ({"transfers": {"reader_0": ("writer",)}}, "writer_0"),
 ])  # fmt: skip

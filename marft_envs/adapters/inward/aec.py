@@ -28,7 +28,7 @@ class PettingZooGame(CodecGame):
         if not seats:
             raise ConfigError(
                 "The environment has no possible_agents: agents that appear in mid-episode are not supported. "
-                "Needed: possible_agents that lists everybody from the start."
+                "Needed: possible_agents that lists all agents from the start."
             )
         super().__init__()
         self.env, self.seats = env, tuple(seats)

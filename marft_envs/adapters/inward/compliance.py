@@ -128,7 +128,7 @@ def _cast(env: Any, kind: Kind) -> Clause:
         "cast",
         False,
         "no possible_agents: agents that appear in mid-episode are not supported. Needed: possible_agents that lists "
-        "everybody from the start; who is not there yet is simply never on turn",
+        "all agents from the start; an agent that is not there yet is simply never on turn",
     )
 
 
@@ -175,7 +175,7 @@ def _trial(env: Any, kind: Kind) -> list[Any]:
         if unknown:
             raise ConfigError(
                 f"'{min(unknown)}' appeared in mid-episode and is not in possible_agents. "
-                "Needed: possible_agents that lists everybody from the start"
+                "Needed: possible_agents that lists all agents from the start"
             )
         moves = {}
         for seat in game.ready():

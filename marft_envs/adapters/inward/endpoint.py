@@ -77,7 +77,7 @@ class Loopback(ChatServer):
             self.key, waiting, self._asked = "", self._asked, []
         for asked in waiting:
             if not asked.reply.done():
-                asked.reply.set_exception(RefusedRequest(410, "The episode is over, so nobody answers any more."))
+                asked.reply.set_exception(RefusedRequest(410, "The episode is over, so no agent answers any more."))
 
     def ask(self, header: str, asked: ChatRequest, line: socket.socket) -> tuple[str, dict[str, Any]]:
         """Waits for the reply to a request, and returns its agent and the reply.

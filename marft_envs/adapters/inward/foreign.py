@@ -37,7 +37,7 @@ class ForeignTask:
             PettingZoo's own wrapper) or ``random`` (a legal move is drawn with the environment's generator). Either
             way it is counted in the metrics ``illegal``.
         cooperative: Reward the team with the mean of the seats' rewards, instead of each seat with its own.
-        team: Who acts for a seat, when that is not an agent of the seat's name: agent -> seat.
+        team: Agent -> the seat that it acts for, where that is not the seat of its name.
     """
 
     slow = False
@@ -66,11 +66,11 @@ class ForeignTask:
         check_known([name for name in names if isinstance(name, str)], OPPONENTS, "There is no opponent '{}'.")
         if isinstance(fixed, str):
             if fixed and len(self.game.seats) < 2:
-                raise ConfigError(f"{self.game.name} has one seat, so nobody can be its opponent.")
+                raise ConfigError(f"{self.game.name} has one seat, so it has no opponents. Next: leave out opponents=.")
             return
         check_known(fixed, self.game.seats, f"There is no seat '{{}}' in {self.game.name}.")
         if len(fixed) == len(self.game.seats):
-            raise ConfigError("Every seat has a fixed opponent, so nobody is left to act. Leave one out.")
+            raise ConfigError("Every seat has a fixed opponent, so no agent is left to act. Leave one out.")
 
     # Who acts --------------------------------------------------------------------------------------
 
@@ -80,8 +80,8 @@ class ForeignTask:
         unknown = [seat for seat in ready if seat not in self.game.seats]
         if unknown:
             raise ConfigError(
-                f"{self.game.name} waits for '{unknown[0]}', who was not in possible_agents: agents that appear in "
-                "mid-episode are not supported. Needed: possible_agents that lists everybody from the start."
+                f"{self.game.name} waits for '{unknown[0]}', which was not in possible_agents: agents that appear in "
+                "mid-episode are not supported. Needed: possible_agents that lists all agents from the start."
             )
         return [seat for seat in self.game.seats if seat in ready and seat not in self._fixed]
 
@@ -240,7 +240,7 @@ def team(
         opponents: See :class:`ForeignTask`.
         illegal: See :class:`ForeignTask`.
         cooperative: See :class:`ForeignTask`.
-        simultaneous: Everybody acts at once in every round, until they leave for good: D is ``Independent``.
+        simultaneous: All agents act at once in every round, until they leave for good: D is ``Independent``.
         max_rounds: Steps after which the episode ends.
         **settings: Settings of :class:`FlexEnv`.
 

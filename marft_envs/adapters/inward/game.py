@@ -53,7 +53,7 @@ class Game:
 
     name: str = ""
     seats: Sequence[str] = ()
-    """Everybody who may ever act."""
+    """All seats that may ever act."""
 
     def __init__(self) -> None:
         self._generators = GlobalGenerators()
@@ -69,7 +69,7 @@ class Game:
         raise NotImplementedError
 
     def ready(self) -> Sequence[str]:
-        """Who has to act now, all at once; empty: the episode is over."""
+        """The seats that have to act now, all at once; empty: the episode is over."""
         raise NotImplementedError
 
     def observe(self, seat: str) -> str:

@@ -54,7 +54,7 @@ def load(
         parallel: Take PettingZoo's parallel form.
         players: Seats of a TextArena game.
         sees: See ``foreign.team``; so are ``opponents``, ``illegal`` and ``cooperative``.
-        opponents: Who plays the other seats.
+        opponents: The fixed players of other seats.
         illegal: What an illegal move does.
         cooperative: Reward the team, not each seat.
         roles: Who deliberates, where there is one seat; see ``foreign.deliberating``.

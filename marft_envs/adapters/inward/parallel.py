@@ -1,4 +1,4 @@
-"""PettingZoo parallel environments: everybody acts at once, so D is ``Independent``.
+"""PettingZoo parallel environments: all agents act at once, so D is ``Independent``.
 
 Agents may leave in mid-episode; they may not come back.
 """
@@ -28,7 +28,7 @@ class ParallelGame(PettingZooGame):
         self._seen, self._infos = self.env.reset(seed=seed, options=dict(options) or None)
 
     def ready(self) -> Sequence[str]:
-        """Everybody who is still there."""
+        """All agents that are still there."""
         return list(self.env.agents)
 
     def seen(self, seat: str) -> tuple[Any, Any]:
@@ -36,7 +36,7 @@ class ParallelGame(PettingZooGame):
         return masked(self._seen.get(seat), self._infos.get(seat, {}))
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
-        """One step of everybody."""
+        """One step of all agents."""
         actions = {seat: self.action(seat, text) for seat, text in moves.items()}
         self._seen, paid, _, _, self._infos = self.env.step(actions)
         return dict(paid)

@@ -43,7 +43,7 @@ _OWN = ("dependency", "history", "max_rounds")
 
 
 class ProgramError(MarftError, RuntimeError):
-    """A program that ended, or fell silent, before it asked for a turn: nobody's words are to blame."""
+    """A program that ended, or fell silent, before it asked for a turn: no agent's words are to blame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class ProgramTask(Drawn[Problem]):
             )
 
     def _wait(self) -> None:
-        """Waits for a layer: until no further request comes, everybody has been asked, or the program ends."""
+        """Waits for a layer: until no further request comes, all agents have been asked, or the program ends."""
         until = time.monotonic() + self.timeout
         while self.end is None and len({asked.agent for asked in self.waiting}) < len(self.team):
             try:

@@ -53,7 +53,7 @@ class Quotes:
 
     Args:
         team: The agents.
-        given: Texts of the problem: what stands in them is nobody's words.
+        given: Texts of the problem: words in them are not quotations of an agent.
     """
 
     def __init__(self, team: Sequence[AgentSpec], given: Sequence[str] = ()) -> None:

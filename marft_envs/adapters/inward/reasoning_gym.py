@@ -111,7 +111,7 @@ def make(
     Args:
         name: The data set, e.g. ``chain_sum``.
         settings: Its configuration.
-        roles: Who speaks, in order; the last one answers.
+        roles: The roles of the agents, in the order in which they speak; the last one answers.
         profiles: System message of every agent, or role -> system message.
         dependency: D, which messages each agent receives; default one after the other.
         **kwargs: Settings of :class:`FlexEnv`.

@@ -35,7 +35,7 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
     Args:
         env: The team's environment; its ``observation`` setting is what the learner sees.
         agent: Who learns.
-        partners: Of everybody else a fixed reply, or a function from chat messages to a reply.
+        partners: For each other agent a fixed reply, or a function from chat messages to a reply.
 
     Raises:
         ConfigError: An agent is unknown, or somebody is neither learner nor partner.
@@ -48,7 +48,7 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
             raise ConfigError(f"'{agent}' learns; it cannot be a partner too. Leave it out of partners.")
         idle = [name for name in env.possible_agents if name != agent and name not in partners]
         if idle:
-            raise ConfigError(f"Nobody plays {', '.join(idle)}. Expected partners={{'{idle[0]}': reply or function}}.")
+            raise ConfigError(f"{', '.join(idle)}: no partner. Expected partners={{'{idle[0]}': reply or function}}.")
         self.env = FixedPartners(env, partners) if partners else env
         self.agent = agent
         self.observation_space = env.observation_space(agent)
@@ -111,7 +111,7 @@ def make(env_id: str, agent: str = "", partners: Mapping[str, Partner] | None = 
     free = [name for name in env.possible_agents if name not in (partners or {})]
     if not agent and len(free) != 1:
         raise ConfigError(
-            f"Nobody is said to learn in '{env_id}'. Expected agent='{env.possible_agents[-1]}', and"
+            f"'{env_id}' has several agents, and no learner is named. Expected agent='{env.possible_agents[-1]}', and"
             " partners={AGENT: reply or function} for all others."
         )
     return SingleAgentEnv(env, agent or free[0], partners)

@@ -33,7 +33,7 @@ class TeamAction(_Action):
     """What one agent says."""
 
     agent: str
-    """Who acts; one of ``ready``."""
+    """The agent that acts; one of ``ready``."""
     text: str
 
 

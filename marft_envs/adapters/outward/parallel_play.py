@@ -28,7 +28,7 @@ NOOP = ""
 class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
     """The agents of one layer act together in one step; whatever the others answer is dropped.
 
-    ``infos[agent]["acts"]`` says whose action counts in the next step. Under ``Independent`` everybody acts in every
+    ``infos[agent]["acts"]`` says whose action counts in the next step. Under ``Independent`` all agents act in every
     step, and this is what PettingZoo's own ``aec_to_parallel`` gives. Every agent observes after every step. An agent
     that is not on turn sees the task and its messages, and need not answer. A step has the rewards of its layer.
 
@@ -68,7 +68,7 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
             ConfigError: The episode is over, or an agent on turn has no action.
         """
         if not self.agents:
-            raise ConfigError("Nobody is left to act. Next: env.reset(seed=…).")
+            raise ConfigError("No agent is left to act. Next: env.reset(seed=…).")
         ready = self.env.ready_agents
         silent = [name for name in ready if name not in actions]
         if silent:

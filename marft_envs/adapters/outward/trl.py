@@ -63,7 +63,7 @@ class TeamRollout:
 
     Args:
         envs: Where the episodes are played, as many at a time as it has slots.
-        partners: Speaks for everybody but the learner; None: the model under training does, untrained.
+        partners: Speaks for all agents but the learner; None: the model under training does, untrained.
     """
 
     def __init__(self, envs: VectorEnv, partners: Say | None = None) -> None:

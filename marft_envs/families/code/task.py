@@ -137,9 +137,9 @@ class CodeTask(Drawn[CodeProblem]):
         if not self._written or (written is None and not tests):
             return Outcome(turn_rewards=own)
         self._tried = self._report(self._proposed)
-        words = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
+        said = feedback.feedback(self.problem, self._public, self._proposed, self._tried, self._found.status)
         receivers = self.agents if self.tells else ()
-        return Outcome(turn_rewards=own, agent_rewards=advice, feedback=dict.fromkeys(receivers, words))
+        return Outcome(turn_rewards=own, agent_rewards=advice, feedback=dict.fromkeys(receivers, said))
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Runs the last program on the hidden tests; the reward is the change of score since the round before."""
@@ -217,7 +217,7 @@ class CodeTask(Drawn[CodeProblem]):
         problem = self.problem
         if not problem.solution.strip():
             raise UnsolvedError(
-                f"'{problem.id}' has no canonical solution, so nobody demonstrates it. Expected problems with one,"
+                f"'{problem.id}' has no canonical solution, and so no demonstration. Expected problems with one,"
                 " or recorded episodes (a JSONL file, a run)."
             )
         if agent in self.writers:

@@ -20,7 +20,7 @@ NAMES = (
 PLACES = ("Rome", "Oslo", "Lima")
 COLOURS = ("red", "blue", "green")
 NOTHING = "-"
-"""The note of who has found nothing."""
+"""The note of a reader that has found nothing."""
 TOP = 60
 """Largest balance of a ledger at level 0; ten times that at level 1."""
 FACTS = 4

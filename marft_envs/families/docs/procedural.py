@@ -80,7 +80,7 @@ def part(document: Document) -> str:
 class Made:
     """The documents of some kinds and lengths and one level, in a fixed order; training draws beyond those listed.
 
-    Kind by kind and length by length, not in turn: who takes every k-th one gets as many of each, whatever k is.
+    The order is kind by kind and length by length, not in turn, so every k-th document is as often of each, for any k.
 
     Args:
         kinds: Names of ``KINDS``; None: all.

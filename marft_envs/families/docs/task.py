@@ -1,4 +1,4 @@
-"""Reading a long document by a team: who is shown which part, what is handed over, and what counts."""
+"""Reading a long document by a team: which agent sees which part, what is handed over, and what counts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from marft_envs.problems.sets import Drawn, ProblemSet
 
 
 class DocsTask(Drawn[Document]):
-    r"""Draws a document; the last reply of who answers is compared with the answer, for 1 or 0.
+    r"""Draws a document; the last reply of an answering agent is compared with the answer, for 1 or 0.
 
     A reply's note is what stands in its last ``\boxed{}``; others are shown the note alone, or, where there is none,
     the whole reply. Readers deal the entries evenly in order, unless a boss has named their pages.
 
     Args:
         problems: Where documents come from.
-        team: Who reads; the role says what an agent is shown (see ``docs/long-documents.md``).
+        team: The agents; the role says what an agent is shown (see ``docs/long-documents.md``).
         sources: Of a tree, the agents whose notes each joiner reads, for the expert; others join all readers' notes.
         parts: In how many parts an agent with a memory reads; None: page by page.
         terse: Experts say the note alone, without the working.
         note_chars: What is kept of a writer's note; None: all.
 
     Raises:
-        ConfigError: An agent has a role that the family does not know, or nobody answers.
+        ConfigError: An agent has a role that the family does not know, or no agent answers.
     """
 
     slow = False
@@ -56,7 +56,7 @@ class DocsTask(Drawn[Document]):
         self._readers = [agent.name for agent in team if agent.role in READERS]
         self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
         if not self._answerers:
-            raise ConfigError("Nobody of the team answers. Give one agent with_answer=True.")
+            raise ConfigError("No agent of the team answers. Give one agent with_answer=True.")
         self._begin()
 
     def _begin(self) -> None:
@@ -152,7 +152,7 @@ class DocsTask(Drawn[Document]):
         """Returns what a faultless reader says; a boss sends a reader to every page, as far as there are readers.
 
         Raises:
-            UnsolvedError: Nobody knows how the answer follows from the document: it was not made here.
+            UnsolvedError: The document was not generated here, so it has no steps to the answer.
         """
         document, role = self.problem, self._roles[agent]
         if not document.facts:

@@ -24,7 +24,7 @@ QUERY = 1000
 
 
 class RagTask(Drawn[OpenQuestion]):
-    r"""Draws a question; searches for what its searchers say, and compares the box of who answers.
+    r"""Draws a question; searches for what its searchers say, and compares the box of an answering agent.
 
     A search is what stands in a reply's last ``\boxed{}``, else its first line (of one agent alone: its first line, and
     a box is its answer). The passages are the result of that turn, for everybody who sees it.
@@ -38,7 +38,7 @@ class RagTask(Drawn[OpenQuestion]):
         recall_reward: A search's turn reward for all needed documents; for a share of them, that share of it.
 
     Raises:
-        ConfigError: An agent has a role that the family does not know, nobody answers, or a setting is out of range.
+        ConfigError: An agent has a role that the family does not know, no agent answers, or a setting is out of range.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RagTask(Drawn[OpenQuestion]):
         reward: str = "em",
         recall_reward: float = 0.0,
     ) -> None:
-        check_known([agent.role for agent in team], ROLES, "Nobody who retrieves has the role '{}'.")
+        check_known([agent.role for agent in team], ROLES, "No retrieval agent has the role '{}'.")
         check_known([reward], REWARDS, "There is no reward '{}'.")
         check_answerer(team, "the team")
         if type(k) is not int or k < 1:
@@ -142,7 +142,7 @@ class RagTask(Drawn[OpenQuestion]):
         """Returns what somebody says who knows the facts: the next search, the last note, or the answer.
 
         Raises:
-            UnsolvedError: Nobody knows the hops of this question: it was not made here.
+            UnsolvedError: The question was not generated here, so its hops are not known.
         """
         question, role = self.problem, self._roles[agent]
         if not question.steps:

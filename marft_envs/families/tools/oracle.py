@@ -67,7 +67,7 @@ def answer(task: ToolTask, agent: str) -> str:
         return _ending(task, agent)
     holder = next((name for name in task.agents if rest[0].name in task.holds[name]), None)
     if holder is None:
-        raise ConfigError(f"Nobody in the team holds '{rest[0].name}', which the oracle of '{task.task_id}' calls.")
+        raise ConfigError(f"No agent has the tool '{rest[0].name}', which the oracle of '{task.task_id}' calls.")
     if agent in team.routers:
         return task.roles[holder]
     for name, (_, to) in control.items():

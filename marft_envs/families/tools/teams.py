@@ -55,7 +55,7 @@ def check(team: Team, domain: ToolDomain) -> None:
         wanted = sorted(frozenset(tools) - {FINISH})
         check_known(wanted, domain.tools, f"'{name}' holds '{{}}', which is no tool of '{domain.name}'.")
     if not team.enders:
-        raise ConfigError(f"Nobody can end the user's turn. Name one of {', '.join(names)} in enders=.")
+        raise ConfigError(f"No agent can end the user's turn. Name one of {', '.join(names)} in enders=.")
 
 
 def asked(problem: ToolProblem, domain: ToolDomain, team: Team, text: str) -> ToolProblem:

@@ -199,6 +199,5 @@ def make(
     pair = [AgentSpec(LEFT, "left", prompt, with_answer=True), AgentSpec(RIGHT, "right", prompt, with_answer=True)]
     team = [AgentSpec(SOLVER, "solver", SAY, with_answer=True)] if alone else pair
     flex = {"history": "team", "max_rounds": horizon, **flex}
-    return FlexEnv(
-        team, Steps(horizon, hidden, alone=alone, reward=reward), Chain() if dependency is None else dependency, **flex
-    )
+    d = Chain() if dependency is None else dependency
+    return FlexEnv(team, Steps(horizon, hidden, alone=alone, reward=reward), d, **flex)

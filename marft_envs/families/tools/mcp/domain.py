@@ -246,8 +246,7 @@ class MCPToolDomain(Shared):
     def grade(self, problem: ToolProblem, world: ForeignWorld, messages: Sequence[str] = ()) -> StateGrade:
         """Judges state and words to the user; where a server cannot be asked, nothing is achieved (``server_lost``)."""
         try:
-            judge = self._grade
-            verdict = _expected(world, problem) if judge is None else graded(judge, world, problem, messages)
+            verdict = graded(self._grade or _expected, world, problem, messages)
         except (WorkerError, TimeoutError):
             return StateGrade(False, 0.0, {"server_lost": True})
         return StateGrade.of(verdict)
