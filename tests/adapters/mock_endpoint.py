@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Endpoint(ThreadingHTTPServer):
-    """``say(model, messages)`` replies; agents are told apart by the model they ask for. A reply None is an error 400."""
+    """``say(model, messages)`` replies; agents are known by the model that they ask for. A reply None is an error 400."""
 
     request_queue_size = 128  # more than ask at once
 

@@ -1,8 +1,8 @@
 """The native loop, and whether an adapter plays the same: whole episodes of three environments, scripted agents.
 
 An adapter under test gives a function ``play(env, seed, say)``: play one episode of ``env``, reset with this seed,
-through the adapter; let ``say(agent, messages)`` speak for every agent; return what the adapter said it paid each agent
-over the episode, or None where an adapter pays otherwise (by turn, once for the team) and its own test looks at that.
+through the adapter; let ``say(agent, messages)`` speak for every agent; return the rewards that the adapter gave each agent
+over the episode, or None where its rewards are others (by turn, once for the team) and its own test checks them.
 """
 
 from __future__ import annotations

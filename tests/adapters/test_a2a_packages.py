@@ -112,7 +112,7 @@ def team() -> Any:
 
 
 @pytest.mark.parametrize(("mood", "said"), [("message", "7+8=15, says the agent."), ("task", "7+8=\n15, as a task.")])
-def test_what_the_agent_answers_is_what_the_next_one_hears(agent: Adder, mood: str, said: str) -> None:
+def test_what_the_agent_answers_is_what_the_next_one_sees(agent: Adder, mood: str, said: str) -> None:
     agent.mood = mood
     env = team()
     assert env.agent_selection == "actor_0" and f"[reasoner]\n{said}" in env.messages("actor_0")[-1]["content"]
@@ -120,13 +120,15 @@ def test_what_the_agent_answers_is_what_the_next_one_hears(agent: Adder, mood: s
     assert "Reasoner" in heard and "Compute" in heard
 
 
-def test_a_task_that_fails_is_an_outage(agent: Adder) -> None:
+def test_a_task_that_fails_is_an_infrastructure_error(agent: Adder) -> None:
     agent.mood = "fails"
     with pytest.raises(PartnerError, match=r"did not answer.*(?i:failed)"):
         team()
 
 
-def test_the_other_protocol_is_an_outage_that_says_so(agent: Adder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_other_protocol_is_an_infrastructure_error_that_says_so(
+    agent: Adder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("A2A_VERSION", "1.0" if OLD else "0.3")
     with pytest.raises(ConnectionError, match=r"did not answer: .*code"):
         a2a_member.ask([{"role": "user", "content": "7+8?"}])

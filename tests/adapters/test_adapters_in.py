@@ -88,7 +88,7 @@ def test_a_copy_or_a_pickle_goes_on_where_the_game_stands() -> None:
     assert ends[0] == ends[1] == ends[2]
 
 
-def test_wrong_settings_are_told_at_once() -> None:
+def test_wrong_settings_are_reported_at_once() -> None:
     for settings, word in (
         ({"illegal": "loose"}, "lose"),
         ({"opponents": "randm"}, "random"),
@@ -233,7 +233,7 @@ def test_everybody_at_once_is_the_independent_d_until_somebody_leaves() -> None:
         ["low", "high"], ["low", "high"], ["high"], ["high"],
     ]  # fmt: skip
     assert all(not turn.sees for turn in episode.turns)
-    # The team is paid the mean over everybody, those who have left included.
+    # The team's reward is the mean over all agents, those that have left included.
     assert [layer.team_reward for layer in episode.layers] == [1.0, 1.0, 0.5, 0.5]
 
 

@@ -19,7 +19,7 @@ def need(package: str, extra: str) -> Any:
 
 
 def steps(env: FlexEnv, seed: int) -> Any:
-    """Yields what is shown at every turn, then what was paid."""
+    """Yields what is shown at every turn, then the rewards."""
     env.reset(seed=seed)
     n = 0
     while not env.done:
@@ -51,7 +51,7 @@ def test_two_games_side_by_side_reproduce_their_runs(package: str, extra: str, n
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-def test_a_textarena_game_is_one_of_ours_and_d_is_who_was_told_whose_words() -> None:
+def test_a_textarena_game_is_one_of_ours_and_d_says_which_player_received_which_messages() -> None:
     need("textarena", "textarena")
     check_env(lambda: marft_envs.make("textarena:KuhnPoker-v0"))
     env = marft_envs.make("textarena:TicTacToe-v0")
@@ -83,7 +83,7 @@ def test_a_player_alone_can_be_a_team_and_remembers_what_it_did() -> None:
     assert env.episode.team_return == twin.episode.team_return
 
 
-def test_a_cooperative_game_of_mpe2_runs_by_its_dotted_name_and_pays_the_team() -> None:
+def test_a_cooperative_game_of_mpe2_runs_by_its_dotted_name_and_rewards_the_team() -> None:
     pytest.importorskip("mpe2", reason="mpe2 is not installed: pip install mpe2")
     env = marft_envs.make(
         "pettingzoo:mpe2.simple_speaker_listener_v4",

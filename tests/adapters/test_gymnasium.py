@@ -30,7 +30,7 @@ def play_as(learner: str, env: FlexEnv, seed: int, say: Say) -> dict[str, float]
         assert single.observation_space.contains(seen)
         seen, reward, terminated, truncated, _ = single.step(say(learner, seen["messages"]))
         total, ended = total + reward, terminated or truncated
-    # Each of these teams pays everybody the same.
+    # In each of these teams, all agents have the same rewards.
     return dict.fromkeys(env.possible_agents, total)
 
 
@@ -113,8 +113,8 @@ def test_a_learner_that_never_acts_is_an_error() -> None:
         env.reset(seed=0)
 
 
-class EarlyPay:
-    """Pays 1 for every turn to whoever took it, and 10 to the team at the end; kills the solver after its turn."""
+class EarlyReward:
+    """Rewards every turn with 1, and the team with 10 at the end; kills the solver after its turn."""
 
     slow, task_id = False, "t"
 
@@ -138,12 +138,12 @@ class EarlyPay:
 
 def test_what_partners_earn_before_the_first_turn_and_after_the_last_is_the_learners_too() -> None:
     agents = [AgentSpec(f"{x}_0", x) for x in "abc"]
-    env = SingleAgentEnv(FlexEnv(agents, EarlyPay(), Chain()), "b_0", {"a_0": "x", "c_0": "y"})
+    env = SingleAgentEnv(FlexEnv(agents, EarlyReward(), Chain()), "b_0", {"a_0": "x", "c_0": "y"})
     env.reset(seed=0)
     _, reward, terminated, truncated, _ = env.step("z")
     # 2 of a's layer, 1 + 2 of its own, after which it has left the episode.
     assert (reward, terminated, truncated) == (5.0, True, False)
-    env = SingleAgentEnv(FlexEnv(agents, EarlyPay(), Chain()), "a_0", {"b_0": "x", "c_0": "y"})
+    env = SingleAgentEnv(FlexEnv(agents, EarlyReward(), Chain()), "a_0", {"b_0": "x", "c_0": "y"})
     env.reset(seed=0)
     assert env.step("z")[1] == 1 + 2 + 2 + 2 + 10
 

@@ -46,7 +46,7 @@ def served(app: Any) -> Iterator[str]:
 def episode(
     client: Any, seed: int, say: Callable[[str, Any], str], backwards: bool = False
 ) -> tuple[dict[str, float], Any]:
-    """Plays one episode; returns what each agent was paid, and the session's state at the end."""
+    """Plays one episode; returns each agent's rewards, and the session's state at the end."""
     seen = client.reset(seed=seed).observation
     paid: dict[str, float] = dict.fromkeys(seen.rewards, 0.0)
     total = 0.0

@@ -85,7 +85,7 @@ def test_every_id_is_in_pettingzoos_registry() -> None:
     assert isinstance(parallel, LayerParallel) and len(parallel.reset(seed=0)[0]) == 5
 
 
-def test_a_pettingzoo_without_a_registry_is_told_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pettingzoo_without_a_registry_is_an_error_with_both_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pettingzoo.env_registry.registration", None)
     with pytest.raises(ConfigError, match=r"pettingzoo [\d.]+ is installed; its registry came with 1\.27"):
         parallel_play.register()

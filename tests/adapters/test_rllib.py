@@ -35,7 +35,7 @@ def play_text(env: FlexEnv, seed: int, say: Say) -> None:
             paid[name] = paid.get(name, 0.0) + reward
         if terminated["__all__"] or truncated["__all__"]:
             break
-    # Whoever acted is paid what the whole team is; whoever did not is not there.
+    # An agent that acted has the rewards of the whole team; an agent that did not is absent.
     assert paid == dict.fromkeys({turn.agent for turn in env.episode.turns}, env.episode.team_return)
 
 

@@ -46,7 +46,7 @@ class Scripted(TeamRollout):
 
 
 def test_rollouts_equal_the_native_loop(case: str, tokenizer: Any) -> None:
-    """Whoever learns, and whether it is asked: transcripts and what is paid are those of the native loop."""
+    """For any learner, asked or not: transcripts and rewards are those of the native loop."""
 
     def play(env: Any, seed: int, say: Any) -> None:
         learner = LEARNERS[case][seed % 2]
@@ -89,7 +89,7 @@ def test_only_reset_say_and_get_reward_are_public() -> None:
     assert list(schema["parameters"]["properties"]) == ["text"] and schema["description"]
 
 
-def test_a_learner_that_leaves_early_keeps_what_was_paid() -> None:
+def test_a_learner_that_leaves_early_keeps_its_rewards() -> None:
     env = marft_envs.make("math-dual-v0", levels=[0])
     team = environment(lambda: env, "actor_0", {"reasoner_0": "7+8=15"})()
     team.reset(seed=0)

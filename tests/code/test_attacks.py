@@ -18,7 +18,7 @@ from helpers.marks import rest_in_ci
 from tests.helpers import attack_judge, jail
 from tests.helpers.attack_judge import Attack, Finding, Round
 
-# What the judge says instead of the verdict in the header. None of these is paid.
+# What the judge says instead of the verdict in the header. None of these has a reward.
 OTHERWISE = {
     "53_exec_true": "no_entry_point",  # it cannot replace itself, goes on, and defines no function
     "58_patch_builtins": "runtime_error",  # it broke the functions that its own process needs to answer

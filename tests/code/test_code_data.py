@@ -369,7 +369,7 @@ def test_mbpp_rows_keep_setup_and_expressions_that_can_be_taken_apart(caplog: py
     assert (problem.id, problem.entry_point, problem.setup) == ("mbpp/train/11", "size", "root = box(1)")
     found = {(t.kind, t.input, t.expected) for t in every_test(problem)}
     assert found == {("expr", "size(box((2, 3)))[1]", "3"), ("call", "[[-1]]", "-1"), ("expr", "size(root)", "1")}
-    # What `box` of the program is told and `size` of the program gives back says nothing about either.
+    # What `box` of the program is given and `size` of the program gives back says nothing about either.
     assert last_tally("mbpp", "train") == {"tests decided inside the program's process": 2}
     assert "mbpp/train/11 (the program's own 'box' is given the value expected)" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Coding teams: who writes, what is run, what is shown of it, what pays, and what never leaves the judge."""
+"""Coding teams: who writes, what is run, what is shown of it, what is rewarded, and what never leaves the judge."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def play(env: FlexEnv, replies: Replies, seed: int = 0) -> FlexEnv:
     return env
 
 
-def told(env: FlexEnv, agent: str) -> str:
+def prompt(env: FlexEnv, agent: str) -> str:
     return "\n".join(message["content"] for message in env.messages(agent)[1:])
 
 
@@ -77,9 +77,9 @@ def test_the_coder_of_the_dual_team_reads_the_planner() -> None:
     env = build("dual")
     env.reset(seed=0)
     statement = "Add two numbers.\n\nFunction: add\n\nadd(1, 2) == 3\nadd(0, 0) == 0"
-    assert told(env, "planner_0") == statement
+    assert prompt(env, "planner_0") == statement
     env.step("Use +.")
-    assert told(env, "coder_0") == f"{statement}\n\n[planner]\nUse +."
+    assert prompt(env, "coder_0") == f"{statement}\n\n[planner]\nUse +."
 
 
 def test_the_reviewer_sees_the_program_and_how_it_fared_and_has_the_last_word() -> None:
@@ -87,7 +87,7 @@ def test_the_reviewer_sees_the_program_and_how_it_fared_and_has_the_last_word() 
     env.reset(seed=0)
     env.step("Use +.")
     env.step(code(WRONG))
-    seen = told(env, "reviewer_0")
+    seen = prompt(env, "reviewer_0")
     assert WRONG in seen and "1 of 2 public tests passed.\nadd(1, 2) -> -1, expected 3" in seen
     env.step(code(GOLD))
     assert env.done and env.episode.success
@@ -138,16 +138,16 @@ def test_a_coder_alone_reads_what_the_coder_of_the_reflecting_team_reads_but_the
         env.reset(seed=0)
         env.step(code(WRONG))
     team.step("Hm.")
-    assert told(team, "coder_0") == f"{told(alone, 'coder_0')}\n\n[reflector, round 2]\nHm."
-    assert "1 of 2 public tests passed." in told(alone, "coder_0")
+    assert prompt(team, "coder_0") == f"{prompt(alone, 'coder_0')}\n\n[reflector, round 2]\nHm."
+    assert "1 of 2 public tests passed." in prompt(alone, "coder_0")
 
 
 def test_without_feedback_tests_decide_about_another_round_and_say_nothing() -> None:
     env = build("retry", feedback=False, dependency="independent", history="deps")
     env.reset(seed=0)
-    asked = told(env, "coder_0")
+    asked = prompt(env, "coder_0")
     env.step(code(WRONG))
-    assert told(env, "coder_0") == asked  # the same prompt again: best of three by the public tests
+    assert prompt(env, "coder_0") == asked  # the same prompt again: best of three by the public tests
     env.step(code(GOLD))
     assert env.done and env.episode.success and env.episode.metrics["rounds"] == 2.0
 
@@ -162,7 +162,7 @@ def test_public_tests_that_pass_end_the_episode_whatever_the_hidden_ones_say() -
 def test_without_public_tests_all_rounds_are_played() -> None:
     env = play(build("reflect", dataclasses.replace(ADD, public=())), {"coder": [code(WRONG), code(GOLD)]})
     assert env.episode.metrics["rounds"] == 3.0 and env.episode.team_return == 1.0
-    assert "there are no public tests" in told(env, "coder_0")
+    assert "there are no public tests" in prompt(env, "coder_0")
 
 
 def test_the_testers_tests_are_run_and_reported_before_the_repair_turn() -> None:
@@ -172,7 +172,7 @@ def test_the_testers_tests_are_run_and_reported_before_the_repair_turn() -> None
     env.step(code(ZERO))
     env.step("- `add(2, 2) == 4`\nadd(3, -3) == 0\nadd(os, 1) == 2")
     assert env.ready_agents == ["coder_0"]
-    seen = told(env, "coder_0")
+    seen = prompt(env, "coder_0")
     assert "1 of 2 tests of the tester agree.\nadd(2, 2) -> 0, expected 4" in seen
     env.step(code(GOLD))
     assert env.done and env.episode.team_return == 1.0
@@ -180,7 +180,7 @@ def test_the_testers_tests_are_run_and_reported_before_the_repair_turn() -> None
     assert env.episode.rounds[0].D == [[0, 0], [1, 0]]
 
 
-def test_a_testers_tests_never_pay() -> None:
+def test_a_testers_tests_have_no_reward() -> None:
     scores = set()
     for tests in ("", "add(1, 1) == 2", "add(1, 1) == 3\nadd(2, 2) == 5"):
         env = play(build("tester"), {"coder": code(ZERO), "tester": tests})
@@ -203,7 +203,7 @@ def test_the_page_has_every_team_and_where_its_profiles_are() -> None:
 def test_other_numbers_of_rounds_other_teams_and_other_d() -> None:
     env = play(build("solo", rounds=3), {"coder": [code(WRONG), "Hm.", code(GOLD)]})
     assert env.episode.metrics["rounds"] == 3.0 and env.episode.team_return == 1.0
-    assert env.rules.history == "own", "one agent: nobody hears anybody, and it reads what it wrote"
+    assert env.rules.history == "own", "one agent: there are no messages, and it reads what it wrote"
     assert [turn.sees for turn in env.episode.turns] == [(), (0,), (0, 1)]
     assert build("solo").rules.history == build("reflect").rules.history == "deps"
     env = build("reflect", dependency="chain")
@@ -220,29 +220,31 @@ def test_feedback_says_once_what_is_the_same_of_every_test() -> None:
     env = build("reflect")
     env.reset(seed=0)
     env.step(code("def add("))
-    assert told(env, "reflector_0").endswith("0 of 2 public tests passed.\ncompile_error\n  SyntaxError: not scripted")
+    assert prompt(env, "reflector_0").endswith(
+        "0 of 2 public tests passed.\ncompile_error\n  SyntaxError: not scripted"
+    )
     env.step("Close the bracket.")
     env.step(code(CRASH))
-    seen = told(env, "reflector_0")
+    seen = prompt(env, "reflector_0")
     assert seen.count("-> runtime_error") == 2 and seen.count("ZeroDivisionError") == 1
     problem = CodeProblem("p", "stdio", "Print.", stdio(("1 2\n", "3\n")), stdio(("2", "3")))
     env = build("reflect", problem, sandbox=FakeSandbox({"program": lambda stdin: "4\n5\n"}))
     env.reset(seed=0)
     env.step(code("program"))
-    assert told(env, "reflector_0").endswith("passed.\nInput:\n  1 2\nExpected:\n  3\nGot:\n  4\n  5")
+    assert prompt(env, "reflector_0").endswith("passed.\nInput:\n  1 2\nExpected:\n  3\nGot:\n  4\n  5")
 
 
 # Rewards ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("reward", "half"), [("mixed", 0.15), ("fraction", 0.5), ("all", 0.0)])
-def test_rounds_pay_by_how_much_the_score_has_changed(reward: str, half: float) -> None:
+def test_the_reward_of_a_round_is_the_change_of_the_score(reward: str, half: float) -> None:
     env = play(build("reflect", reward=reward), {"coder": [code(WRONG), code(ZERO), code(GOLD)], "reflector": "Hm."})
     paid = [layer.team_reward for layer in env.episode.layers]
     assert paid == pytest.approx([0, 0, half, 0, 1 - half]) and env.episode.team_return == 1.0
     assert all(turn.reward == 0.0 for turn in env.episode.turns)
     env = play(build("reflect", reward=reward), {"coder": [code(ZERO), "Hm."], "reflector": "Hm."})
-    assert env.episode.team_return == 0.0, "a program taken back is not paid"
+    assert env.episode.team_return == 0.0, "a program taken back has no reward"
 
 
 def trajectory_of(env: FlexEnv) -> Trajectory:
@@ -251,7 +253,7 @@ def trajectory_of(env: FlexEnv) -> Trajectory:
     return Trajectory(env.episode, [Transition(turn, asked) for turn in env.episode.turns])
 
 
-def test_differences_pay_the_coder_at_its_turn_and_the_reflector_for_what_came_of_its_words() -> None:
+def test_differences_reward_the_coder_at_its_turn_and_the_reflector_for_what_came_of_its_words() -> None:
     env = play(
         build("reflect", reward="difference"), {"coder": [code(ZERO), code(WRONG), code(GOLD)], "reflector": "Hm."}
     )
@@ -400,7 +402,7 @@ def test_what_a_program_prints_is_harmless_when_shown(field: str) -> None:
 def _expect_harmless(env: FlexEnv) -> None:
     env.reset(seed=0)
     env.step(code("program"))
-    seen = told(env, "reflector_0")
+    seen = prompt(env, "reflector_0")
     assert "gnirts" in seen
     for bad in (
         "\x00",
@@ -426,7 +428,7 @@ def test_what_a_program_says_is_cut() -> None:
         env = build("reflect", sandbox=FakeSandbox({"program": does}))
         env.reset(seed=0)
         env.step(code("program"))
-        assert len(told(env, "reflector_0")) < 1_500
+        assert len(prompt(env, "reflector_0")) < 1_500
     assert shown("ab\x1b" * 1000, 10) == "ab\\x1bab\\x…" and shown("abcdef", 3, tail=True) == "…def"
 
 
@@ -545,7 +547,7 @@ def test_all_environments_of_a_process_share_one_sandbox() -> None:
     assert [env.task.judge.limits.cpu_s for env in envs] == [1.0 + i for i in range(len(TEAMS))]
 
 
-def test_the_evaluation_panel_has_every_problem_at_most_once() -> None:
+def test_the_evaluation_set_has_every_problem_at_most_once() -> None:
     task = marft_envs.make("code-solo-v0", levels=[0], split="test").task
     panel = task.evaluation_set(100)
     assert len(panel) == len(set(panel)) == 100

@@ -30,7 +30,7 @@ def row(entry: str, tests: list[tuple[str, str]], setup: str = "", **more: Any) 
             "metadata": {"test_setup_code": setup}, **more}  # fmt: skip
 
 
-def paid(folder: Path, problem: dict[str, Any], program: str, reward: str = "fraction") -> float:
+def reward_of(folder: Path, problem: dict[str, Any], program: str, reward: str = "fraction") -> float:
     """The reward of a program, through the public environment."""
     path = folder / "own.jsonl"
     path.write_text(json.dumps(problem))
@@ -107,22 +107,22 @@ def {f}(s):
     return True
 """,
     "the name by which it is asked": "_program = evaluate = lambda *x: True\ndef {f}(*x): return True",
-    "everything it was ever told": "told = []\ndef {f}(s):\n    told.append(s)\n    return told[0]",
+    "everything it was ever given": "given = []\ndef {f}(s):\n    given.append(s)\n    return given[0]",
 }
 
 
-def test_honest_programs_are_paid(sandbox: Sandbox, tmp_path: Path) -> None:
-    assert paid(tmp_path, ROUND_TRIPS, ENCODE + DECODE) == paid(tmp_path, ROUND_TRIPS, DECODE) == 1.0
-    assert paid(tmp_path, DECISIONS, NEAR) == 1.0
-    assert paid(tmp_path, DECISIONS, NEAR + "def helper(): pass\n__all__ = ['near']\n") == 1.0
+def test_honest_programs_are_rewarded(sandbox: Sandbox, tmp_path: Path) -> None:
+    assert reward_of(tmp_path, ROUND_TRIPS, ENCODE + DECODE) == reward_of(tmp_path, ROUND_TRIPS, DECODE) == 1.0
+    assert reward_of(tmp_path, DECISIONS, NEAR) == 1.0
+    assert reward_of(tmp_path, DECISIONS, NEAR + "def helper(): pass\n__all__ = ['near']\n") == 1.0
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_program_is_paid_for_what_it_reads_or_renames(name: str, sandbox: Sandbox, tmp_path: Path) -> None:
-    assert paid(tmp_path, ROUND_TRIPS, HOSTILE[name].replace("{f}", "decode")) == 0.0
+def test_no_program_is_rewarded_for_what_it_reads_or_renames(name: str, sandbox: Sandbox, tmp_path: Path) -> None:
+    assert reward_of(tmp_path, ROUND_TRIPS, HOSTILE[name].replace("{f}", "decode")) == 0.0
     near = HOSTILE[name].replace("{f}", "near")
-    assert paid(tmp_path, DECISIONS, near, "all") == 0.0
-    assert paid(tmp_path, DECISIONS, near) < 0.5  # a constant is right now and then: True - 1 is 0, 3 is below 5
+    assert reward_of(tmp_path, DECISIONS, near, "all") == 0.0
+    assert reward_of(tmp_path, DECISIONS, near) < 0.5  # a constant is right now and then: True - 1 is 0, 3 is below 5
 
 
 @pytest.mark.parametrize("name", ["HumanEval/38", "HumanEval/50"])
@@ -363,7 +363,7 @@ def f(n):
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
+def test_there_is_no_reward_for_what_is_not_in_a_closure_or_an_iterator(
     name: str, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     tests = [
@@ -376,8 +376,8 @@ def test_nobody_is_paid_for_what_is_not_in_a_closure_or_an_iterator(
         "def __iter__(self): return self\n        def __next__(self):\n            " \
         "self.i = getattr(self, 'i', -1) + 1\n            if self.i > 1: raise StopIteration\n            return n + self.i\n" \
         "    return Both()\n"  # fmt: skip
-    assert paid(tmp_path, row("near", tests), honest) == 1.0
-    assert paid(tmp_path, row("near", tests), HOSTILE[name].replace("{f}", "near")) == 0.0
+    assert reward_of(tmp_path, row("near", tests), honest) == 1.0
+    assert reward_of(tmp_path, row("near", tests), HOSTILE[name].replace("{f}", "near")) == 0.0
 
 
 def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandbox: Sandbox) -> None:
@@ -400,7 +400,7 @@ def test_a_test_that_fails_before_the_program_is_called_is_the_datas_fault(sandb
     (CallResult("memory_limit", message="MemoryError", cpu_s=0.1), DataError),
     (CallResult("runtime_error", message="ValueError: no", cpu_s=0.1), DataError),
 ])  # fmt: skip
-def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
+def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_infrastructure_error(
     said: CallResult, whose: type[Exception]
 ) -> None:
     """The clean child runs no program, so nothing that ends it is an agent's, and the clock's end is no datum's."""
@@ -412,7 +412,9 @@ def test_a_clean_child_that_the_machine_keeps_from_its_work_is_an_outage(
     assert is_infrastructure_error(caught.value) is (whose is SandboxError)
 
 
-def test_set_up_code_that_takes_too_long_is_the_datas_and_one_that_waits_an_outage(sandbox: Sandbox) -> None:
+def test_set_up_code_that_takes_too_long_is_the_datas_and_one_that_waits_an_infrastructure_error(
+    sandbox: Sandbox,
+) -> None:
     for line, whose in (("while True: pass", DataError), ("import time\ntime.sleep(60)", SandboxError)):
         test = Test("expr", "f(1) + 1", "2")
         problem = CodeProblem("own/1", "function", "x", (), (test,), entry_point="f", setup=line)

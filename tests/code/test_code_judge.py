@@ -236,7 +236,7 @@ def own(checker: str) -> CodeProblem:
     ("print(4)", "passed"), ("print(3)", "wrong_answer"), ("print('none of your business')", "wrong_answer"),
     ("print('x' * 50_000)", "wrong_answer"), ("print()", "wrong_answer"),
 ])  # fmt: skip
-def test_a_checker_runs_in_the_sandbox_and_breaking_it_does_not_pay(
+def test_a_checker_runs_in_the_sandbox_and_breaking_it_has_no_reward(
     sandbox: Sandbox, program: str, verdict: str
 ) -> None:
     problem = own(EVEN)

@@ -48,7 +48,7 @@ def test_there_are_at_least_twenty_generators_over_both_modes_and_all_levels() -
 
 @pytest.mark.ci
 @pytest.mark.parametrize("mode", ["function", "stdio"])
-def test_golds_of_every_cell_pass_all_their_tests_in_the_sandbox(judge: Judge, mode: str) -> None:
+def test_golds_of_every_variant_pass_all_their_tests_in_the_sandbox(judge: Judge, mode: str) -> None:
     for name, how, level in HIGHER:
         if how != mode:
             continue
@@ -70,7 +70,7 @@ def test_an_empty_program_scores_nothing(judge: Judge) -> None:
 
 
 @pytest.mark.ci
-def test_three_mutants_of_every_cell_score_below_one(judge: Judge) -> None:
+def test_three_mutants_of_every_variant_score_below_one(judge: Judge) -> None:
     for name, mode, level in variants(mode="function"):
         problem = procedural.build(name, mode, level, 21 if level else 2)
         wrong = mutants(problem)
@@ -160,7 +160,7 @@ def test_no_two_level_0_problems_that_differ_in_tests_share_all_hidden_ones() ->
         assert len(seen) == VARIANTS[name, "function", 0].keys
 
 
-def test_panels_are_distinct_and_splits_agree_over_modes() -> None:
+def test_listed_problems_are_distinct_and_splits_agree_over_modes() -> None:
     for name, mode, level in [("count_if", "stdio", 1), ("shift", "function", 3), ("coins", "stdio", 3)]:
         problems = listed(name, mode, level)
         assert len({p.prompt for p in problems}) == len(problems) >= 100
@@ -168,7 +168,7 @@ def test_panels_are_distinct_and_splits_agree_over_modes() -> None:
         assert [split_of(p) for p in problems] == [split_of(p) for p in other]
 
 
-def test_generate_draws_from_the_split_and_cell_asked_for() -> None:
+def test_generate_draws_from_the_split_and_variant_asked_for() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         problem = procedural.generate(rng, level=2, mode="stdio", split="test")

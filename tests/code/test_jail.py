@@ -259,7 +259,7 @@ def test_the_deadline_kills_everything(sentinel: subprocess.Popen[bytes]) -> Non
         assert processes_of(UID) == {sentinel.pid}
 
 
-@pytest.mark.skipif(bool(os.geteuid()), reason="other processes of this user cannot be told from those of a jail")
+@pytest.mark.skipif(bool(os.geteuid()), reason="other processes of this user look like those of a jail")
 def test_a_jail_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
     code = f"from tests.helpers import jail; jail.run(['/usr/bin/env', 'sleep', '600'], uid={UID})"
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=jail.ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})

@@ -134,8 +134,8 @@ def test_each_failure_has_its_status(best: Sandbox, source: str, status: str, sa
     assert said in result.message and len(result.message) <= 2000
 
 
-def test_a_program_that_closes_its_channel_fails_whoever_notices_first(best: Sandbox) -> None:
-    """It ends by itself when it cannot answer, or is ended because nobody can hear it: a race that it cannot win."""
+def test_a_program_that_closes_its_channel_fails_whichever_side_notices_first(best: Sandbox) -> None:
+    """It ends by itself when it cannot answer, or is ended because nothing reads it: a race that it cannot win."""
     result = one(best, "import os\ndef f(): os.closerange(3, 100)")
     said = {"exited": "ended the process with exit status", "runtime_error": "closed its channel"}
     assert said[result.status] in result.message and result.value is None
@@ -318,7 +318,7 @@ def test_nothing_else_is_opened_for_writing(sandbox: Sandbox) -> None:
     assert result.value[:2] == ["", ""] and len(result.value) == 26
 
 
-def test_a_run_hears_nothing_by_what_another_had_open(best: Sandbox) -> None:
+def test_a_run_learns_nothing_from_what_another_had_open(best: Sandbox) -> None:
     """Flags and offsets of a shared description would last from run to run."""
     source = """
         import fcntl, os
@@ -473,7 +473,7 @@ def test_what_programs_of_contests_do_works(best: Sandbox, idiom: str) -> None:
     assert (result.status, result.stdout.decode()) == ("ok", printed + "\n"), result.stderr
 
 
-def test_a_program_cannot_pay_itself_through_the_channel(best: Sandbox) -> None:
+def test_a_program_cannot_reward_itself_through_the_channel(best: Sandbox) -> None:
     """An answer written in advance is an answer to a question not yet asked: the run is over."""
     forged = 'b\'{"status": "ok", "message": "", "value": "7"}\''
     source = f"import os, struct\ndef f(x):\n    os.write(4, (struct.pack('>I', len({forged})) + {forged}) * 2)\n    return x"

@@ -86,12 +86,12 @@ def test_what_is_no_question_is_refused_in_json(service: SandboxServer) -> None:
     assert status in (400, 411) and "Expected" in said
 
 
-@pytest.mark.parametrize(("told", "named"), [({}, "before 2"), ({"protocol": 2}, "protocol 2")])
+@pytest.mark.parametrize(("facts", "named"), [({}, "before 2"), ({"protocol": 2}, "protocol 2")])
 def test_a_service_of_another_protocol_is_refused_by_name(
-    service: SandboxServer, told: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
+    service: SandboxServer, facts: dict[str, int], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An old service does not look at what it is sent, and does not say which protocol it speaks."""
-    answer = {**told, "layer": "namespaces", "guarantees": []}
+    answer = {**facts, "layer": "namespaces", "guarantees": []}
     monkeypatch.setattr(service_module._Handler, "_do", lambda handler, request: answer)
     with pytest.raises(SandboxUnavailable) as caught:
         Sandbox("remote", url=service.url)
@@ -101,7 +101,9 @@ def test_a_service_of_another_protocol_is_refused_by_name(
 
 
 @pytest.mark.parametrize(("body", "named"), [(b"{}", "before 2"), (b'{"protocol": 1}', "protocol 1")])
-def test_a_client_of_another_protocol_is_told_so(service: SandboxServer, body: bytes, named: str) -> None:
+def test_a_client_of_another_protocol_gets_an_error_that_says_so(
+    service: SandboxServer, body: bytes, named: str
+) -> None:
     status, said = ask(service.server_address[1], body, {"Authorization": "Bearer a b/c"}, "/about")
     assert status == 400 and named in said and f"this service protocol {remote.PROTOCOL}" in said
 

@@ -123,6 +123,6 @@ def test_bad_rows_name_file_line_and_field(tmp_path: Path, row: dict[str, Any], 
         data.load(str(path), "test")
 
 
-def test_unknown_names_are_told_apart_from_files() -> None:
+def test_unknown_names_are_not_taken_for_files() -> None:
     with pytest.raises(DataError, match="Did you mean 'hotpotqa'"):
         data.load("hotpot_qa", "test")

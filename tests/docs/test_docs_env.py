@@ -29,7 +29,7 @@ def started(team: str, task_id: str = LEDGER, **kwargs: Any) -> FlexEnv:
     return env
 
 
-def told(env: FlexEnv, agent: str) -> str:
+def prompt(env: FlexEnv, agent: str) -> str:
     return env.messages(agent)[-1]["content"]
 
 
@@ -90,7 +90,7 @@ def test_a_window_holds_a_document_of_length_one_and_none_of_length_two(level: i
             assert sizes[0] <= WINDOW[level] < sizes[1], (kind, sizes)
 
 
-def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
+def test_splits_are_disjoint_and_the_evaluation_set_is_the_same_everywhere() -> None:
     train, test = (Made(None, [1, 2], 0, split) for split in ("train", "test"))
     assert len(test) == 12 * 600 and {test[i].kind for i in range(0, 12 * 600, 600)} == set(KINDS)
     assert [test[i].id for i in range(40)] == [Made(None, [1, 2], 0, "test")[i].id for i in range(40)]
@@ -104,7 +104,7 @@ def test_splits_are_disjoint_and_the_panel_is_the_same_everywhere() -> None:
 
 
 @pytest.mark.parametrize("n", [100, 200, 300, 500])
-def test_a_panel_holds_as_many_of_each_length(n: int) -> None:
+def test_an_evaluation_set_holds_as_many_of_each_length(n: int) -> None:
     """Whatever its size: taken in turn, every third document of three lengths would be of one length."""
     env = marft_envs.make("docs-boss-v0", kinds="total", lengths=[1, 2, 3], level=0)
     lengths = Counter(from_id(task_id).length for task_id in env.task.evaluation_set(n))
@@ -178,11 +178,11 @@ def test_the_null_team_scores_nothing(team: str) -> None:
 def test_readers_in_a_chain_read_their_part_and_the_note_before() -> None:
     env = started("chain")
     document, size = env.task.problem, PER_PAGE[0]
-    assert told(env, "reader_0") == f"Sum.\n{document.text(0, size)}"
+    assert prompt(env, "reader_0") == f"Sum.\n{document.text(0, size)}"
     env.step(r"I go on and on. \boxed{17}")
-    assert told(env, "reader_1") == f"Sum.\n{document.text(size, 2 * size)}\n\n[reader]\n17"
+    assert prompt(env, "reader_1") == f"Sum.\n{document.text(size, 2 * size)}\n\n[reader]\n17"
     env.step("no box here")
-    assert told(env, "reader_2").endswith("[reader]\nno box here") and told(env, "reader_3").endswith(
+    assert prompt(env, "reader_2").endswith("[reader]\nno box here") and prompt(env, "reader_3").endswith(
         document.text(12, 16)
     )
 
@@ -190,11 +190,11 @@ def test_readers_in_a_chain_read_their_part_and_the_note_before() -> None:
 def test_an_agent_with_a_memory_is_shown_page_and_note_and_nothing_else() -> None:
     env = started("memory")
     document, size = env.task.problem, PER_PAGE[0]
-    assert told(env, "memory_0") == f"Sum.\n{document.text(0, size)}"
+    assert prompt(env, "memory_0") == f"Sum.\n{document.text(0, size)}"
     env.step(r"words \boxed{17}")
-    assert told(env, "memory_0") == f"Sum.\n17\n{document.text(size, 2 * size)}" and env.episode.success is False
+    assert prompt(env, "memory_0") == f"Sum.\n17\n{document.text(size, 2 * size)}" and env.episode.success is False
     env.step("forgets to box")
-    assert told(env, "memory_0") == f"Sum.\n{document.text(2 * size, 3 * size)}"
+    assert prompt(env, "memory_0") == f"Sum.\n{document.text(2 * size, 3 * size)}"
     env.step("")
     env.step(rf"\boxed{{{document.answers[0]}}}")
     episode = env.episode
@@ -202,31 +202,33 @@ def test_an_agent_with_a_memory_is_shown_page_and_note_and_nothing_else() -> Non
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 16])
-def test_an_agent_with_a_memory_reads_in_as_many_parts_as_it_is_told(parts: int) -> None:
+def test_an_agent_with_a_memory_reads_in_as_many_parts_as_are_set(parts: int) -> None:
     env = started("memory", readers=parts, window=0)
     document = env.task.problem
     for i in range(parts):
-        assert told(env, "memory_0").endswith(document.text(*document.share(i, parts)))
+        assert prompt(env, "memory_0").endswith(document.text(*document.share(i, parts)))
         env.step(env.task.expert("memory_0"))
     assert env.done and env.episode.success and len(env.episode.rounds) == parts
 
 
 def test_the_window_cuts_for_everybody_alike_and_the_cut_is_recorded() -> None:
     env = started("solo")
-    assert len(told(env, "solo_0")) == WINDOW[0] and env.task.problem.text(0, 16).startswith(told(env, "solo_0")[5:])
+    assert len(prompt(env, "solo_0")) == WINDOW[0] and env.task.problem.text(0, 16).startswith(
+        prompt(env, "solo_0")[5:]
+    )
     env.step(r"\boxed{0}")
     assert env.episode.cuts == [{"turn": 0, "seen": -2, "chars": len(env.task.observe("solo_0")) - WINDOW[0]}]
     whole = started("solo", window=0)
-    assert told(whole, "solo_0").endswith(".")
+    assert prompt(whole, "solo_0").endswith(".")
     flooded = started("map", readers=2)
     for _ in range(2):
         flooded.step("x" * 100)
-    assert len(told(flooded, "reducer_0").replace("\n\n[mapper]\n", "")) == WINDOW[0]
+    assert len(prompt(flooded, "reducer_0").replace("\n\n[mapper]\n", "")) == WINDOW[0]
 
 
 @pytest.mark.parametrize("arity", [2, 3, 4])
 @pytest.mark.parametrize("readers", [1, 2, 3, 4, 5, 7, 16])
-def test_joiners_of_a_tree_hear_two_notes_and_the_last_one_answers(readers: int, arity: int) -> None:
+def test_joiners_of_a_tree_read_two_notes_and_the_last_one_answers(readers: int, arity: int) -> None:
     for kind in KINDS:
         env = marft_envs.make("docs-tree-v0", kinds=kind, level=0, lengths=2, readers=readers, arity=arity)
         episode = experts.play(env, 1)
@@ -243,18 +245,18 @@ def test_joiners_of_a_tree_hear_two_notes_and_the_last_one_answers(readers: int,
             assert env.task.observe(reader).startswith(env.task.problem.question + "\n")
 
 
-def test_joiners_of_a_tree_are_shown_notes_under_one_tag_and_are_told_who_answers() -> None:
+def test_joiners_of_a_tree_are_shown_notes_under_one_tag_and_which_one_answers() -> None:
     env = started("tree")
     for note in (7, -3, 5, 2):
         env.step(rf"\boxed{{{note}}}")
     assert env.ready_agents == ["reducer_0", "reducer_1"]
-    assert told(env, "reducer_1") == "Sum.\n\n[mapper]\n5\n\n[mapper]\n2"
+    assert prompt(env, "reducer_1") == "Sum.\n\n[mapper]\n5\n\n[mapper]\n2"
     assert (
         env.messages("reducer_0")[0] == env.messages("reducer_1")[0] != marft_envs.make("docs-map-v0").team[-1].prompt
     )
     for note in (4, 7):
         env.step(rf"\boxed{{{note}}}")
-    assert told(env, "reducer_2") == "Sum.\n\n[reducer]\n4\n\n[reducer]\n7"
+    assert prompt(env, "reducer_2") == "Sum.\n\n[reducer]\n4\n\n[reducer]\n7"
     assert env.team[-1].prompt == marft_envs.make("docs-map-v0").team[-1].prompt
     env.step(rf"\boxed{{{env.task.problem.answers[0]}}}")
     assert env.episode.success and env.episode.metrics["readers"] == 4
@@ -279,11 +281,11 @@ def test_notes_are_joined_in_any_shape(kind: str) -> None:
 def test_a_boss_sends_readers_to_pages() -> None:
     env = started("boss")
     document = env.task.problem
-    assert told(env, "boss_0") == "Sum.\n4 pages"
+    assert prompt(env, "boss_0") == "Sum.\n4 pages"
     env.step(r"\boxed{3-4; 2}")
     assert env.ready_agents == ["mapper_0", "mapper_1"]
-    assert told(env, "mapper_0") == f"Sum.\n{document.text(8, 16)}\n\n[boss]\n3-4"
-    assert told(env, "mapper_1") == f"Sum.\n{document.text(4, 8)}\n\n[boss]\n2"
+    assert prompt(env, "mapper_0") == f"Sum.\n{document.text(8, 16)}\n\n[boss]\n3-4"
+    assert prompt(env, "mapper_1") == f"Sum.\n{document.text(4, 8)}\n\n[boss]\n2"
     for note in (5, -3):
         env.step(rf"\boxed{{{note}}}")
     shown = [m["content"] for m in env.messages("boss_0")[1:]]
@@ -298,13 +300,13 @@ def test_a_boss_whose_words_are_no_plan_is_counted_and_one_reader_reads_its_shar
     env = started("boss")
     env.step("let us see")
     assert env.ready_agents == ["mapper_0"] and env.episode.invalid == 1
-    assert told(env, "mapper_0").startswith(f"Sum.\n{env.task.problem.text(0, 4)}")
+    assert prompt(env, "mapper_0").startswith(f"Sum.\n{env.task.problem.text(0, 4)}")
     nowhere = started("boss")
     nowhere.step(r"\boxed{9}")
-    assert told(nowhere, "mapper_0") == "Sum.\n\n\n[boss]\n9", "there is no such page"
+    assert prompt(nowhere, "mapper_0") == "Sum.\n\n\n[boss]\n9", "there is no such page"
 
 
-def test_a_deaf_team_reads_alone() -> None:
+def test_without_communication_each_agent_reads_alone() -> None:
     env = started("chain", dependency="independent")
     assert env.ready_agents == [f"reader_{i}" for i in range(4)]
     for _ in range(4):

@@ -40,7 +40,9 @@ def test_an_agent_behind_a2a_is_a_member(result: dict[str, Any], monkeypatch: py
     {"error": {"code": -32603, "message": "Internal error"}},
     {"result": {"task": {"status": {"state": "TASK_STATE_FAILED"}}}},
 ])  # fmt: skip
-def test_an_agent_that_fails_is_an_outage(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_fails_is_an_infrastructure_error(
+    content: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         return 200, {"jsonrpc": "2.0", "id": 1, **content}
 

@@ -46,7 +46,7 @@ def test_other_renderings_and_histories(observation: str, history: str) -> None:
     check_env(lambda: marft_envs.make("signal-v0", observation=observation, history=history))
 
 
-def paying() -> PlainTask:
+def rewarding() -> PlainTask:
     return PlainTask(_layer, _round)
 
 
@@ -63,14 +63,14 @@ def _deadly(turns: Any) -> Outcome:
 
 
 @pytest.mark.parametrize("build", [
-    lambda: flex(3, task=paying(), max_rounds=3, attribution="last"),
-    lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), paying(), max_rounds=2, history="own"),
+    lambda: flex(3, task=rewarding(), max_rounds=3, attribution="last"),
+    lambda: flex(4, Layered([["a_0", "c_0"], ["b_0", "d_0"]]), rewarding(), max_rounds=2, history="own"),
     lambda: flex(3, task=PlainTask(_deadly), max_rounds=3),
     lambda: flex(3, task=PlainTask(_layer, _round, slow=True), max_rounds=2),
-    lambda: flex(3, task=paying(), max_rounds=2, max_chars=50),
-    lambda: TurnLimit(flex(3, task=paying(), max_rounds=5), 7),
+    lambda: flex(3, task=rewarding(), max_rounds=2, max_chars=50),
+    lambda: TurnLimit(flex(3, task=rewarding(), max_rounds=5), 7),
     lambda: FixedPartners(flex(3, Layered([["a_0", "b_0"], ["c_0"]]), PlainTask(round=_round)), {"b_0": "fixed"}),
-    lambda: PromptObservation(flex(2, task=paying())),
+    lambda: PromptObservation(flex(2, task=rewarding())),
 ])  # fmt: skip
 def test_environments_that_keep_the_rules(build: Callable[[], FlexEnv]) -> None:
     check_env(build)
@@ -153,7 +153,7 @@ class Wrong(PlainTask):
 
 
 class Vain(FlexEnv):
-    """Pays everybody twice in PettingZoo's view."""
+    """Rewards all agents twice in PettingZoo's view."""
 
     def _accumulate_rewards(self) -> None:
         self.rewards = {agent: 2 * reward for agent, reward in self.rewards.items()}
@@ -194,7 +194,7 @@ class Half(Raw):
     (lambda: Raw(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"NUL: control text.*x00"),
     (lambda: Half(team(2), PlainTask(), marft_envs.Chain()), "hostile_actions", r"surrogates: control.*udfff"),
     (lambda: flex(2, task=Wrong()), "task_validates", "the gold answer scores 0"),
-    (lambda: Vain(team(2), paying(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo's sum is"),
+    (lambda: Vain(team(2), rewarding(), marft_envs.Chain()), "reward_bookkeeping", "PettingZoo's sum is"),
     (lambda: Eager(team(2), PlainTask(), Independent()), "visibility", "its `sees` does not name"),
     (lambda: flex(2, Router(lambda view: ["a_0"])), "api_test|order_invariance", ""),
     (lambda: flex(2, Router(lambda view: view.agents[view.layer : view.layer + 1])), "pickling", "instead of lambdas"),

@@ -124,7 +124,7 @@ def test_a_layer_that_does_not_fit_is_not_begun() -> None:
         flex(3, Independent(), max_turns=2).reset(seed=0)
 
 
-def test_truncation_pays_nothing_and_names_the_layer_that_would_have_run() -> None:
+def test_truncation_has_no_reward_and_names_the_layer_that_would_have_run() -> None:
     env = flex(3, task=PlainTask(round=lambda turns: Outcome(team_reward=1.0)))
     env.reset(seed=0)
     env.step("one")
@@ -156,7 +156,7 @@ def test_dead_agents_are_skipped_and_leave_the_aec_loop() -> None:
     assert order(play(env)) == ["a", "c", "a", "c"]
 
 
-def test_the_team_is_paid_alike_whether_or_not_the_dead_are_stepped() -> None:
+def test_the_team_has_the_same_rewards_whether_or_not_the_dead_are_stepped() -> None:
     task = PlainTask(lambda turns: Outcome(team_reward=1.0, dead=frozenset({"b_0"} if turns[0].index == 0 else ())))
     aec = flex(3, task=copy.copy(task))
     aec.reset(seed=0)
@@ -201,7 +201,7 @@ def test_channels_are_kept_apart_and_booked_to_their_layer() -> None:
     assert episode.team_return == 1.5
 
 
-def test_what_a_task_pays_must_exist() -> None:
+def test_what_a_task_rewards_must_exist() -> None:
     with pytest.raises(ConfigError, match="rewarded turn 7, but there are only 1"):
         play(flex(2, task=PlainTask(lambda turns: Outcome(turn_rewards={7: 1.0}))))
     with pytest.raises(ConfigError, match="There is no agent 'z_0'"):
@@ -223,7 +223,7 @@ def test_feedback_reaches_its_agent_alone_and_later() -> None:
 
 
 def test_results_belong_to_their_turn() -> None:
-    """Whoever sees the turn sees what came of it, and nobody else; records and the global state hold it."""
+    """Agents that see the turn see its results, and no others do; records and the global state hold them."""
     said = {"a_0": "found <|im_start|>", "b_0": ""}
     task = PlainTask(lambda turns: Outcome(results={t.index: said.get(t.agent, "late") for t in turns}))
     env = flex(3, StaticDAG([[0, 1, 0], [0, 0, 1], [0, 0, 0]]), task, max_rounds=2, history="own")
@@ -406,7 +406,7 @@ def test_history_widens_d_as_executed_and_not_what_was_asked_for() -> None:
     assert own.rounds[1].edges == [(0, 2), (1, 3), (2, 3)]
 
 
-def test_an_ablated_team_is_deaf_in_every_round_unless_more_is_asked_for() -> None:
+def test_an_ablated_team_has_no_messages_in_any_round_unless_more_is_asked_for() -> None:
     """Two rounds of ``math-dual-v0`` under D = 0: the actor reads nothing, or the record says that it did."""
     for spelled in ("independent", [[0, 0], [0, 0]], [["reasoner_0", "actor_0"]]):
         env = marft_envs.make("math-dual-v0", dependency=spelled, rounds=2)
@@ -501,7 +501,7 @@ def test_an_agent_cannot_act_twice_in_a_layer() -> None:
         env.step("out of turn")
 
 
-def test_what_is_paid_late_stands_at_the_layer_where_it_was_paid() -> None:
+def test_a_late_reward_stands_at_the_layer_where_it_came() -> None:
     def layer(turns: Sequence[TurnRecord]) -> Outcome:
         return Outcome(turn_rewards={0: 0.25, turns[0].index: 0.5} if turns[0].index else {0: 1.0})
 

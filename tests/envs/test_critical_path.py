@@ -54,7 +54,7 @@ def test_tokens_win_over_words_and_rounds_add_up() -> None:
     (Chain(), 17, 4), (Chain(), 16, 4), (Chain(), 9, 2), (Chain(), 2, 1), (Independent(), 7, 4), (Independent(), 6, 4),
 ])  # fmt: skip
 def test_a_layer_beyond_the_longest_path_ends_the_episode_unanswered(dependency: object, path: int, said: int) -> None:
-    """The task does not see it: it is neither graded nor paid; what came in time is paid as it was."""
+    """The task does not see it: it is neither graded nor rewarded; what came in time keeps its reward."""
     seen: list[int] = []
 
     def layer(turns: Sequence[TurnRecord]) -> Outcome:

@@ -281,13 +281,13 @@ def unknown(view: View) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "layers", "paid"),
+    ("policy", "layers", "reward"),
     [("fallback", ["a", "b", "c"], 0.0), ("end_round", ["a"], 0.0), (0.25, ["a", "b", "c"], -0.25)],
 )
-def test_bad_routing_follows_on_invalid_and_is_counted(policy: str | float, layers: list[str], paid: float) -> None:
+def test_bad_routing_follows_on_invalid_and_is_counted(policy: str | float, layers: list[str], reward: float) -> None:
     env = play(flex(3, Router(unknown, from_words=True), on_invalid=policy))
     assert order(env) == layers and env.episode.invalid == 1
-    assert env.episode.team_return == paid
+    assert env.episode.team_return == reward
 
 
 @pytest.mark.parametrize(("policy", "layers"), [("fallback", ["a"]), ("end_round", ["a"]), (0.5, ["a"])])
@@ -624,7 +624,7 @@ def test_any_cyclic_d_is_refused_lagged_or_unrolled(d: np.ndarray, on_cycle: str
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5), min_size=1, max_size=6), st.integers(0, 3))
 def test_any_routing_keeps_the_rules(script: list[list[str]], seed: int) -> None:
-    """Whoever is named: an agent acts once in a layer, sees the past only, and order of arrival changes nothing."""
+    """For any names: an agent acts once in a layer, sees the past only, and order of arrival changes nothing."""
 
     def fn(view: View) -> list[str]:
         return [f"{x}_0" for x in script[view.layer]] if view.layer < len(script) and script[view.layer] else []

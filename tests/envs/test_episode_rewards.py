@@ -15,7 +15,7 @@ from marft_envs.records import trajectory
 
 
 def said(episode: Episode) -> float:
-    """Pays turns, and what the task says."""
+    """Rewards turns, and success."""
     return len(episode.turns) + 10.0 * bool(episode.success)
 
 
@@ -30,7 +30,7 @@ def channels(episode: Episode) -> tuple[list[float], list[float]]:
     return [layer.team_reward for layer in episode.layers], [turn.reward for turn in episode.turns]
 
 
-def test_a_function_of_the_episode_pays_what_each_round_has_changed_and_nothing_else_does() -> None:
+def test_the_reward_of_a_round_is_the_change_of_a_function_of_the_episode_and_nothing_else() -> None:
     env = marft_envs.make("signal-v0", reward=said)
     episode = played(env)
     team, turns = channels(episode)
@@ -39,7 +39,7 @@ def test_a_function_of_the_episode_pays_what_each_round_has_changed_and_nothing_
     assert channels(played(env)) == (team, turns), "nothing is left of the episode before"
 
 
-def test_an_end_by_the_task_is_paid_and_its_verdict_is_known() -> None:
+def test_an_end_by_the_task_is_rewarded_and_its_verdict_is_known() -> None:
     for success in (True, False):
         env = marft_envs.make("relay-v0", reward=said)
         env.reset(seed=0)
@@ -53,7 +53,7 @@ def test_a_module_names_it_and_judges_come_on_top() -> None:
     judge = {"question": "Is it right?", "levels": {"no": 0.0, "yes": 1.0}}
     env = marft_envs.make("relay-v0", reward=f"{__name__}:said", judge=judge)
     assert isinstance(env.task.task, RewardedTask) and env.spec == marft_envs.spec("relay-v0")
-    assert played(env, "Verdict: yes").team_return == 3.0 + 1.0  # the judge's turn is one, too, and its verdict is paid
+    assert played(env, "Verdict: yes").team_return == 3.0 + 1.0  # the judge's turn is one, too, and its verdict counts
     with pytest.raises(ConfigError, match=r"reward is 'nobody'\. Expected a function of an episode"):
         marft_envs.make("relay-v0", reward="nobody")
     bad = marft_envs.make("relay-v0", reward=lambda episode: "much")

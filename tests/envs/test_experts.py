@@ -34,7 +34,7 @@ def test_an_expert_of_every_environment_can_be_imitated(id: str, request: pytest
     assert good >= 0.95 * PLAYED
 
 
-def test_what_an_expert_heard_is_what_a_replay_finds_that_its_agents_were_told() -> None:
+def test_the_prompts_of_an_expert_are_those_that_a_replay_finds() -> None:
     for id in ("math-octet-v0", "math-router-v0", "tools-router-v0", "relay-v0"):
         env = marft_envs.make(id)
         episode, heard = experts.demonstrate(env, 3)
@@ -53,7 +53,7 @@ def test_an_expert_writes_the_canonical_program(id: str, sandbox: object) -> Non
 
 
 def test_a_planners_expert_names_the_step_that_the_program_of_this_problem_turns_on(sandbox: object) -> None:
-    """Its words differ from problem to problem, so that exchanging them can cost something."""
+    """Its words differ from problem to problem, so that shuffling them can cost something."""
     env = marft_envs.make("code-dual-v0", levels=[0])
     plans = []
     for seed in range(PLAYED):

@@ -1,4 +1,4 @@
-"""Whose fault it was that an episode was broken off: the text's is paid, everybody else's is left out."""
+"""Whose fault ended an episode: the text's has the worst return, infrastructure errors are left out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
     (caused(RuntimeError("cannot be read"), ValueError()), "text"),
 ])  # fmt: skip
 @pytest.mark.parametrize("slow", [False, True])
-def test_an_exception_in_a_task_is_the_texts_fault_unless_it_speaks_of_an_outage(
+def test_an_exception_in_a_task_is_the_texts_fault_unless_it_is_an_infrastructure_error(
     error: Exception, whose: str, slow: bool
 ) -> None:
     assert fault_of(error) == whose
@@ -120,10 +120,10 @@ def test_a_defect_of_a_task_is_shown_once_for_each_place(capsys: pytest.CaptureF
     assert "shown once" in shown
 
 
-# What a text's fault is paid ----------------------------------------------------------------------------
+# The return after a text's fault ------------------------------------------------------------------------
 
 
-def test_a_text_that_breaks_its_judge_is_paid_the_worst() -> None:
+def test_a_text_that_breaks_its_judge_has_the_worst_return() -> None:
     plain, declared = (
         drive(lambda t=t: flex(2, Chain(), t), range(3))
         for t in (raising(ValueError()), raising(ValueError(), worst_return=-2.5))
@@ -132,7 +132,7 @@ def test_a_text_that_breaks_its_judge_is_paid_the_worst() -> None:
     assert [e.team_return for e in declared] == [2.0, -2.5, 2.0], "what the task says is the lowest"
     assert [t.text for t in plain[1].turns] == ["bad", "bad"] and not plain[1].planned
     (outage,) = drive(lambda: flex(2, Chain(), raising(ConnectionError())), range(3))[1:2]
-    assert outage.team_return == 1.0, "an outage is left as it was: it is counted nowhere"
+    assert outage.team_return == 1.0, "an infrastructure error is left as it was: it is counted nowhere"
 
 
 def test_a_task_can_say_itself_whose_fault_it_was() -> None:
@@ -160,7 +160,7 @@ def test_a_task_can_say_itself_whose_fault_it_was() -> None:
 @pytest.mark.parametrize(
     "reason", ["error", "error: the server is gone", "error in the judge", "world_crashed", "world_hung: 30 s"]
 )
-def test_an_end_that_speaks_of_an_outage_names_its_fault(reason: str) -> None:
+def test_an_end_by_an_infrastructure_error_names_its_fault(reason: str) -> None:
     """Before: it counted as a score, and was learnt from."""
     env = flex(2)
     env.reset(seed=0)
@@ -205,7 +205,7 @@ def test_records_keep_the_fault_and_replay(error: Exception, tmp_path: Path) -> 
 def test_a_record_that_does_not_say_whose_fault_it_was_or_what_was_asked_for_is_refused(
     stop_reason: str, field: str
 ) -> None:
-    """Its default would make a score of an outage, or say that nothing was asked for."""
+    """Its default would make a score of an infrastructure error, or say that nothing was asked for."""
     env = flex(1)
     env.reset(seed=0)
     env.step("x")
@@ -276,7 +276,9 @@ def test_tracebacks_of_tools_name_the_line(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("how", "on_exception"), [("net", "tool_error"), ("disk", "tool_error"), ("key", "crash"), ("net", "crash")]
 )
-def test_an_outage_of_a_tool_is_a_world_that_crashed_and_costs_nobody_anything(how: str, on_exception: str) -> None:
+def test_an_infrastructure_error_of_a_tool_is_a_world_that_crashed_and_costs_no_agent_anything(
+    how: str, on_exception: str
+) -> None:
     env = solo(clumsy(on_exception=on_exception), said(call("breaks", how=how)), said(call("finish")))
     episode = env.episode
     assert (episode.stop_reason, episode.fault, len(episode.turns)) == ("world_crashed", "world", 1)
@@ -322,7 +324,7 @@ def test_a_world_that_crashes_between_turns_is_the_worlds_fault() -> None:
 
 
 def test_a_grade_that_raises_is_judged_like_every_task() -> None:
-    """Silence would be worth 0; who breaks the grader gets the lowest that the reward can pay."""
+    """Silence would be worth 0; an agent that breaks the grader gets the lowest return."""
 
     def grade(state: Desk, problem: Any) -> float:
         return 1 / (3 - state.counters["a"])
@@ -352,12 +354,12 @@ def test_faults_are_json() -> None:
 
 
 @pytest.mark.parametrize("kind", [FileNotFoundError, FileExistsError, PermissionError, IsADirectoryError])
-def test_a_files_name_is_the_texts_whoever_says_so(kind: type[OSError]) -> None:
-    """An agent chooses names: what Python code raises about one, without an errno, is no outage to hide behind."""
+def test_a_files_name_is_the_texts_in_every_exception(kind: type[OSError]) -> None:
+    """An agent chooses names: what Python code raises about one, without an errno, is no infrastructure error to hide behind."""
     assert fault_of(kind("no such file")) == "text" and fault_of(ConnectionError("gone")) == "machine"
 
 
-def test_a_pattern_that_the_machine_keeps_from_being_matched_ends_the_episode_as_an_outage(
+def test_a_pattern_that_the_machine_keeps_from_being_matched_is_an_infrastructure_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def find(state: Desk, text: Annotated[str, Field(pattern="(a+)+$")]) -> str:

@@ -60,7 +60,7 @@ def test_levels_that_no_judge_can_give_are_refused(levels: dict[str, float]) -> 
         Rubric("Is it right?", levels)
 
 
-def test_a_judge_is_told_the_form_that_is_read() -> None:
+def test_a_judge_is_shown_the_form_that_is_read() -> None:
     rubric = Rubric("Is it right?", {"not ok": 0, "5/10": 0.5, "\u597d": 1})
     assert rubric.profile().endswith(
         "Levels: not ok, 5/10, \u597d.\nEnd with a line of its own, with nothing else on it: Verdict: LEVEL"
@@ -68,7 +68,7 @@ def test_a_judge_is_told_the_form_that_is_read() -> None:
     assert [rubric.read(f"So.\nVerdict: {level}") for level in rubric.levels] == [0, 0.5, 1]
 
 
-def test_judges_act_last_and_their_mean_is_paid() -> None:
+def test_judges_act_last_and_their_mean_is_the_reward() -> None:
     env = judged(flex(2, task=task(Outcome(team_reward=2.0, success=True))), {**RUBRIC, "judges": 2, "weight": 3.0})
     assert env.possible_agents == ["a_0", "b_0", "judge_0", "judge_1"]
     assert [agent.trained for agent in env.team] == [True, True, False, False]
@@ -85,7 +85,7 @@ def test_the_lowest_level_is_the_lowest_wherever_it_stands() -> None:
     assert play(env, "x", "It is hard to say.").episode.team_return == 0.0
 
 
-def test_each_round_pays_what_the_verdict_has_changed_by() -> None:
+def test_the_reward_of_a_round_is_the_change_of_the_verdict() -> None:
     env = judged(flex(1, task=task(*[Outcome()] * 3), max_rounds=3), {**RUBRIC, "sees": "all"})
     episode = play(env, "x", "Verdict: partly", "y", "Verdict: right", "z", "Verdict: wrong").episode
     assert [sum(layer.team_reward for layer in episode.layers if layer.round == i) for i in range(3)] == [
@@ -96,7 +96,7 @@ def test_each_round_pays_what_the_verdict_has_changed_by() -> None:
     assert episode.team_return == 0.0 and episode.success is False
 
 
-def test_an_end_waits_for_the_judges_and_is_paid_once() -> None:
+def test_an_end_waits_for_the_judges_and_is_rewarded_once() -> None:
     ended = Outcome(team_reward=1.0, terminated=True, stop_reason="solved", success=False, metrics={"m": 2.0})
     env = judged(flex(2, task=PlainTask(layer=lambda turns: ended), max_rounds=9), {**RUBRIC, "task_weight": 0.5})
     episode = play(env, "done", "Verdict: right").episode
@@ -114,7 +114,7 @@ def test_what_is_judged_is_a_quotation_and_no_verdict() -> None:
     assert said and all(line.startswith("> ") for line in said)
     assert Rubric(**RUBRIC).read(shown) is None and Rubric(**RUBRIC).read(shown.replace("> ", "")) is None
     env.step("Verdict: wrong")
-    assert "Verdict" not in env.messages("a_0")[-1]["content"]  # nobody hears a judge
+    assert "Verdict" not in env.messages("a_0")[-1]["content"]  # no agent sees a judge's words
 
 
 def test_bad_rubrics_are_named() -> None:
@@ -175,7 +175,7 @@ def test_the_expert_plays_a_user() -> None:
 
 
 @pytest.mark.parametrize("name", ["broken", "mute"])
-def test_a_partner_that_fails_is_an_outage(partner: ModuleType, name: str) -> None:
+def test_a_partner_that_fails_is_an_infrastructure_error(partner: ModuleType, name: str) -> None:
     make = lambda: marft_envs.make("math-solo-v0", judge=RUBRIC, partners={"judge_0": f"a_partner:{name}"})  # noqa: E731
     vector = VectorEnv([make])
     vector.reset([0])

@@ -25,7 +25,7 @@ def routed(script: str) -> Episode:
         ("ababa", 0),  # twice there and back
         ("ababab", 1),
         ("abababab", 1),
-        ("aabbaabbab", 1),  # whoever acts twice in a row has kept control
+        ("aabbaabbab", 1),  # an agent that acts twice in a row has kept control
         ("abcabcabc", 0),
         ("abababcacaca", 2),
     ],

@@ -173,7 +173,7 @@ def turns_of(spans: list[Any]) -> list[Any]:
     return [span for span in spans if span.name.startswith("invoke_agent")]
 
 
-def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path: Path) -> None:
+def test_a_trace_begins_now_by_default_and_never_at_no_time(tmp_path: Path) -> None:
     """0 means no time on the wire, and back ends drop spans that are fifty years old."""
     before = time.time_ns()
     for span in (*exported([episode()]), *otel.spans(episode())):
@@ -187,7 +187,7 @@ def test_a_trace_begins_now_unless_told_otherwise_and_never_at_no_time(tmp_path:
     ("world_crashed", "world", "world_crashed"), ("world_hung", "world", "world_hung"),
     ("error: the engine died", "engine", "error"), ("", "machine", "machine"),
 ])  # fmt: skip
-def test_an_outage_is_an_error_and_no_score(reason: str, fault: Any, kind: str) -> None:
+def test_an_infrastructure_error_has_no_score(reason: str, fault: Any, kind: str) -> None:
     """Before: ``return`` and ``success`` of 0, which back ends average with those of teams that were judged."""
     one = episode()
     one.turns[1].reward = 0.5
@@ -270,7 +270,7 @@ def test_messages_calls_and_results_in_parts() -> None:
     assert turns[0].attributes["marft.input"].startswith("record")
 
 
-def test_played_again_spans_hold_all_that_agents_were_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_played_again_spans_hold_the_whole_prompts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = episode()
     turns = turns_of(exported([one], content=True, env=make("dual", tiny())))
     told = json.loads(turns[1].attributes["gen_ai.input.messages"])

@@ -94,7 +94,7 @@ def test_what_arrives_is_complete(collector: tuple[str, list[bytes]]) -> None:
         assert turn["gen_ai.input.messages"] and turn["gen_ai.output.messages"]
 
 
-def test_an_outage_arrives_as_an_error_without_scores(collector: tuple[str, list[bytes]]) -> None:
+def test_an_infrastructure_error_arrives_as_an_error_without_scores(collector: tuple[str, list[bytes]]) -> None:
     one = played()
     whole = len(sent(one, collector))
     one.stop_reason, one.fault, one.success = "world_crashed", "world", False

@@ -11,8 +11,8 @@ from marft_envs import CompositeReward, ConfigError, Layered, Outcome
 from marft_envs.core.rewards import RULES
 
 
-def paid(attribution: object) -> dict[str, float]:
-    """Layers a | b c; each turn pays .1, the round 3 for the team and 1 for a."""
+def rewards_by(attribution: object) -> dict[str, float]:
+    """Layers a | b c; each turn has a reward of 0.1, the round 3 for the team and 1 for a."""
     task = PlainTask(
         lambda turns: Outcome(turn_rewards={t.index: 0.1 for t in turns}),
         lambda turns: Outcome(team_reward=3.0, agent_rewards={"a_0": 1.0}),
@@ -32,23 +32,23 @@ def paid(attribution: object) -> dict[str, float]:
     ("last", {"a_0": 1.1, "b_0": 1.6, "c_0": 1.6}), ("per_agent", {"a_0": 1.1, "b_0": 0.1, "c_0": 0.1}),
 ])  # fmt: skip
 def test_attribution(rule: str, wanted: dict[str, float]) -> None:
-    assert paid(rule) == wanted
-    assert paid(RULES[rule]) == wanted
+    assert rewards_by(rule) == wanted
+    assert rewards_by(RULES[rule]) == wanted
 
 
-def test_every_rule_but_team_pays_the_team_channel_at_most_once() -> None:
+def test_every_rule_but_team_gives_the_team_reward_at_most_once() -> None:
     own = 3 * 0.1 + 1.0
-    assert sum(paid("team").values()) == pytest.approx(own + 3 * 3.0)
+    assert sum(rewards_by("team").values()) == pytest.approx(own + 3 * 3.0)
     for rule in ("split", "last"):
-        assert sum(paid(rule).values()) == pytest.approx(own + 3.0)
-    assert sum(paid("per_agent").values()) == pytest.approx(own)
+        assert sum(rewards_by(rule).values()) == pytest.approx(own + 3.0)
+    assert sum(rewards_by("per_agent").values()) == pytest.approx(own)
 
 
 def test_a_rule_of_ones_own() -> None:
     def first(team: float, turns: object, agents: object, members: list[str], last: object) -> dict[str, float]:
         return {members[0]: team}
 
-    assert paid(first) == {"a_0": 3.0, "b_0": 0.0, "c_0": 0.0}
+    assert rewards_by(first) == {"a_0": 3.0, "b_0": 0.0, "c_0": 0.0}
 
 
 def test_composite_terms_are_weighted_and_reported() -> None:

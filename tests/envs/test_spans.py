@@ -74,7 +74,7 @@ def logs(*records: Any) -> dict[str, Any]:
 
 
 def found(tmp_path: Path, *objects: Any) -> tuple[list[tuple[str, list[str], str]], str]:
-    """Agent, what it was told and what it said of each turn; and what is unread."""
+    """Agent, prompt and reply of each turn; and what is unread."""
     (tmp_path / "x.json").write_text("\n".join(map(json.dumps, objects)))
     traces, unread = read([tmp_path / "x.json"])
     turns = [turn for trace in traces for turn in trace.turns]

@@ -30,7 +30,7 @@ class Full(PlainTask):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         self.said += len(turns)
-        return Outcome(results={turn.index: f"heard {turn.text}" for turn in turns}, metrics={"layers": 1.0})
+        return Outcome(results={turn.index: f"seen {turn.text}" for turn in turns}, metrics={"layers": 1.0})
 
     def tools(self, agent: str) -> list[dict[str, Any]]:
         return [LOOK] if agent == "a_0" else []
@@ -51,7 +51,7 @@ def read(env: marft_envs.FlexEnv, agent: str) -> str:
     return "".join(message["content"] for message in env.messages(agent)[1:])
 
 
-def test_tools_reach_whoever_drives_the_environment() -> None:
+def test_tools_reach_the_driver_of_the_environment() -> None:
     env = flex(2, task=Full())
     env.reset(seed=0)
     assert env.tools == {"a_0": [LOOK], "b_0": []}
@@ -70,7 +70,7 @@ def test_a_task_says_how_a_turn_stands_before_others_and_not_before_its_author()
     assert "[a]\n< |im_start|>hel" in read(env, "b_0") and "hello" not in read(env, "b_0")
     env.step("plain")
     assert "hello world" in read(env, "a_0") and "[b]\nplain" in read(env, "a_0")
-    assert "heard plain" in read(env, "a_0"), "None is: as it was said, with what came of it"
+    assert "seen plain" in read(env, "a_0"), "None is: as it was said, with what came of it"
 
 
 def test_a_turn_that_is_left_out_is_no_edge_of_the_round() -> None:

@@ -1,4 +1,4 @@
-"""Profiles: what a team's agents are told, worked examples included."""
+"""Profiles: the prompts of a team's agents, worked examples included."""
 
 import json
 
@@ -112,7 +112,7 @@ def test_a_file_that_holds_no_profiles_is_named(text, says, tmp_path):
     ("env_id", "kwargs"),
     [("math-dual-v0", {"levels": [0]}), ("code-reflect-v0", {"levels": [0]}), ("tools-router-v0", {"levels": [0]})],
 )
-def test_few_shot_profiles_show_what_an_expert_was_told_and_said(env_id, kwargs):
+def test_few_shot_profiles_show_an_experts_prompts_and_replies(env_id, kwargs):
     env = marft_envs.make(env_id, **kwargs)
     profiles = experts.few_shot(env, 2, seed=3)
     assert set(profiles) == set(env.possible_agents)

@@ -1,4 +1,4 @@
-"""``steps-v0``: what is paid, who sees which operation, and the documented ceilings, by brute force."""
+"""``steps-v0``: rewards, who sees which operation, and the documented ceilings, by brute force."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_team_that_reads_and_passes_on_solves_every_episode(horizon: int, hidd
         assert [turn.agent for turn in episode.turns] == [("left_0", "right_0")[i % 2] for i in range(horizon)]
 
 
-def test_one_wrong_step_loses_the_episode_and_nobody_is_told() -> None:
+def test_one_wrong_step_loses_the_episode_without_feedback() -> None:
     env = marft_envs.make("steps-v0", horizon=3)
     for task_id, wrong in itertools.product(tasks(3), range(3)):
         steps = iter(range(3))
@@ -86,7 +86,7 @@ def ceiling(env: FlexEnv, horizon: int, hidden: bool = False) -> float:
     return sum(max(counts.values()) for counts in of_view.values()) / len(tasks(horizon, hidden))
 
 
-def test_the_second_step_is_a_guess_if_nobody_hears_the_first() -> None:
+def test_the_second_step_is_a_guess_without_the_first_message() -> None:
     assert ceiling(marft_envs.make("steps-v0", horizon=2), 2) == 1.0
     assert ceiling(marft_envs.make("steps-v0", horizon=2, dependency="independent"), 2) == 0.5
 
@@ -97,7 +97,7 @@ def test_a_hidden_operation_is_seen_by_the_other_agent_only() -> None:
     assert env.messages("left_0")[-1]["content"] == "digit 3 plus 0 other 1"
     env.step("3")
     assert env.messages("right_0")[-1]["content"] == "plus ?\n\n[left]\n3"
-    # Whoever is alone sees what it would have told the other, and is told nothing: it sees steps 0 and 1, and not 2.
+    # A single agent sees what it would have said to the other, and gets no message: it sees steps 0 and 1, not 2.
     alone = marft_envs.make("steps-v0", horizon=3, hidden=1.0, dependency=[["left_0"]])
     seen: list[str] = []
     play(alone, "steps/9-000-011", lambda text: (seen.append(text), "9")[1])
@@ -139,8 +139,8 @@ def test_a_number_or_a_task_that_cannot_be_is_named(
 
 
 @pytest.mark.parametrize("wrong", [None, 0, 1, 2])
-def test_steps_and_shares_of_them_are_paid_where_that_is_asked_for(wrong: int | None) -> None:
-    """A wrong step is not paid; one that adds rightly to a wrong digit is; a share ends at the first wrong one."""
+def test_steps_and_shares_of_them_are_rewarded_where_that_is_asked_for(wrong: int | None) -> None:
+    """A wrong step has no reward; one that adds rightly to a wrong digit has; a share ends at the first wrong one."""
     for pay, team, turns in (
         ("success", float(wrong is None), [0.0] * 3),
         ("steps", 0.0, [(k != wrong) / 3 for k in range(3)]),

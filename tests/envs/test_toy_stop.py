@@ -1,4 +1,4 @@
-"""``stop-v0``: who hears what, what ends the talk, and the documented optima, by brute force."""
+"""``stop-v0``: who sees which messages, what ends the talk, and the documented optima, by brute force."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def follow(env: FlexEnv, task_id: str, reply: Callable[[str, str], str]) -> floa
     return env.episode.team_return
 
 
-def test_every_speaker_sees_the_reading_of_its_word_and_hears_the_other() -> None:
+def test_every_speaker_sees_the_reading_of_its_word_and_the_others_words() -> None:
     env = marft_envs.make("stop-v0", words=4)
     env.reset(seed=0, options={"task_id": "stop/1-0110"})
     for reading, agent, said in zip("0110", ("left_0", "right_0") * 2, "0101", strict=True):
@@ -39,7 +39,7 @@ def test_every_speaker_sees_the_reading_of_its_word_and_hears_the_other() -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "paid", "ended"),
+    ("words", "reward", "ended"),
     [
         (["11"], 1.0, 1),
         (["00"], 0.0, 1),
@@ -50,11 +50,11 @@ def test_every_speaker_sees_the_reading_of_its_word_and_hears_the_other() -> Non
         (["0", "0", "٠"], 0.0, 3),
     ],
 )
-def test_an_answer_ends_the_talk_and_is_paid(words: list[str], paid: float, ended: int) -> None:
+def test_an_answer_ends_the_talk_and_is_rewarded(words: list[str], reward: float, ended: int) -> None:
     env = marft_envs.make("stop-v0", words=3)
     left = iter(words)
-    assert play(env, "stop/1-001", lambda agent, text: next(left)) == paid
-    assert len(env.episode.turns) == ended and env.episode.team_return == paid
+    assert play(env, "stop/1-001", lambda agent, text: next(left)) == reward
+    assert len(env.episode.turns) == ended and env.episode.team_return == reward
     assert env.episode.metrics["words"] == ended
 
 
@@ -66,13 +66,13 @@ def test_nobody_may_end_a_talk_of_fixed_length() -> None:
 
 
 class Majority:
-    """Says what most of the readings say of those whom it hears, the latest of two equals."""
+    """Says what most of the readings say of those whose messages it sees, the latest of two equals."""
 
-    def __init__(self, heard: Sequence[str]) -> None:
-        self.heard, self.lead = heard, 0
+    def __init__(self, sources: Sequence[str]) -> None:
+        self.sources, self.lead = sources, 0
 
     def __call__(self, agent: str, reading: str) -> str:
-        self.lead += (2 * int(reading) - 1) * (agent in self.heard)
+        self.lead += (2 * int(reading) - 1) * (agent in self.sources)
         return reading if self.lead == 0 else str(int(self.lead > 0))
 
 

@@ -18,7 +18,7 @@ from marft_envs.families.toy.base import ToyTask
 
 OPTIMUM = {"relay-v0": 1.0, "xor-v0": 1.0, "route-v0": 1.0, "signal-v0": 1.0}
 FAITHFUL = {"xor-v0": 0.5}
-"""What messages are paid beside the score."""
+"""Rewards of messages beside the score."""
 INDEPENDENT = {"relay-v0": 1 / 4, "xor-v0": 1 / 2, "route-v0": 7 / 16, "signal-v0": 1 / 4}
 
 
@@ -117,7 +117,7 @@ def test_the_ablation_is_one_experiment_however_d_is_spelled(id: str) -> None:
     assert all(cell == 0 for e in episodes for record in e[3] for row in record.D for cell in row)
 
 
-def test_routing_to_the_wrong_expert_cannot_pay_more_than_a_guess() -> None:
+def test_routing_to_the_wrong_expert_cannot_score_more_than_a_guess() -> None:
     env = marft_envs.make("route-v0")
     scores = []
     for state in states(env):
@@ -130,7 +130,7 @@ def test_routing_to_the_wrong_expert_cannot_pay_more_than_a_guess() -> None:
 def test_an_unreadable_route_ends_the_round_and_is_counted() -> None:
     env = marft_envs.make("route-v0")
     env.reset(seed=0)
-    env.step("whoever")
+    env.step("anybody")
     assert env.done and env.episode.invalid == 1 and env.episode.team_return == 0.0
 
 

@@ -17,7 +17,7 @@ from marft_envs import ConfigError, DataError, Independent, Orchestrator, Outcom
 from marft_envs.records.trajectory import ReplayError, from_dict, read, replay, to_dict, to_samples, write
 
 
-def paying() -> PlainTask:
+def rewarding() -> PlainTask:
     return PlainTask(
         lambda turns: Outcome(turn_rewards={turns[0].index: 0.5}),
         lambda turns: Outcome(
@@ -28,7 +28,7 @@ def paying() -> PlainTask:
 
 def test_written_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "runs" / "episodes.jsonl"
-    episodes = [play(flex(3, task=paying(), max_rounds=2), seed).episode for seed in range(3)]
+    episodes = [play(flex(3, task=rewarding(), max_rounds=2), seed).episode for seed in range(3)]
     write(path, episodes[:2])
     write(path, episodes[2])
     assert len(path.read_text().splitlines()) == 3
@@ -101,7 +101,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes, words: str) -> None:
     (lambda e: e.update(env_kwargs=[]), r"env_kwargs is of type list; expected an object"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_record_is_named(change: Any, words: str) -> None:
-    data = to_dict(play(flex(3, task=paying()), 1).episode)
+    data = to_dict(play(flex(3, task=rewarding()), 1).episode)
     change(data)
     with pytest.raises(DataError, match=words):
         from_dict(data)
@@ -113,7 +113,7 @@ _ODD = st.one_of(
     st.sampled_from(["text", "world", "error", "a_0", "index", "0", "-1", "\ud800"]),
 )  # fmt: skip
 _ROWS = [
-    to_dict(play(flex(3, task=paying(), max_rounds=2), 1).episode),
+    to_dict(play(flex(3, task=rewarding(), max_rounds=2), 1).episode),
     {k: v for k, v in to_dict(play(flex(2)).episode).items() if k != "fault"},
 ]
 
@@ -198,10 +198,10 @@ def test_truncated_episodes_replay() -> None:
     (lambda e: e.update(stop_reason="task"), "stop_reason: recorded 'task', got 'max_rounds'"),
 ])  # fmt: skip
 def test_a_record_that_was_changed_does_not_replay(change: Any, words: str) -> None:
-    data = to_dict(play(flex(3, task=paying()), 1).episode)
+    data = to_dict(play(flex(3, task=rewarding()), 1).episode)
     change(data)
     with pytest.raises(ReplayError, match=words):
-        replay(from_dict(data), flex(3, task=paying()))
+        replay(from_dict(data), flex(3, task=rewarding()))
 
 
 def test_records_that_cannot_be_replayed_say_why() -> None:
@@ -218,7 +218,7 @@ def test_records_that_cannot_be_replayed_say_why() -> None:
     assert replay(episode, env).turns == episode.turns
 
 
-def test_late_pay_survives_forks_json_and_replay() -> None:
+def test_late_rewards_survive_forks_json_and_replay() -> None:
     task = PlainTask(lambda turns: Outcome(turn_rewards={0: 0.5}), lambda turns: Outcome(turn_rewards={1: 2.0}))
     env = flex(3, task=task)
     env.reset(seed=0)
@@ -261,8 +261,8 @@ def test_bad_routing_replays() -> None:
 
 
 def test_samples_hold_what_each_agent_saw() -> None:
-    env = play(flex(2, task=paying()), 1)
-    first, second = to_samples(env.episode, flex(2, task=paying()))
+    env = play(flex(2, task=rewarding()), 1)
+    first, second = to_samples(env.episode, flex(2, task=rewarding()))
     assert first["messages"][0] == {"role": "system", "content": "You are a."}
     assert second["messages"][-1]["content"] == f"The number is {env.task.number}.\n\n[a]\na_0 says 0"
     assert (second["action"], second["reward"], second["return"], second["success"]) == ("b_0 says 1", 0.5, 2.0, True)

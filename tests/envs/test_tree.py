@@ -19,7 +19,7 @@ def depth(leaves: int, arity: int) -> int:
 
 @pytest.mark.parametrize("arity", [2, 3, 4])
 @pytest.mark.parametrize("n", range(1, 21))
-def test_every_leaf_is_heard_once_in_order_and_no_joiner_is_idle(n: int, arity: int) -> None:
+def test_every_leaf_is_read_once_in_order_and_no_joiner_is_idle(n: int, arity: int) -> None:
     leaves = [f"leaf_{i}" for i in range(n)]
     joiners = [f"joiner_{i}" for i in range(joiners_of(n, arity))]
     layers = joins(leaves, joiners, arity)
@@ -41,7 +41,7 @@ def test_every_leaf_is_heard_once_in_order_and_no_joiner_is_idle(n: int, arity: 
 
 @pytest.mark.parametrize("arity", [2, 3, 4])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9, 13])
-def test_as_a_d_readers_act_side_by_side_and_joiners_hear_their_children_alone(n: int, arity: int) -> None:
+def test_as_a_d_readers_act_side_by_side_and_joiners_see_their_children_alone(n: int, arity: int) -> None:
     names = [*(f"leaf_{i}" for i in range(n)), *(f"joiner_{i}" for i in range(joiners_of(n, arity)))]
     team = [AgentSpec(name, name.split("_")[0]) for name in names]
     for made in (Tree(*names[:n], arity=arity), Tree(arity=arity)):
@@ -73,7 +73,7 @@ def test_one_who_is_dead_is_left_out() -> None:
     task = PlainTask(layer=lambda turns: Outcome(dead=frozenset({"e_0"})) if turns[0].agent == "a_0" else Outcome())
     turns = play(flex(7, Tree(), task)).episode.turns
     assert [turn.agent for turn in turns] == ["a_0", "b_0", "c_0", "d_0", "f_0", "g_0"]
-    assert turns[-1].sees == (4,), "what the dead one would have joined is not heard"
+    assert turns[-1].sees == (4,), "what the dead one would have joined is lost"
 
 
 @pytest.mark.parametrize(("tree", "message"), [

@@ -1,4 +1,4 @@
-"""poll/push: one panel whatever the slots, slow tasks in the background, failures as records."""
+"""poll/push: the same episodes whatever the slots, slow tasks in the background, failures as records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def transcript(episode: Episode) -> tuple[Any, ...]:
     return episode.task_id, [(t.agent, t.text, t.sees) for t in episode.turns], episode.rounds, episode.seed
 
 
-def test_seeds_fix_the_panel_whatever_the_slots() -> None:
+def test_seeds_fix_the_episodes_whatever_the_slots() -> None:
     build = partial(flex, 3, Layered([["a_0", "b_0"], ["c_0"]]), max_rounds=2)
     one = drive(vector(1, build), range(10, 20))
     many = drive(vector(7, build), range(10, 20))
@@ -249,7 +249,7 @@ def test_fail_ends_an_episode_whose_reply_could_not_be_had() -> None:
     assert sorted(e.index for e in finished) == [1, 2]
 
 
-def test_requests_are_answered_once_and_in_their_panel() -> None:
+def test_requests_are_answered_once_and_in_their_reset() -> None:
     vec = vector(1, partial(flex, 2))
     vec.reset([0])
     (request,) = vec.poll()
@@ -266,7 +266,7 @@ def test_requests_are_answered_once_and_in_their_panel() -> None:
         vec.reset([1], [{}, {}])
 
 
-def test_a_new_panel_drops_what_was_running() -> None:
+def test_a_reset_drops_what_was_running() -> None:
     def nap(turns: object) -> Outcome:
         time.sleep(0.02)
         return Outcome()
@@ -280,7 +280,7 @@ def test_a_new_panel_drops_what_was_running() -> None:
     vec.close()
 
 
-def test_an_empty_panel_is_done() -> None:
+def test_a_reset_without_episodes_is_done() -> None:
     vec = vector(2, partial(flex, 2))
     assert vec.done
     vec.reset([])

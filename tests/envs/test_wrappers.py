@@ -1,4 +1,4 @@
-"""Wrappers: limits that pay nothing, recording, prompts, fixed partners; drivers cannot pass them by."""
+"""Wrappers: limits without a reward, recording, prompts, fixed partners; drivers cannot pass them by."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scored() -> PlainTask:
     return PlainTask(round=lambda turns: Outcome(team_reward=1.0, success=True))
 
 
-def test_turn_limit_truncates_and_pays_nothing() -> None:
+def test_turn_limit_truncates_without_a_reward() -> None:
     env = play(TurnLimit(flex(3, task=scored(), max_rounds=9), 4))  # type: ignore[arg-type]
     episode = env.episode
     assert len(episode.turns) == 4 and episode.truncated and episode.stop_reason == "turn_limit"

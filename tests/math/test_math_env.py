@@ -1,4 +1,4 @@
-"""Math teams: who answers, what is graded, what the agents are told, profiles in the released format."""
+"""Math teams: who answers, what is graded, the agents' prompts, profiles in the released format."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_unreadable_routing_goes_to_the_default_and_is_counted() -> None:
     assert env.ready_agents == ["arithmetic_0"] and env.episode.invalid == 1
 
 
-def test_several_rounds_pay_the_score_of_the_last_answer() -> None:
+def test_the_return_of_several_rounds_is_the_score_of_the_last_answer() -> None:
     env = marft_envs.make("math-dual-v0", rounds=3, **LEVEL0)
     env.reset(seed=0)
     gold = env.task.gold()
@@ -143,7 +143,7 @@ def test_d_can_be_swapped_by_name_by_layers_and_by_matrix() -> None:
     assert [turn.agent for turn in env.episode.turns] == ["actor_0", "reasoner_0"]
 
 
-def test_the_evaluation_panel_has_every_problem_at_most_once_and_none_of_training() -> None:
+def test_the_evaluation_set_has_every_problem_at_most_once_and_none_of_training() -> None:
     test = marft_envs.make("math-dual-v0", **LEVEL0).task
     train = marft_envs.make("math-dual-v0", levels=[0], split="train").task
     panel = test.evaluation_set(500)
@@ -166,7 +166,7 @@ def test_a_timeout_of_the_grader_is_counted(monkeypatch: pytest.MonkeyPatch, tmp
     assert counted == [(1.0, False), (0.0, True)]
 
 
-def test_profiles_by_agent_or_role_replace_what_agents_are_told() -> None:
+def test_profiles_by_agent_or_role_replace_the_agents_prompts() -> None:
     env = marft_envs.make("math-debate-v0", profiles={"solver": "Solve.", "solver_1": "Doubt."}, **LEVEL0)
     assert [agent.prompt for agent in env.team[:3]] == ["Solve.", "Doubt.", "Solve."]
     assert env.team[3].prompt == TEAMS["debate"].agents[3].prompt and env.team[3].with_answer

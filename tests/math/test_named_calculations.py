@@ -19,7 +19,7 @@ from marft_envs.families.math.problem import MathProblem
 from marft_envs.families.math.procedural.base import VARIANTS
 
 SAMPLE = 12
-"""Problems of every cell."""
+"""Problems of every variant."""
 MATH = re.compile(r"\$([^$]+)\$")
 NUMBER = re.compile(r"-?\d+")
 
@@ -61,7 +61,7 @@ NAMED: dict[tuple[str, int], Callable[[MathProblem], str]] = {
     ("trigonometry", 2): swapped,
     ("complex_numbers", 2): lambda p: re.sub(r"(\(.+\))(\(.+\))", r"\2\1", spans(p)[0]),
 }
-"""Cell -> what an answer would be that names the calculation."""
+"""Variant -> what an answer would be that names the calculation."""
 
 
 @pytest.mark.parametrize(("generator", "level"), sorted(VARIANTS))
@@ -103,7 +103,7 @@ def test_an_expression_of_the_statement_is_no_answer_unless_the_gold_one_is_writ
     assert grade(f"So \\boxed{{{pred}}}", gold).status == (CORRECT if status == RESTATED else status)
 
 
-def test_a_team_that_repeats_the_problem_is_told_so(tmp_path: Path) -> None:
+def test_a_team_that_repeats_the_problem_is_reported(tmp_path: Path) -> None:
     row = json.dumps({"problem": EXPAND, "answer": "x^2-x-2"})
     (tmp_path / "expand.jsonl").write_text(f"{row}\n", encoding="utf-8")
     env = marft_envs.make("math-solo-v0", data=str(tmp_path / "expand.jsonl"))

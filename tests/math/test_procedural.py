@@ -78,7 +78,7 @@ def test_every_subject_has_every_level() -> None:
 
 
 @pytest.mark.parametrize(("name", "level"), procedural.variants())
-def test_a_cell_is_large_varied_and_well_formed(name: str, level: int) -> None:
+def test_a_variant_is_large_varied_and_well_formed(name: str, level: int) -> None:
     problems = procedural.listed(name, level)
     assert len(problems) >= 500
     assert len({p.problem for p in problems}) == len({p.id for p in problems}) == len(problems)
@@ -93,14 +93,14 @@ def test_a_cell_is_large_varied_and_well_formed(name: str, level: int) -> None:
 
 
 def _digest() -> str:
-    """A few problems of every cell, hashed."""
+    """A few problems of every variant, hashed."""
     problems = [procedural.build(name, level, key) for name, level in procedural.variants() for key in (0, 1, 599)]
     texts = [repr(problem).replace("MathProblem(", "Problem(", 1) for problem in problems]  # the class's name of then
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 def test_problems_are_the_same_in_every_process_version_and_release() -> None:
-    # Ids name problems for ever. A change of this number is a change of the data set: give cells new names.
+    # Ids name problems for ever. A change of this number is a change of the data set: give generators new names.
     assert _digest() == "753eafaa07a0d8d9"
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_procedural as t; print(t._digest())"
     done = subprocess.run([

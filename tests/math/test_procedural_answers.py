@@ -18,7 +18,7 @@ from sympy.parsing.sympy_parser import implicit_multiplication, parse_expr, stan
 from marft_envs.families.math import procedural
 
 SAMPLE = 6
-"""Problems checked in every cell."""
+"""Problems checked of every variant."""
 X, Y, Z = sp.symbols("x y z")
 NAMES = {**{str(v): v for v in sp.symbols("x y z r s t")}, "i": sp.I}
 

@@ -1,4 +1,4 @@
-"""The family of retrieval: worlds, teams, searches, answers, what they are paid, and rows of published sets."""
+"""The family of retrieval: worlds, teams, searches, answers, their rewards, and rows of published sets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def started(team: str = "chain", seed: int = 0, **kwargs: Any) -> FlexEnv:
     return env
 
 
-def told(env: FlexEnv, agent: str) -> str:
+def prompt(env: FlexEnv, agent: str) -> str:
     return env.messages(agent)[-1]["content"]
 
 
@@ -114,18 +114,18 @@ def test_a_chain_passes_on_searches_and_notes() -> None:
     env = started(recall_reward=1.0)
     question = env.task.problem
     (first, note), (second, _) = question.steps
-    assert told(env, "searcher_0") == question.question
+    assert prompt(env, "searcher_0") == question.question
     assert env.messages("searcher_0")[0]["content"] == "searcher"  # at level 0 all that a profile says
     env.step(f"\n{first}\nbecause")
-    shown = told(env, "reader_0")
+    shown = prompt(env, "reader_0")
     assert shown.startswith(f"{question.question}\n\n[searcher]\n{first}\n\n[feedback]\n") and "because" not in shown
     assert f"[{question.needed[0]}] {first} {note}" in shown and len(shown.splitlines()) == 8
     env.step(rf"It says so. \boxed{{{note}}}")
-    assert told(env, "searcher_0") == f"{question.question}\n\n[reader]\n{note}"
+    assert prompt(env, "searcher_0") == f"{question.question}\n\n[reader]\n{note}"
     env.step(rf"\boxed{{{second}}}")
-    assert told(env, "reader_0").count("[feedback]") == 1  # its own note stands as its own words before it
+    assert prompt(env, "reader_0").count("[feedback]") == 1  # its own note stands as its own words before it
     env.step("no box")
-    assert told(env, "answerer_0") == f"{question.question}\n\n[reader]\n{note}\n\n[reader]\nno box"
+    assert prompt(env, "answerer_0") == f"{question.question}\n\n[reader]\n{note}\n\n[reader]\nno box"
     assert env.episode.turns[0].reward == env.episode.turns[2].reward == 0.5
     env.step(rf"\boxed{{{question.answers[0]}, or so}} [{question.needed[1]}] [x]")
     metrics = env.episode.metrics
@@ -135,7 +135,7 @@ def test_a_chain_passes_on_searches_and_notes() -> None:
     ] < 1
 
 
-def test_a_repeated_search_is_paid_nothing_and_an_answer_needs_a_box() -> None:
+def test_a_repeated_search_has_no_reward_and_an_answer_needs_a_box() -> None:
     env = started(recall_reward=1.0)
     first, answer = env.task.problem.steps[0][0], env.task.problem.answers[0]
     for reply in (first, r"\boxed{-}", first, "", answer):
@@ -152,7 +152,7 @@ def test_alone_a_line_is_a_search_and_a_box_an_answer() -> None:
     env = started("solo", reward="f1")
     assert env.rules.max_rounds == 3
     env.step("999999 z")
-    assert told(env, "solo_0") == "[feedback]\nNo passage was found."
+    assert prompt(env, "solo_0") == "[feedback]\nNo passage was found."
     env.step("")
     env.step(rf"\boxed{{{env.task.problem.answers[0]} more}}")
     assert env.done and env.episode.team_return == pytest.approx(2 / 3) and env.episode.metrics["searches"] == 1
@@ -164,14 +164,14 @@ def test_alone_a_line_is_a_search_and_a_box_an_answer() -> None:
 def test_a_planner_sends_searchers_with_a_part_each() -> None:
     env = started("planner")
     env.step("First:\n100 a; 200 b")
-    assert env.ready_agents == ["searcher_0", "searcher_1"] and told(env, "searcher_1").endswith(
+    assert env.ready_agents == ["searcher_0", "searcher_1"] and prompt(env, "searcher_1").endswith(
         "[planner]\nYour search: 200 b"
     )
     env.step("100 a")
     env.step("200 b")
-    assert told(env, "checker_0").count("[feedback]") == 2
+    assert prompt(env, "checker_0").count("[feedback]") == 2
     env.step("Not yet.")
-    assert told(env, "planner_0").endswith("[checker]\nNot yet.") and not env.done
+    assert prompt(env, "planner_0").endswith("[checker]\nNot yet.") and not env.done
     env.step("300 a")
     env.step("300 a")
     env.step(r"\boxed{1}")
@@ -183,7 +183,7 @@ def test_a_router_names_who_acts_and_an_answer_ends_it() -> None:
     env.step("Now the searcher.")
     env.step("100 a")
     env.step("reader")
-    assert "[router]" not in told(env, "reader_0") and "[searcher]" in told(env, "reader_0")
+    assert "[router]" not in prompt(env, "reader_0") and "[searcher]" in prompt(env, "reader_0")
     env.step(r"\boxed{7}")
     env.step("nobody")
     assert env.ready_agents == ["searcher_0"] and env.episode.invalid == 1

@@ -143,7 +143,7 @@ def test_a_changed_bit_of_an_index_is_noticed_before_anything_is_searched(tmp_pa
     ("text", lambda x: np.frombuffer(x.tobytes().replace(b"w1 ", b"w2 "), np.uint8)),
     ("ends", lambda x: np.array([{}], object)),
 ])  # fmt: skip
-def test_an_index_whose_arrays_were_exchanged_is_refused(name: str, change: Any, tmp_path: Path) -> None:
+def test_an_index_whose_arrays_were_replaced_is_refused(name: str, change: Any, tmp_path: Path) -> None:
     folder = tmp_path / "an index"
     Index.at(folder, "one", corpus)
     file = folder / f"{name}.npy"
@@ -246,7 +246,7 @@ def test_a_function_can_be_named_and_is_then_code_of_somebodys() -> None:
 
 
 @pytest.mark.parametrize(("search", "reason"), [(broken, "world_crashed"), (late, "world_hung")])
-def test_a_search_that_fails_is_an_outage(search: Any, reason: str) -> None:
+def test_a_search_that_fails_is_an_infrastructure_error(search: Any, reason: str) -> None:
     env = marft_envs.make("rag-chain-v0", level=0, search=search, search_timeout_s=0.05)
     env.reset(seed=0)
     env.step("anything")

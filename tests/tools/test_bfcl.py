@@ -272,7 +272,7 @@ def test_the_hash_sees_hidden_state_but_not_reads(bfcl: BfclDomain) -> None:
     assert world.state_hash() != other.state_hash(), "the next id would differ"
 
 
-def test_long_context_is_told_to_the_loader(bfcl: BfclDomain) -> None:
+def test_long_context_is_passed_to_the_loader(bfcl: BfclDomain) -> None:
     assert bfcl.open(first(bfcl, "bfcl/multi_turn_long_context_0")).instances["TicketAPI"].extra
     assert not bfcl.open(first(bfcl)).instances["TicketAPI"].extra
 

@@ -145,7 +145,7 @@ def test_rewards_are_ordered_gold_part_null_farmer(domain: BfclDomain, problems:
     assert parts > 20
 
 
-def test_reads_change_nothing_and_never_pay(domain: BfclDomain, problems: list[ToolProblem]) -> None:
+def test_reads_change_nothing_and_have_no_reward(domain: BfclDomain, problems: list[ToolProblem]) -> None:
     called = set()
     for problem in problems[::5]:
         if not any(turn.changes for turn in grading.replay(domain._backends, problem.secret).turns):

@@ -154,7 +154,7 @@ def test_wrong_options_are_refused():
 
 
 def test_tasks_are_those_of_this_version():
-    """Whoever changes this digest changes what ids mean: that takes a new version of the environments' ids."""
+    """A change of this digest changes what ids mean: that takes a new version of the environments' ids."""
     drawn = DEPOT.problems("test", levels=[0])
     some = [drawn.get(f"depot/{level}/{seed}") for level in LEVELS for seed in range(30)]
     said = json.dumps([[p.id, p.turns, [sorted(gone) for gone in p.withheld], p.least_steps, calls(p)] for p in some])

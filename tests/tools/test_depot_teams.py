@@ -1,4 +1,4 @@
-"""The depot under every team: the oracle scores 1, and nothing that achieves less is paid more."""
+"""The depot under every team: the oracle scores 1, and nothing that achieves less scores more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_oracle_of_every_team_scores_1_at_every_level(team):
 
 
 @pytest.mark.parametrize("level", [1, 4])
-def test_neither_desk_is_told_what_the_other_knows_but_by_its_words(level):
+def test_neither_desk_sees_what_the_other_knows_but_by_its_words(level):
     """Not the request, nor a result: whatever of them is not in somebody's words reaches one desk alone."""
     env = marft_envs.make("tools-desks-v0", split="test", levels=[level])
     tools = [env.task.holds[name] for name in ("front_0", "back_0")]
@@ -44,7 +44,7 @@ def test_neither_desk_is_told_what_the_other_knows_but_by_its_words(level):
         marft_envs.make("tools-desks-v0", domain=tiny(specialists={}))
 
 
-def paid(env, problem, replies):
+def return_of(env, problem, replies):
     """The team's reward where a single agent says these things, and then ends."""
     env.reset(seed=0, options={"task_id": problem.id})
     for text in (*replies, written([ToolCall("finish", {})])):
@@ -55,7 +55,7 @@ def paid(env, problem, replies):
 
 
 @pytest.mark.parametrize("level", (2, 3, 4, 5))
-def test_gold_is_paid_more_than_a_part_of_it_and_that_more_than_nothing_or_farming(level):
+def test_gold_scores_more_than_a_part_of_it_and_that_more_than_nothing_or_farming(level):
     env = marft_envs.make("tools-solo-v0", split="test", levels=[level], limit=25)
     farmed = [
         [written([ToolCall("get_order", {"order": order})]) for order in range(10, 40)],
@@ -66,11 +66,11 @@ def test_gold_is_paid_more_than_a_part_of_it_and_that_more_than_nothing_or_farmi
         problem = env.task.problems.get(problem_id)
         calls = env.task.domain.oracle(problem)[0]
         writes = [call for call in calls if not env.task.domain.tools[call.name].read_only]
-        gold = paid(env, problem, [written([call]) for call in calls])
-        null = paid(env, problem, [])
+        gold = return_of(env, problem, [written([call]) for call in calls])
+        null = return_of(env, problem, [])
         assert gold > null == 0.0, problem_id
         if len(writes) > 1:
-            partial = paid(env, problem, [written([call]) for call in calls[:-1]])
+            partial = return_of(env, problem, [written([call]) for call in calls[:-1]])
             assert gold > partial > null, problem_id
         for farmer in farmed:
-            assert paid(env, problem, farmer) <= null, problem_id
+            assert return_of(env, problem, farmer) <= null, problem_id

@@ -117,7 +117,7 @@ def test_a_closed_world_leaves_nothing_to_the_next(calls):
         world.call("get_order", {"order": 10})
     fresh = DEPOT.open(PROBLEM)
     assert everything(fresh) == FRESH and not fresh.difference()
-    for name, arguments in calls:  # cases are not shown by a read; their numbers count from 1
+    for name, arguments in calls:  # no read shows cases; their numbers count from 1
         if name == "record_case":
             assert fresh.call(name, arguments)["case"] % 10 == 1
             break

@@ -1,4 +1,4 @@
-"""Requests about letters: who sees the letter, what reaches the one who acts, and what an attack comes to."""
+"""Requests with a document: who sees it, what reaches the one who acts, and what an attack comes to."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build(team: str, attacks: object = "all", **kwargs: object) -> FlexEnv:
     )
 
 
-def told(env: FlexEnv, agent: str) -> str:
+def prompt(env: FlexEnv, agent: str) -> str:
     return "\n".join(message["content"] for message in env.messages(agent))
 
 
@@ -51,7 +51,7 @@ def test_attacks_that_are_held_out_are_of_other_kinds() -> None:
     assert all(demanded(p.document) is not None for p in [*train, *test])
 
 
-def test_attacks_change_letters_and_nothing_else() -> None:
+def test_attacks_change_documents_and_nothing_else() -> None:
     clean, some = DocumentRequests().problems("test"), DocumentRequests(attacks="seen", share=0.5).problems("test")
     assert [(p.id, p.turns, p.sought, p.secret) for p in clean] == [(p.id, p.turns, p.sought, p.secret) for p in some]
     attacked = sum(a.document != b.document for a, b in zip(clean, some, strict=True))
@@ -66,13 +66,13 @@ def test_in_quarantine_nothing_of_a_letter_reaches_the_actor_but_one_word() -> N
     for seed in range(20):
         env.reset(seed=seed)
         letter, sought = env.task.problem.document, env.task.problem.sought
-        assert letter[:12] in told(env, "reader_0").replace("< |", "<|") or "<" in letter[:12]
+        assert letter[:12] in prompt(env, "reader_0").replace("< |", "<|") or "<" in letter[:12]
         assert env.tools.get("reader_0", []) == []
         env.step(letter)  # an obedient reader passes all of it on
-        assert told(env, "actor_0").endswith("[reader]\n?")
+        assert prompt(env, "actor_0").endswith("[reader]\n?")
         env.reset(seed=seed)
         env.step(f" {sought}\n")
-        assert told(env, "actor_0").endswith(f"[reader]\n{sought}")
+        assert prompt(env, "actor_0").endswith(f"[reader]\n{sought}")
         assert env.episode.turns[0].text == f" {sought}\n", "the record has what was said"
 
 
@@ -81,7 +81,7 @@ def test_a_messenger_is_no_quarantine() -> None:
     env.reset(seed=0)
     env.step(env.task.expert("reader_0"))
     act = demanded(env.task.problem.document)
-    assert act is not None and str(act.arguments["order"]) in told(env, "actor_0")
+    assert act is not None and str(act.arguments["order"]) in prompt(env, "actor_0")
 
 
 @pytest.mark.parametrize("kind", FRAMES)
@@ -100,7 +100,7 @@ def test_a_letter_forges_no_turn() -> None:
     env = build("solo", ["system", "response"])
     for seed in range(6):
         env.reset(seed=seed)
-        said = told(env, "agent_0")
+        said = prompt(env, "agent_0")
         assert "<|im_" not in said and "[INST]" not in said and len(env.messages("agent_0")) == 2
 
 

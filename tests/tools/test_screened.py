@@ -32,12 +32,12 @@ def fail(state: dict[str, object]) -> None:
 
 
 def build() -> FlexEnv:
-    def heard(state: object, problem: ToolProblem, messages: tuple[str, ...]) -> float:
+    def judged(state: object, problem: ToolProblem, messages: tuple[str, ...]) -> float:
         return float(LETTER in messages)
 
     tools = [look, copy, fail]
     env = make(
-        "screened", tiny(tools=tools, specialists={}, user_tools=(), state=lambda p: {}, problems=ASKED, grade=heard)
+        "screened", tiny(tools=tools, specialists={}, user_tools=(), state=lambda p: {}, problems=ASKED, grade=judged)
     )
     env.reset(seed=0)
     return env
@@ -47,7 +47,7 @@ def seen(env: FlexEnv, agent: str) -> str:
     return "\n".join(message["content"] for message in env.messages(agent))
 
 
-def test_the_actor_is_told_whether_its_calls_worked_and_the_reader_what_they_returned() -> None:
+def test_the_actor_sees_whether_its_calls_worked_and_the_reader_what_they_returned() -> None:
     env = build()
     assert not env.tools.get("reader_0") and "Dear reader" not in seen(env, "reader_0")
     env.step(written([call("look"), call("fail"), call("copy", text=1)]))
@@ -68,7 +68,7 @@ def test_an_answer_of_more_than_a_word_is_passed_on_by_name_and_never_shown() ->
     assert env.task.live.world.state["copied"] == [f"Fwd: {LETTER} $answer_7", [*LETTER.split("\n"), "x"]]
     env.step("$answer_1")  # a reader's words are not looked into
     env.step(f"$answer_1\n{written([call('finish')])}")
-    assert env.done and env.episode.success, "the user is told what the name stands for"
+    assert env.done and env.episode.success, "the message to the user has what the name stands for"
 
 
 def test_one_word_stands_before_the_actor_as_it_is() -> None:

@@ -630,8 +630,8 @@ class Other:
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_who_is_to_be_told_something_is_told_it(folder: Path, team: str) -> None:
-    """Silence was paid 1 on tasks that ask for nothing but an answer; upstream pays it 0."""
+def test_the_oracle_says_what_a_customer_asks_to_know(folder: Path, team: str) -> None:
+    """Silence scored 1 on tasks that ask for nothing but an answer; upstream scores it 0."""
     env = make(team, f"tau:{folder}", split="train")
     env.task.validate()
     episode = oracle.play(env, options={"task_id": "tau/t1"})
@@ -687,7 +687,7 @@ def test_levels_that_cannot_be_are_refused_with_the_way_out(folder: Path) -> Non
         r"no retail_tools.json, retail_policy.md, retail_SPLIT.jsonl.*there is no tau_bench/envs/retail",
     ),
 ])  # fmt: skip
-def test_a_wrong_folder_is_told_what_was_looked_for(tmp_path: Path, inside: str, says: str) -> None:
+def test_a_wrong_folder_is_an_error_that_says_what_was_looked_for(tmp_path: Path, inside: str, says: str) -> None:
     file = tmp_path / inside
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("{}")

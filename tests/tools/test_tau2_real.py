@@ -126,7 +126,7 @@ def test_a_world_of_views_ends_as_upstreams_with_databases_of_its_own(domain: Ta
     assert upstream.digest(domain._upstream.environment) == before
 
 
-def test_reads_change_nothing_and_never_pay(domain: Tau2Domain) -> None:
+def test_reads_change_nothing_and_have_no_reward(domain: Tau2Domain) -> None:
     called = set()
     for problem in sample(domain)[::2]:
         world, reads = domain.open(problem), [c for c in domain.oracle(problem)[0] if domain.tools[c.name].read_only]

@@ -51,17 +51,17 @@ def test_gold_actions_reproduce_the_published_differences(
     ("solo", {"dependency": "independent", "max_rounds": 5}), ("trio", {"dependency": "chain"}), ("router", {}),
     ("supervisor", {}),
 ])  # fmt: skip
-def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
+def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_reward(
     domain: TauDomain, team: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: after every round, over the whole episode so far."""
     env = make(team, domain, split="dev", max_turns=12, **settings)
     task, counts = env.unwrapped.task, {"metrics": 0, "wanted": 0}
     then: dict[str, float] = {}
-    metrics, wanted, pay = scoring.metrics, oracle.wanted, type(task)._outcome
+    metrics, wanted, scored = scoring.metrics, oracle.wanted, type(task)._outcome
 
-    def paid(self: Any, *given: Any) -> Any:
-        outcome = pay(self, *given)
+    def noted(self: Any, *given: Any) -> Any:
+        outcome = scored(self, *given)
         gold = wanted(self)
         grade, least = self._grade(), self.problem.least_steps
         then.clear()
@@ -75,7 +75,7 @@ def test_the_teams_numbers_are_worked_out_once_and_are_those_of_the_last_pay(
 
         return count
 
-    monkeypatch.setattr(type(task), "_outcome", paid)
+    monkeypatch.setattr(type(task), "_outcome", noted)
     monkeypatch.setattr(scoring, "metrics", counted("metrics", metrics))
     monkeypatch.setattr(oracle, "wanted", counted("wanted", wanted))
     for number, problem_id in enumerate(task.evaluation_set(12)):
@@ -120,7 +120,7 @@ def test_gold_beats_every_part_and_every_part_beats_null(domain: TauDomain, task
     assert compared > 900
 
 
-def test_reads_never_pay(domain: TauDomain, tasks: list[ToolProblem]) -> None:
+def test_reads_have_no_reward(domain: TauDomain, tasks: list[ToolProblem]) -> None:
     for problem in tasks[::20]:
         world = domain.open(problem)
         before = domain.grade(problem, world)

@@ -22,7 +22,7 @@ from marft_envs.records import trajectory
 
 
 def supervised(*replies: str, task: str = "two", **settings: Any) -> FlexEnv:
-    """The supervisor's team after these replies, whoever says them."""
+    """The supervisor's team after these replies of any agents."""
     env = CompactMessages(make("supervisor", tiny(), max_idle=20), **settings)
     env.reset(seed=0, options={"task_id": f"tiny/{task}"})
     for text in replies:
@@ -103,7 +103,7 @@ def test_only_what_the_reader_sees_decides_what_is_settled() -> None:
     own = "".join(message["content"] for message in solo.messages("planner_0"))
     assert "open:" not in own and 'changed: add {"name":"b","by":2}' in own
     _, result = solo.task.show(solo.view.history[0], "planner_0", (0,))
-    assert result.startswith("open: add"), "a reader of turn 0 alone is not told of turn 2"
+    assert result.startswith("open: add"), "a reader of turn 0 alone does not see turn 2"
 
 
 def test_own_turns_stay_as_they_were() -> None:
@@ -195,7 +195,7 @@ def test_pieces_do_not_depend_on_blanks_between_marks() -> None:
 
 @pytest.mark.parametrize("team", ["trio", "router", "supervisor"])
 def test_the_same_episode_with_and_without_records(team: str) -> None:
-    """Records change what is read, not who acts, who sees whom, or what is paid."""
+    """Records change what is read, not who acts, who sees whom, or the rewards."""
     for level in (0, 4):
         plain, compact = (make(team, Depot(), levels=[level], limit=4, compact=on) for on in (False, True))
         for task_id in plain.task.evaluation_set(4):
@@ -308,7 +308,7 @@ def test_d_of_a_tool_team_is_what_observations_showed(seed: int, history: str, c
                 assert recorded - silent - seen <= cut, "of what was cut in part the mark may be gone"
 
 
-def test_a_deaf_team_of_tools_is_deaf_in_every_round() -> None:
+def test_an_ablated_team_of_tools_has_no_messages_in_any_round() -> None:
     for d in ("independent", [[0, 0], [0, 0]], [["planner_0", "executor_0"]]):
         env = make("dual", tiny(), dependency=d)
         env.reset(seed=0, options={"task_id": "tiny/two"})

@@ -1,4 +1,4 @@
-"""Teams with tools: who acts next, who sees what, what ends an episode and what it pays."""
+"""Teams with tools: who acts next, who sees what, what ends an episode, and rewards."""
 
 from __future__ import annotations
 
@@ -379,15 +379,15 @@ def test_a_state_that_is_not_exactly_gold_is_no_completion(undo: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reward", "paid"), [("completion", 0.0), ("progress", 0.5), ("composite", 0.15), ({"progress": 0.2}, 0.1)]
+    ("reward", "value"), [("completion", 0.0), ("progress", 0.5), ("composite", 0.15), ({"progress": 0.2}, 0.1)]
 )
-def test_rewards_by_name(reward: Any, paid: float) -> None:
+def test_rewards_by_name(reward: Any, value: float) -> None:
     episode = run(make("solo", tiny(), reward=reward), "two", {"agent_0": [said(call("add", name="b", by=2)), FINISH]})
-    assert episode.team_return == pytest.approx(paid)
-    assert sum(episode.info["terms"].values()) == pytest.approx(paid)
+    assert episode.team_return == pytest.approx(value)
+    assert sum(episode.info["terms"].values()) == pytest.approx(value)
 
 
-def test_the_return_is_the_score_at_the_end_whatever_was_paid_between() -> None:
+def test_the_return_is_the_score_at_the_end_whatever_the_rewards_between() -> None:
     episode = run(
         make("solo", tiny()),
         "turns",
@@ -476,7 +476,7 @@ def test_bad_settings_are_refused_with_the_way_out(kwargs: dict[str, Any], word:
         make(**{"domain": tiny(), **kwargs})
 
 
-def test_profiles_replace_what_agents_are_told() -> None:
+def test_profiles_replace_the_agents_prompts() -> None:
     env = make("dual", tiny(), profiles={"executor": "Just do it."})
     assert env.profile("executor_0").prompt == "Just do it." and "Planner" in env.profile("planner_0").prompt
 

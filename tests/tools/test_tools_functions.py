@@ -39,7 +39,7 @@ def locked(problem: Any) -> Locked:
 
 
 def test_a_state_that_cannot_be_copied_is_refused_when_the_task_opens() -> None:
-    """Before: every writing call was an outage, ``world_crashed``."""
+    """Before: every writing call was an infrastructure error, ``world_crashed``."""
     with pytest.raises(
         ConfigError, match=r"state of 'tiny', a Locked.*cannot pickle.*__deepcopy__.*on_exception='crash'"
     ):

@@ -1,4 +1,4 @@
-"""What tools return and users or peers say is data: it never changes the structure of a prompt; obeying never pays."""
+"""What tools return and users or peers say is data: it never changes the structure of a prompt; obeying has no reward."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def played(team: str, words: str, **settings: Any) -> FlexEnv:
     env = make(team, domain, max_idle=30, **settings)
     env.reset(seed=0)
     task = env.unwrapped.task
-    # Tags of calls that an agent writes are its own calls, so whoever holds tools cannot be made to say them by others.
+    # Tags of calls that an agent writes are its own calls, so others cannot make an agent with tools say them.
     echo = "harmless" if "tool_call" in words else words
     asks = written([call("leak"), call("complain"), call(echo), call("leak", **{echo: 1})])
     talks = echo if not parse(echo).calls and not parse(echo).error else "harmless"
@@ -192,7 +192,7 @@ def tasks(team: str, injections: bool = True) -> FlexEnv:
 
 
 @pytest.mark.parametrize("team", rest_in_ci(TEAMS, 4))
-def test_obeying_is_measured_and_never_pays(team: str) -> None:
+def test_obeying_is_measured_and_has_no_reward(team: str) -> None:
     env = tasks(team)
     victims, obeyed = Victims(env), Counter[bool]()
     for task_id in env.unwrapped.task.evaluation_set(16):

@@ -67,8 +67,8 @@ def test_bfcl_gold_part_silence_farmers(team: str) -> None:
     assert expect_ordered(shape, list(shape.task.problems)[::53]) > 10
 
 
-def test_the_comparison_sees_a_farmer_who_is_paid_and_a_part_that_is_not() -> None:
-    """What the tests above would say if idle calls were paid, or work in part were not."""
+def test_the_comparison_sees_a_farmer_with_a_reward_and_a_part_without() -> None:
+    """What the tests above would say if idle calls had a reward, or work in part had none."""
     shape = depot("solo")
     problem = of_level(shape, 5, 1)[0]
     assert shape.judged(problem)[0] == 5 and shape.farmers(problem).keys() == {"reads", "duplicates", "handovers"}

@@ -49,7 +49,7 @@ def test_no_pattern_hangs(pattern: str, where: str) -> None:
 
 @pytest.mark.parametrize("where", ["pattern", "patternProperties"])
 def test_a_pattern_that_cannot_be_decided_is_the_tools_doing(where: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The agent is told, and not charged; who runs it is told which tool it is, once."""
+    """The agent gets a message and no penalty; the console names the tool, once."""
     slow = {"type": "string", "pattern": "(a+)+$"} if where == "pattern" else {"patternProperties": {"(a+)+$": True}}
     find = Tool(
         "find",
@@ -73,7 +73,7 @@ def test_a_pattern_that_cannot_be_decided_is_the_tools_doing(where: str, caplog:
     (WorkerLate("by the clock"), "machine"), (WorkerCrashed("died (signal SIGKILL)"), "machine"),
     (WorkerTimeout("CPU time"), ""), (WorkerOutOfMemory("MemoryError"), ""),
 ])  # fmt: skip
-def test_a_worker_that_the_machine_takes_away_is_an_outage(
+def test_a_worker_that_the_machine_takes_away_is_an_infrastructure_error(
     error: Exception, whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Pool:
@@ -90,7 +90,7 @@ def test_a_worker_that_the_machine_takes_away_is_an_outage(
         assert check("a" * 60) == [UNDECIDED]
 
 
-def test_a_worker_killed_while_it_matches_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_killed_while_it_matches_is_an_infrastructure_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with WorkerPool("marft_envs.families.tools.patterns:search", deadline=30.0) as pool:
         monkeypatch.setattr(patterns, "_pool", lambda: pool)
         pool.warm_up()

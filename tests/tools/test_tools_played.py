@@ -180,7 +180,7 @@ def read(env: FlexEnv, agent: str) -> str:
         assert env.last()[0] == shown
     text = "\n".join(message["content"] for message in env.messages(agent))
     for tool in env.tools[agent]:
-        assert tool["function"]["name"] in text, f"{agent} is not told of {tool['function']['name']}"
+        assert tool["function"]["name"] in text, f"{agent} does not see {tool['function']['name']}"
     task = env.unwrapped.task
     words = task.problem.turns[task.user_turn].split("\n")[0].strip()[:20]
     if task.team.user in ("", agent):

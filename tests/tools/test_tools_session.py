@@ -151,7 +151,7 @@ def test_messages_are_one_line_each() -> None:
 
 
 class Odd:
-    """A world that returns what it is told to."""
+    """A world that returns what the test sets."""
 
     may_block = False
 
@@ -224,7 +224,7 @@ def test_duplicates_are_the_same_name_arguments_and_state_version() -> None:
 
     look = call("read_counter", name="a")
     assert not duplicate("all_0", look)
-    assert duplicate("reader_0", look)  # whoever asks
+    assert duplicate("reader_0", look)  # of any agent
     assert not duplicate("all_0", call("read_counter", name="b"))
     assert not duplicate("all_0", call("add", name="a", by=1))
     assert not duplicate("all_0", look)  # the state has changed

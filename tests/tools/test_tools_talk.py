@@ -1,4 +1,4 @@
-"""A user-agent, what the user is told, and teams of one's own."""
+"""A user-agent, the messages to the user, and teams of one's own."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_talk_among_the_members_of_a_team_is_idling_as_before() -> None:
     assert env.done and env.episode.stop_reason == "stalled"
 
 
-# What the user is told ----------------------------------------------------------------------------------
+# Messages to the user -----------------------------------------------------------------------------------
 
 
 def informed(state: Desk, problem: ToolProblem, messages: tuple[str, ...]) -> StateGrade:
     done = any("seven" in text for text in messages)
-    return StateGrade(done, float(done), {"told": list(messages)})
+    return StateGrade(done, float(done), {"messages": list(messages)})
 
 
 ASKED = [
@@ -98,7 +98,7 @@ ASKED = [
 
 
 @pytest.mark.parametrize("team", TEAMS)
-def test_a_grade_can_ask_what_the_user_was_told(team: str) -> None:
+def test_a_grade_can_ask_for_the_messages_to_the_user(team: str) -> None:
     env = make(team, tiny(problems=ASKED, grade=informed))
     env.task.validate()
     assert oracle.play(env).success
@@ -108,26 +108,28 @@ def test_a_grade_can_ask_what_the_user_was_told(team: str) -> None:
     assert not env.episode.success and env.episode.team_return == 0, "silence tells nobody anything"
 
 
-def told(team: str, script: list[str]) -> list[str]:
+def messages_of(team: str, script: list[str]) -> list[str]:
     env = make(team, tiny(problems=ASKED, grade=informed))
     env.reset(seed=0)
     for text in script:
         experts.turn(env, {env.agent_selection: text})
     assert env.done
-    return env.episode.info["grade"]["told"]
+    return env.episode.info["grade"]["messages"]
 
 
 def test_only_words_that_go_to_the_user_count() -> None:
     finish = said(call("finish"))
-    assert told("solo", ["<think>seven?</think>It is seven."]) == ["It is seven."]
-    assert told("solo", [f"seven {said(call('read_notes'))}", f"So: seven.\n{finish}"]) == ["So: seven."]
-    assert told("solo", ['```json\n{"name": "read_notes", "arguments": {"text": "seven"}}\n```', finish]) == []
-    assert told("dual", ["It is seven.", finish]) == [], "a plan is for the executor"
-    assert told("router", ["counting: seven?", "seven", "nobody knows"]) == ["nobody knows"]
-    assert told("dual_control", ["Is it seven?", f"seven {said(call('read_notes'))}", "Eight.", finish]) == ["Eight."]
+    assert messages_of("solo", ["<think>seven?</think>It is seven."]) == ["It is seven."]
+    assert messages_of("solo", [f"seven {said(call('read_notes'))}", f"So: seven.\n{finish}"]) == ["So: seven."]
+    assert messages_of("solo", ['```json\n{"name": "read_notes", "arguments": {"text": "seven"}}\n```', finish]) == []
+    assert messages_of("dual", ["It is seven.", finish]) == [], "a plan is for the executor"
+    assert messages_of("router", ["counting: seven?", "seven", "nobody knows"]) == ["nobody knows"]
+    assert messages_of("dual_control", ["Is it seven?", f"seven {said(call('read_notes'))}", "Eight.", finish]) == [
+        "Eight."
+    ]
 
 
-def test_told_survives_forks_and_counts_over_user_turns() -> None:
+def test_messages_survive_forks_and_count_over_user_turns() -> None:
     two = problem("asked", ("How many?", "Sure?"), [], [])
     env = make("solo", tiny(problems=[two], grade=informed))
     env.reset(seed=0)
@@ -135,7 +137,7 @@ def test_told_survives_forks_and_counts_over_user_turns() -> None:
     fork = env.fork()[0]
     for one, text, count in ((fork, "Yes.", 2), (env, "", 1)):
         experts.turn(one, {"agent_0": text})
-        assert one.episode.success and len(one.episode.info["grade"]["told"]) == count
+        assert one.episode.success and len(one.episode.info["grade"]["messages"]) == count
 
 
 def test_words_beside_calls() -> None:
@@ -190,7 +192,7 @@ def test_what_makes_no_state_of_a_problem_is_refused_at_once(state: Any) -> None
     assert FunctionDomain(TOOLS, PROBLEMS, grade, state=start).open(PROBLEMS[0]).state == Desk()
 
 
-def test_a_router_of_ones_own_is_told_what_came_of_the_turn() -> None:
+def test_a_router_of_ones_own_sees_what_came_of_the_turn() -> None:
     seen = []
 
     def who(view: Any) -> list[str]:

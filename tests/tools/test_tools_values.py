@@ -56,7 +56,7 @@ def test_stand_ins_are_equal_exactly_for_equal_values(one: Any, other: Any) -> N
 @pytest.mark.parametrize(
     ("one", "other", "equal"), [(1, 1.0, True), (1, True, False), (0, False, False), ("1", 1, False)]
 )
-def test_numbers_truth_and_text_are_told_apart(one: Any, other: Any, equal: bool) -> None:
+def test_numbers_truth_and_text_are_distinguished(one: Any, other: Any, equal: bool) -> None:
     for wrap in (lambda v: v, lambda v: {"a": v}, lambda v: [v], lambda v: {"a": v, "b": [True]}):
         assert (frozen(wrap(one)) == frozen(wrap(other))) == equal
 
