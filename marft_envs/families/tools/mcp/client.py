@@ -94,7 +94,7 @@ class Connection:
         self._nonsense = ("", 0.0)
         """The last thing that could not be read, and when it came."""
         self._spoilt = ""
-        """What is wrong with an answer that cannot be read: it will not be answered any more."""
+        """What is wrong with an answer that cannot be read; the call that waits for it gets no other."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the connection
         self._home = _home()
         self._stop = asyncio.Event()
