@@ -55,7 +55,7 @@ class Totals:
     acted: float = 0.0
     """Sum of the rows' shares: one for each (episode, agent) that acted."""
     episodes: float | None = None
-    """Episodes that were played for it, whoever acted in them; None: nobody has said it, and the rows do not tell."""
+    """Episodes that were played for it, of all agents; None: not given, and not to be seen from the rows."""
     fresh: int = 0
     """Those of the tokens that the present weights sampled, as far as versions tell."""
 
@@ -189,8 +189,8 @@ def learnable(
 def behind(rows: Iterable[Transition], version: int, max_staleness: int = 0) -> dict[Transition, int]:
     """Counts the updates between the weights that sampled turns and those of this version that learn from them.
 
-    The ratio's denominator may hide them: recomputed by the learner it is 1 whoever sampled. Turns of another server's
-    fixed weights (``FOREIGN``) belong to no version and count as fresh: they are known to be off-policy.
+    The ratio's denominator may hide them: recomputed by the learner it is 1 for every sampler. Turns of another
+    server's fixed weights (``FOREIGN``) belong to no version and count as fresh: they are known to be off-policy.
 
     Raises:
         StaleError: Some are of the future, or more than ``max_staleness`` updates old.

@@ -60,8 +60,8 @@ def lambda_returns(
 ) -> tuple[list[Array], list[Array]]:
     """λ-returns over a graph of turns.
 
-    Turn k has ``lengths[k]`` decision points (its tokens, or 1 at action level), each of which is paid x[k,t] at once.
-    After the last of them the turn is paid ``rewards[k]``, and hands over to all of ``successors[k]`` at once (their
+    Turn k has ``lengths[k]`` decision points (its tokens, or 1 at action level), each of which has the reward x[k,t] at
+    once. After the last of them the turn gets ``rewards[k]``, and hands over to all of ``successors[k]`` at once (their
     mean); an empty tuple ends the chain:
 
         last token:  G[k,L] = x[k,L] + r[k] + γ_turn · mean_j [ (1 − λ_turn·c_j)·V[j,1] + λ_turn·c_j·G[j,1] ]
@@ -79,12 +79,12 @@ def lambda_returns(
         values: Per turn [lengths[k]], V read before that token is known; None where no critic looked: the return
             then passes through unchanged.
         lengths: Decision points per turn, at least 1.
-        rewards: What is paid between the turn and its successors.
+        rewards: Of each turn, between it and its successors.
         successors: Per turn the indices of the turns that follow; every index is larger than the turn's own.
         discounts: γ and λ.
         bootstraps: Per turn the value beyond the end of the chain, used where there is no successor (0 by default).
         traces: Per turn the factor c_j on λ_turn when j is looked back from (A2PO's trace; 1 by default).
-        token_rewards: Per turn [lengths[k]] x, what each decision point is paid; None: nothing.
+        token_rewards: Per turn [lengths[k]] x, the reward of each decision point; None: none.
         truncated: Per turn [lengths[k]] ρ and c of its steps, see ``truncate``; without them, or without V: 1.
 
     Returns:

@@ -15,7 +15,7 @@ from marft_envs.errors import MarftError
 PASS_TOKENS = 256
 """Pads that may cost less than a pass of its own for what would be padded."""
 MIN_PREFIX = 8
-"""Shared tokens from which a pass of their own pays."""
+"""Shared tokens from which a forward pass of their own is worth its cost."""
 GROUP_TOKENS = 256
 """Tokens that may cost less than attending to them in a group of their own."""
 FROZEN_BY_PYTHON = 10_000

@@ -2,7 +2,7 @@
 
     clip: Annotated[float, Range(0.0, 1.0, open_low=True)] = 0.2
 
-A dataclass of settings inherits ``Settings``: whoever makes one (the command line, a TOML file, Python, a grid) gets a
+A dataclass of settings inherits ``Settings``: its maker (the command line, a TOML file, Python, a grid) gets a
 ``ConfigError`` that names field, value and what is allowed. pydantic decides whether a value is of the annotation's
 kind: in Python strictly, in a table with what TOML and JSON write otherwise (``checked``). Numbers are finite in any
 case; a range on a table or a tuple is that of every number in it; choices are a ``Literal``.
@@ -287,8 +287,8 @@ def check_names(kind: Any, names: Iterable[str], help_: str = "") -> None:
     for name in names:
         if name not in hints(kind):
             known = kind.elsewhere(name) if issubclass(kind, Settings) else ""
-            told = known or did_you_mean(name, hints(kind))
-            raise ConfigError(f"There is no setting '{name}'. {told} {help_}".rstrip())
+            hint = known or did_you_mean(name, hints(kind))
+            raise ConfigError(f"There is no setting '{name}'. {hint} {help_}".rstrip())
 
 
 def converted(name: str, value: Any, hint: Any) -> Any:

@@ -1,10 +1,10 @@
 """Every stream of random numbers that a run draws from, each under a name; nothing else in a run draws.
 
 A draw depends on the run's seed and on its place (iteration, episode, turn), never on what was drawn before: a resumed
-run draws what the unbroken one would have drawn. Streams are told apart by the words that their generators start from:
+run draws what the unbroken one would have drawn. Streams differ by the words that their generators start from:
 
     training problems      seed, 1, iteration[, refill]        orders of policies    seed, 12, iteration + 1
-    the held-out panel     2                                   exchanged messages    0
+    the evaluation set     2                                   shuffled messages     0
     permuted rewards       seed, 3, iteration                  minibatches           seed, CRC of the policy's id, place
     who plays the pool     seed, 4, iteration, episode         drawn coalitions      seed, 5, iteration + 1, episode
     users' tasks           seed, 6, iteration + 2, refill      … while evaluating    0, 7, 1
@@ -40,7 +40,7 @@ def training_problems(seed: int, iteration: int, refill: int = 0) -> Words:
 
 
 def held_out() -> Words:
-    """Seeds of the held-out panel: the same for every run."""
+    """Seeds of the held-out evaluation set: the same for every run."""
     return (2,)
 
 
@@ -70,7 +70,7 @@ def tasks(seed: int, iteration: int, refill: int = 0, chunk: int = 0) -> Words:
 
 
 def tasks_at_evaluation(chunk: int = 0) -> Words:
-    """The same at every evaluation: the panel's problems do not depend on the run's seed either."""
+    """The same at every evaluation: the problems of the evaluation set do not depend on the run's seed either."""
     return (0, 7, 1, *([chunk] if chunk else []))
 
 
@@ -100,7 +100,7 @@ def minibatches(seed: int, policy: str, iteration: int, epoch: int, *, critic: b
 
 
 def exchanged() -> Words:
-    """Which episode's messages are exchanged for which: the same for every team."""
+    """The permutation of episodes whose messages replace each other: the same for every team."""
     return (0,)
 
 

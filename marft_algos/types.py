@@ -106,7 +106,7 @@ class Transition:
     """
 
     turn: TurnRecord
-    """What the agent said, which turns it saw, and what it was paid."""
+    """What the agent said, which turns it saw, and its reward."""
     request: GenerationRequest = NO_REQUEST
     """What the engine was asked."""
     reply: Generation = NO_REPLY
@@ -117,13 +117,13 @@ class Transition:
     team_view: str = ""
     """Task state, role and the messages committed before this layer, for a team critic."""
     observation: str | None = None
-    """What the task told the agent, apart from what others said; None: unknown."""
+    """The task's prompt to the agent, apart from messages of others; None: unknown."""
     worth: float | None = None
     """Of a turn that had candidates: what this one was worth; see ``TreeCollector``."""
     leaf: int = 0
     """Of the episode's tree, whose own turn it is; 0: the episode. See ``Trajectory.leaves``."""
     tokens_at: Mapping[int, int] = field(default_factory=dict)
-    """End of a paid span of the text, in characters -> the token that completes it (``LayerRecord.segments``)."""
+    """End of a rewarded span of the text, in characters -> the token that completes it (``LayerRecord.segments``)."""
 
     @property
     def index(self) -> int:
@@ -165,7 +165,7 @@ class Trajectory:
     transitions: Sequence[Transition]
     """``transitions[k].index == k``."""
     number: int = 0
-    """Position in the iteration's panel."""
+    """Position among the iteration's prompts."""
     group: int = 0
     """Number of the start within the iteration: episodes of one group share task and environment seed, and differ in
     the sampling seed only."""
@@ -198,7 +198,7 @@ class Trajectory:
 
     @property
     def layers(self) -> Sequence[LayerRecord]:
-        """The layers, and what was paid at each."""
+        """The layers, with the rewards at each."""
         return self.episode.layers
 
     @property
@@ -223,12 +223,12 @@ class Trajectory:
 
     @property
     def fault(self) -> Fault:
-        """Whose fault it is that the episode was broken off; empty: it was not."""
+        """Whose fault ended the episode early; empty: none."""
         return self.episode.fault
 
     @property
     def infrastructure_error(self) -> bool:
-        """Whether an outage broke the episode off: it is neither learnt from nor scored."""
+        """Whether an infrastructure error ended the episode: it is neither learnt from nor scored."""
         return self.episode.infrastructure_error
 
     @property
@@ -248,7 +248,7 @@ class Trajectory:
         return sum(max((self.transitions[k].length for k in layer.turns), default=0) for layer in self.layers)
 
     def with_rewards(self, layers: Sequence[LayerRecord], turns: Sequence[float], success: bool | None) -> Trajectory:
-        """Returns the same episode with other pay.
+        """Returns the same episode with other rewards.
 
         Args:
             layers: With the new rewards of team and agents.
@@ -277,7 +277,7 @@ class Estimates:
     returns: dict[Transition, FloatArray] = field(default_factory=dict)
     """Shaped as ``values``."""
     rewards_to_go: dict[Transition, float] = field(default_factory=dict)
-    """Sum of all that is paid from a turn on, no discount and no V in it; of algorithms that whiten advantages."""
+    """Sum of all rewards from a turn on, no discount and no V in it; of algorithms that whiten advantages."""
     penalties: dict[Transition, FloatArray] = field(default_factory=dict)
     """[L] what ``kl_reward_coef`` takes off each token's reward; not there: nothing."""
     shares: dict[Transition, float] = field(default_factory=dict)

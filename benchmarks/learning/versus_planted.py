@@ -84,7 +84,7 @@ CASES: Mapping[str, Case] = {
     "relay": Case("team needed", "D matters", {"single_team": ("solver_0",)}),
     "told": Case("no team needed", "D matters", {"single_team": ("planner_0",)}),
     "dear": Case(
-        "too dear",
+        "too costly",
         "D does not matter",
         {"single": ENV, "single_kwargs": {"solo": True}},
         lr=1e-3,

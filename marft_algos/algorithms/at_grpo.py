@@ -7,10 +7,10 @@ Whole episodes of one start are no group for a team: after the first turn their 
 baseline for a turn. Here every state that the team comes to is a group of its own: K replies are drawn there, each is
 tried in a copy of the environment, all are learnt from, and the best one is what the episode goes on with.
 
-team_j and local_j are what the team and the turn (with its agent's own share) are paid for the candidate: at once, or,
-where nothing is paid yet, by the end of the round, which the team plays on from the candidate.
+team_j and local_j are the rewards of the team and of the turn (with its agent's own share) for the candidate: at once,
+or, where there is no reward yet, by the end of the round, which the team plays on from the candidate.
 
-Departures. Tasks that pay at a round's end are the rule here, so a candidate that pays nothing yet is played on to the
+Departures. Most tasks here reward at a round's end, so a candidate without a reward yet is played on to the
 round's end, with common random numbers; those tokens are counted. The agents of one layer are tried one by one, with
 the first candidate of the others, and the best of each go on together. σ has GRPO's degrees of freedom. The mean is
 over an agent's candidates of an episode, then over episodes.
@@ -58,7 +58,7 @@ class ATGRPO(GRPO):
         self.candidates = self.config.candidates
 
     def worth(self, branch: Trajectory, index: int) -> float:
-        """Returns α·team + local of what is paid from the candidate's layer on."""
+        """Returns α·team + local of the rewards from the candidate's layer on."""
         t = branch.transitions[index]
         paid = branch.layers[t.layer :]
         team = sum(layer.team_reward for layer in paid)

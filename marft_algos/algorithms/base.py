@@ -92,7 +92,7 @@ class Algorithm:
     chain: credit_rules.Relation = "team"
     """What its returns run over (``chain_of`` has ``team`` and ``agent``); some credit rules fit only some."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
-    """Who is paid what; an algorithm whose ``Config`` has ``credit`` sets it."""
+    """Which rewards each turn is credited with; an algorithm whose ``Config`` has ``credit`` sets it."""
     imitates: ClassVar[bool] = False
     """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
     prefers: ClassVar[bool] = False
@@ -123,7 +123,7 @@ class Algorithm:
         return self.config.refills if isinstance(self.config, GroupConfig) else 0
 
     def chain_of(self, trajectory: Trajectory, estimates: Estimates) -> credit_rules.ReturnChain:
-        """Returns each turn's successors, whose values bootstrap it, and what is paid before them (``lambda_returns``).
+        """Returns each turn's successors, whose values bootstrap it, and the rewards before them (``lambda_returns``).
 
         ``team``: layer by layer through the whole episode. ``agent``: a turn's successor is its agent's own next turn.
         """
@@ -131,7 +131,7 @@ class Algorithm:
         return relations[self.chain](trajectory, self.rule(trajectory), estimates)
 
     def profiles(self, member: int | None) -> Mapping[str, str]:
-        """Returns what agents are told instead of their profiles, by agent or role; here nothing.
+        """Returns the prompts that replace the agents' profiles, by agent or role; here none.
 
         Args:
             member: Place of the episode in its group; None: the team is evaluated.
@@ -150,7 +150,7 @@ class Algorithm:
         """Returns what a candidate is worth, for algorithms that draw several.
 
         Args:
-            branch: The episode with the candidate in it, played until something is paid or the round is over.
+            branch: The episode with the candidate in it, played until there is a reward or the round is over.
             index: Of the candidate's turn.
         """
         raise NotImplementedError

@@ -2,7 +2,7 @@
 
     m = β[Σ_k log(π/π_ref)(y⁺_k | x⁺_k) − Σ_k log(π/π_ref)(y⁻_k | x⁻_k)],   loss = −log σ(m), a mean over pairs
 
-k runs over a policy's own turns in the better (+) and the worse (−) episode, each given what its agent was told there;
+k runs over a policy's own turns in the better (+) and the worse (−) episode, each given its agent's prompt there;
 what others and the environment say is context, and has no loss. π_ref are the weights that the run began with. Each
 policy has its own m. The gradient is that of −w(log π(y⁺) − log π(y⁻)) with w = β σ(−m), worked out before each step.
 

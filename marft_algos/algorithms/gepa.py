@@ -3,12 +3,12 @@
 No weight moves, so every policy may be hosted. A candidate is a profile for each agent; the first is the team as it is.
 
     1. each start of an iteration is played twice: by a parent and by its child, who differ in one agent's profile
-    2. the child becomes a candidate if its mean score on these starts is above the parent's
+    2. the child becomes a candidate if its mean score on these prompts is above the parent's
     3. parent of the next child: drawn by the number of kinds of starts at which a candidate is the best
     4. next agent in turn: the proposer reads its profile and some of the parent's episodes, and writes another profile
 
 The candidate with the highest mean score over all that it played, each mean drawn towards 1/2 by two episodes, is what
-the team is told when it is evaluated.
+the team is prompted with when it is evaluated.
 
 Departures. The paper's front is over single instances of a set that every candidate plays whole; here a kind of starts
 (a task's id up to its last ``/``) stands for an instance, and a candidate's scores are those of the starts that it has
@@ -34,7 +34,7 @@ from marft_envs.registration import named_function
 
 Proposer = Callable[[str, str, Sequence[Mapping[str, Any]]], str]
 """(agent, its profile, episodes) -> another profile. An episode has ``task_id``, ``score``, ``success`` and ``turns``:
-of each turn the agent, what the task told it (``observation``), its ``text`` and what came of it (``result``)."""
+of each turn the agent, its prompt from the task (``observation``), its ``text`` and what came of it (``result``)."""
 _FENCED = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _ASKED = """You improve the instructions of one agent of a team of language models.
 
@@ -102,7 +102,7 @@ class GEPA(Algorithm):
         self.pool: list[Candidate] = [Candidate({})]
         self.parent, self.child, self.turn = 0, dict[str, str](), 0
         self.base: dict[str, str] = {}
-        """Agent -> what it is told where a candidate says nothing, of those that are trained."""
+        """Agent -> its profile where a candidate has none, of those that are trained."""
 
     def profiles(self, member: int | None) -> Mapping[str, str]:
         """Returns the parent's profiles (member 0), the child's (1), or the best candidate's (None).
@@ -156,7 +156,7 @@ class GEPA(Algorithm):
         self.parent = int(rng.choice(best)) if best else 0
         parent = self.pool[self.parent]
         if not self.base:
-            return  # an outage took every episode
+            return  # every episode was lost to an infrastructure error
         agent = list(self.base)[self.turn % len(self.base)]
         self.turn += 1
         profile = parent.profiles.get(agent, self.base[agent])
@@ -220,7 +220,7 @@ def _written(episode: Mapping[str, Any]) -> str:
     """Writes an episode down for a hosted proposer."""
     lines = [f"Score {episode['score']:.3g}."]
     for turn in episode["turns"]:
-        told = f"[{turn['agent']} was told]\n{turn['observation']}\n" if turn["observation"] else ""
+        prompt = f"[prompt of {turn['agent']}]\n{turn['observation']}\n" if turn["observation"] else ""
         came = f"\n[result]\n{turn['result']}" if turn["result"] else ""
-        lines.append(f"{told}[{turn['agent']} said]\n{turn['text']}{came}")
+        lines.append(f"{prompt}[reply of {turn['agent']}]\n{turn['text']}{came}")
     return "\n".join(lines)[:_CHARS]

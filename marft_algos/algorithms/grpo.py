@@ -4,7 +4,7 @@
     loss = mean over episodes, over the agent's turns, over tokens of −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3
 
 A group is G episodes of one task and seed. R is the episode's one score, the team's, and all of its turns carry the
-same advantage, whoever spoke. k3 is the estimate of KL(π‖π_ref) per token (``kl_coef``).
+same advantage, those of every agent. k3 is the estimate of KL(π‖π_ref) per token (``kl_coef``).
 
 Departures: where the paper has the mean over sequences, here an episode's turns of one agent are averaged first, so
 that who speaks often weighs no more than who speaks once (one turn each: the paper's mean). ε_σ and the degrees of

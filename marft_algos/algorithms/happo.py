@@ -1,4 +1,4 @@
-"""HAPPO: policies updated one after the other, each told how far the ones before it moved (arXiv 2109.11251).
+"""HAPPO: policies updated one after the other, each weighted by how far the earlier ones moved (arXiv 2109.11251).
 
 The joint policy improves monotonically if the agents are updated in sequence, each on the joint advantage weighted by
 the ratio of those already updated. A time step is a round, and all its turns have one joint advantage:
@@ -7,8 +7,8 @@ the ratio of those already updated. A time step is a round, and all its turns ha
     M_t  = Π over updated policies p of clip(exp Δ_p, 1/2, 2),  Δ_p = Σ of p's log-ratios in round t (absent: 0)
     loss = −M_t·min(ρA_t, clip(ρ, 1 − ε, 1 + ε)A_t)
 
-R_t is all that the round pays; V_t reads the team view of the round's first layer, when nothing of it is said yet.
-Blocks are policies, in an order drawn anew in each iteration. With one agent it is PPO.
+R_t is the sum of the round's rewards; V_t reads the team view of the round's first layer, when nothing of it is said
+yet. Blocks are policies, in an order drawn anew in each iteration. With one agent it is PPO.
 
 Departures from the original. A policy that agents share is one block: its turns of a round move together. ρ is a
 token's ratio by default (a whole reply's at level ``action``), while M always takes whole replies. Each policy's
@@ -79,7 +79,7 @@ class HAPPO(PPO):
         return {f"policy/{p}/factor_ess": 1.0 for p in sorted({t.policy for t in turns})}
 
     def _joint(self, trajectory: Trajectory, estimates: Estimates) -> None:
-        """Runs returns from round to round: each has what it pays, and the value at its start."""
+        """Runs returns from round to round: each has its rewards, and the value at its start."""
         turns = trajectory.transitions
         paid = credit.team_chain(trajectory, self.rule(trajectory), estimates).totals
         rounds: dict[int, list[Sequence[int]]] = {}

@@ -1,6 +1,6 @@
 """IPPO: every agent runs PPO of its own, and takes the others for a part of its world (arXiv 2011.09533).
 
-Returns run over the agent's own turns: one is paid its own reward and the team's until the next or the episode's end,
+Returns run over the agent's own turns: one gets its own reward and the team's until the next or the episode's end,
 and bootstrapped from that next turn. Nothing of a team-mate's values or observations enters:
 
     r_k  = own turn + Σ over layers until the own next turn of (team + own share)

@@ -40,8 +40,8 @@ class MAGRPOConfig(GroupConfig):
     gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a layer to the next."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
 
 
 @register("magrpo")

@@ -9,7 +9,7 @@ a response, at the token level, a token from the next one (``functional.lambda_r
 
 with ρ of a token, or of a whole action: exp of the difference of (1/Z)·Σ_t log π, Z = 1, tokens or words.
 
-Departures from the paper: layers may hold several turns (each is paid all of the layer's reward, and hands over to
+Departures from the paper: layers may hold several turns (each gets all of the layer's reward, and hands over to
 the mean of the next layer), γ and λ are separate for tokens and turns and default to 1 (0.99^512 is .006), and the
 critic's view is checked, because V of a successor's own observation is a bootstrap only if it sees its predecessor.
 In a game, where one seat's gain is another's loss, no return belongs to all: ``chain="agent"`` then runs returns over
@@ -37,7 +37,7 @@ class MARFTConfig(PPOConfig):
     """What V sees: the agent's own observation (the paper), the team's transcript before the layer, or nothing."""
     chain: Literal["team", "agent"] = "team"
     """Whose turns a return runs over: the whole team's (the paper), or each agent's own, for games in which every seat
-    is paid for itself."""
+    gets its own reward."""
     update: Literal["joint", "agent"] = "joint"
     """All policies every iteration, or one policy for ``interval`` iterations, then the next."""
     interval: Annotated[int, COUNT] = 1

@@ -3,9 +3,9 @@
     r̃_k = r_k − mean of player i's r,   S_k = Σ_{own turns k' ≥ k} r̃_{k'},   A_k = (S_k − mean_i S)/(σ_i S + ε_σ)
     loss = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3,  mean over tokens
 
-r_k is what agent i and the team are paid from its turn k until its next one. The players of a game, or the roles of a
-team, are paid on different scales and act a different number of times: statistics of all of them together would make
-one's average another's advantage.
+r_k is the reward of agent i and of the team from its turn k until its next one. The players of a game, or the roles of
+a team, have rewards on different scales and act a different number of times: statistics of all of them together would
+make one's average another's advantage.
 
 Departures: a player is an agent by name, also where agents share a policy. σ below 1e-8: centred only.
 """
@@ -39,8 +39,8 @@ class MARSHALConfig(ClipConfig):
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a player's σ."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
 
 
 @register("marshal")

@@ -14,8 +14,8 @@ one optimiser, speaks for all agents. MAT's encoder, from which every V is read,
 Departures from the original. The transformer is the language model, so there is nothing to build or to align; what
 makes it MAT is one policy for all, a decision per turn with one V, and conditioning on the transcript. Which
 predecessors a turn sees is D's business, not fixed by an order of agents: ``unseen`` logs the share of a round's
-earlier turns that a turn was not shown (0: MAT's factorisation; 1: a shared policy that decides in parallel). The
-conditional log-prob is normalised by its tokens unless ``norm`` says otherwise. One epoch, not ten.
+earlier turns that are missing from a turn's prompt (0: MAT's factorisation; 1: a shared policy that decides in
+parallel). The conditional log-prob is normalised by its tokens unless ``norm`` says otherwise. One epoch, not ten.
 """
 
 from __future__ import annotations

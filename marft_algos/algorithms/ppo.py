@@ -63,8 +63,8 @@ class PPOConfig(ClipConfig):
     lambda_turn: Annotated[float, SHARE] = 1.0
     """λ from a turn to its successors; below 1 the critic's view must be a sound bootstrap."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
     whiten: Literal["global", "policy", "off"] = "global"
     """Whose statistics whiten advantages: all trained turns', each policy's own, or none."""
     std_floor: Annotated[float, NOT_NEGATIVE] = 0.0
@@ -176,7 +176,7 @@ class PPO(Algorithm):
         """Runs the returns of several episodes as those of one graph: they share the steps from token to token.
 
         Returns:
-            Advantages and returns, fp32, end to end, and what each turn was paid, float64; steps go to ``taken``.
+            Advantages and returns, fp32, end to end, and each turn's reward-to-go, float64; steps go to ``taken``.
         """
         nodes, totals = list[Transition](), list[float]()
         graph: defaultdict[str, list[Any]] = defaultdict(list)
@@ -221,7 +221,7 @@ class PPO(Algorithm):
     def whiten(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> None:
         """Whitens the trained turns' advantages, all together or policy by policy; each entry counts once.
 
-        Where all turns were paid alike, advantages are 0: what is left of them is what the critic does not know yet,
+        Where all turns have equal rewards, advantages are 0: what is left of them is what the critic does not know yet,
         and whitening would make it as large as a signal. Before that rule, teams that had solved a task unlearnt it.
         What counts are the rewards from a turn on (``Estimates.rewards_to_go``), whatever λ, discounts and V are.
         """
@@ -307,7 +307,7 @@ def _places(trajectories: Sequence[Trajectory]) -> dict[Transition, tuple[str, i
 
 
 def _alike(turns: Sequence[Transition], places: Mapping[Transition, tuple[str, int]], estimates: Estimates) -> bool:
-    """Returns whether every turn was paid as those that have its place in other episodes, and some have."""
+    """Returns whether every turn has the reward-to-go of those in its place in other episodes, if there are any."""
     paid: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for t in turns:
         paid[places[t]].append(estimates.rewards_to_go[t])

@@ -2,9 +2,9 @@
 
     b ← m·b + (1 − m)·mean G,   A_k = G_k − b,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_k
 
-(Williams 1992.) G_k is what is paid from turn k to the end: over the team's layers, every agent's turns carry the
+(Williams 1992.) G_k is the sum of rewards from turn k to the end: over the team's layers, every agent's turns carry the
 outcome of all that follows; over an agent's own turns, the agent's. An episode's gradient is the sum over a policy's
-turns, whoever took them, as the policy gradient theorem has it, and the loss divides by all E episodes.
+turns, those of all agents, as the policy gradient theorem has it, and the loss divides by all E episodes.
 
 Departures: b starts as the first iteration's mean instead of 0, which would make the first step one on raw rewards; it
 is otherwise that of the iterations before, so that no episode is in its own baseline. No ratio and no clip: more than
@@ -40,10 +40,10 @@ class REINFORCEConfig(UpdateConfig):
     gamma_turn: Annotated[float, SHARE] = 1.0
     """Discount from a turn to its successors; 1: who spoke first is responsible for all of the outcome."""
     chain: Literal["team", "agent"] = "team"
-    """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
+    """Whose rewards a turn is credited with: all later rewards of the team, or those of its own agent."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
 
 
 @register("reinforce")

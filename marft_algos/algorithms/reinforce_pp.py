@@ -3,8 +3,8 @@
     A_{k,t} = G_k − β·Σ_{s≥t} (log π_old − log π_ref)_s,  whitened over all trained tokens
     loss    = −min(ρA, clip(ρ, 1 − ε, 1 + ε)A),  mean over tokens
 
-G_k is what is paid from turn k on, over the team's layers or the agent's own turns. The KL of the tokens still to come
-is in a token's advantage, that of the tokens before it is not.
+G_k is the sum of rewards from turn k on, over the team's layers or the agent's own turns. The KL of the tokens still to
+come is in a token's advantage, that of the tokens before it is not.
 
 Departures: β stands under its common name ``kl_reward_coef``, where every algorithm has it. A sequence is a turn: over
 the team's layers, the KL of later turns is in the return of earlier ones like any other reward.
@@ -40,10 +40,10 @@ class REINFORCEPPConfig(ClipConfig):
     std_floor: Annotated[float, NOT_NEGATIVE] = 0.0
     """Least σ that whitening divides by (docs/training.md). 0: σ as it is, as in the paper."""
     chain: Literal["team", "agent"] = "team"
-    """Whose rewards a turn is credited with: all that the team is paid later, or what its own agent is."""
+    """Whose rewards a turn is credited with: all later rewards of the team, or those of its own agent."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
 
 
 @register("reinforce_pp")
@@ -66,7 +66,7 @@ class REINFORCEPP(Algorithm):
             returns, tokens = credit.returns_to_go(d, chain, self.config.gamma_turn), chain.token_rewards(lengths)
             for t, g, n, x in zip(d.transitions, returns, lengths, tokens, strict=True):
                 to_go = np.full(n, g, dtype=np.float32)
-                if x is not None:  # what the turn's tokens are paid is in its return; what is past goes
+                if x is not None:  # the rewards of the turn's tokens are in its return; those in the past go
                     to_go[1:] -= np.cumsum(x)[:-1]
                 estimates.advantages[t] = estimates.returns[t] = to_go
         trained = [t for d in trajectories for t in d.transitions if has_loss(t)]

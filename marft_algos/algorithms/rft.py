@@ -6,14 +6,14 @@
 advantages gains over it is what it learns from failures.
 
 Departures: on-line, one step per iteration on fresh samples, where the paper collects once and trains on the union.
-Every turn of a successful episode is imitated, whoever spoke. Where a task does not say what success is, an episode
+Every turn of a successful episode is imitated, of all agents. Where a task does not say what success is, an episode
 with a score of at least ``least_score`` is one.
 
 With ``weight_temperature`` = β nothing is thrown away, and A = exp((R − max R)/β) of the iteration's episodes, R being
-all that was paid, less ``costs``: reward-weighted regression (Peters and Schaal, ICML 2007).
+the sum of its rewards, less ``costs``: reward-weighted regression (Peters and Schaal, ICML 2007).
 
-With ``credit`` *paid turns* are imitated, in whatever episode: A = 1 for a turn whose own pay by the rule is above 0.
-An agent without such a turn in an episode is imitated if the episode succeeded and its score by the rule is above 0.
+With ``credit``, *rewarded turns* are imitated, in any episode: A = 1 for a turn whose own reward by the rule is above
+0. An agent without such a turn in an episode is imitated if the episode succeeded and its score by the rule is above 0.
 """
 
 from __future__ import annotations
@@ -45,19 +45,20 @@ class RFTConfig(GroupConfig):
     """β of reward-weighted imitation: every episode is imitated, with the weight exp((R − max R)/β). none: successes
     alone, all alike."""
     costs: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
-    """Prices that R is less of, as a credit rule's (docs/credit.md#costs); read with ``weight_temperature``."""
+    """Cost of a unit, which R is reduced by, as a credit rule's (docs/credit.md#costs); read with
+    ``weight_temperature``."""
     credit: str | dict[str, Any] | None = None
-    """Credit rule by whose pay turns are imitated one by one, e.g. {rule = "local"} (docs/credit.md). none: whole
+    """Credit rule by whose rewards turns are imitated one by one, e.g. {rule = "local"} (docs/credit.md). none: whole
     episodes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.credit and self.weight_temperature is not None:
-            raise ConfigError("credit imitates paid turns, weight_temperature weighs whole episodes: set one of them.")
+            raise ConfigError("credit imitates rewarded turns, weight_temperature weighs whole episodes: set one.")
         if self.costs and self.weight_temperature is None:
             raise ConfigError(
                 f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; set weight_temperature"
-                " (e.g. 0.3) beside it, or leave costs out. Prices of paid turns stand in credit = {rule, costs}."
+                " (e.g. 0.3) beside it, or leave costs out. Costs of single turns are set in credit = {rule, costs}."
             )
 
 
@@ -79,7 +80,7 @@ class RFT(SFT):
         return bool(self.config.weight_temperature or self.config.credit) or any(self._succeeded(d) for d in group)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
-        """Assigns 1 to successful episodes, 0 to others of their groups; or each its weight, or 1 to paid turns."""
+        """Assigns 1 to successful episodes, 0 to others of their groups; or each its weight, or 1 to rewarded turns."""
         weights = np.array([float(self._succeeded(d)) for d in trajectories])
         if self.config.weight_temperature is not None and trajectories:
             scores = np.array([credit.team_score(d, self.rule(d), estimates) for d in trajectories])
@@ -90,7 +91,7 @@ class RFT(SFT):
         return {}
 
     def _pick(self, d: Trajectory, estimates: Estimates) -> None:
-        """Assigns 1 to turns that were paid, or stand for a success that their agent is paid for, 0 to others."""
+        """Assigns 1 to turns with a reward, or of a success that their agent is rewarded for, 0 to others."""
         paid = self.rule(d)
         own = {t: reward > 0 for t, reward in zip(d.transitions, paid.totals, strict=True)}
         apart = {t.agent for t in own if own[t]}

@@ -1,4 +1,4 @@
-"""RLOO: REINFORCE against the mean of the other episodes of the same start (arXiv 2402.14740).
+"""RLOO: REINFORCE against the mean of the other episodes of the same prompt (arXiv 2402.14740).
 
     A_j = R_j − 1/(k−1) Σ_{l≠j} R_l,   loss = −(1/E) Σ_episodes Σ_k Σ_t log π(y_{k,t}) · A_j
 

@@ -10,7 +10,7 @@ weighed by. Rewards are not read: a success only says whose replies are shown.
 Departures. The KL is estimated from the sampled token, where the paper sums over the likeliest of the vocabulary. There
 is no moving average of the teacher. Somebody else's right reply is the one at the same turn of the first other
 successful episode of the start; results are shown after failures. A turn of which nothing is known has A = 0, and its
-tokens count in the mean. Tool schemas in a chat template's own form are not shown to the teacher.
+tokens count in the mean. Tool schemas in a chat template's own form are missing from the teacher's prompt.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class SDPOConfig(GroupConfig):
 
 
 class Hindsight(credit.Rule):
-    """Makes the teacher's prompts, once a group is played; pays what the record says."""
+    """Makes the teacher's prompts, once a group is played; rewards are those of the record."""
 
     name = "hindsight"
 
     def __call__(self, trajectory: Trajectory) -> credit.Rewards:
-        """Pays what the record says."""
+        """Leaves rewards as the record has them."""
         return credit.broadcast(trajectory)
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
@@ -63,12 +63,12 @@ class Hindsight(credit.Rule):
 
 
 def feedback(d: Trajectory, t: Transition, solved: Sequence[Trajectory]) -> str:
-    """Returns what is told about a turn afterwards; "" for nothing.
+    """Returns what is known about a turn afterwards; "" for nothing.
 
     Args:
         d: Its episode.
         t: The turn.
-        solved: Successful episodes of the same start.
+        solved: Successful episodes of the same prompt.
     """
     same = (other.transitions[t.index] for other in solved if t.index < len(other.transitions))
     right = next((u.turn.text for u in same if u.agent == t.agent), "")

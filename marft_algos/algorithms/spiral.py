@@ -38,8 +38,8 @@ class SPIRALConfig(UpdateConfig):
     decay: Annotated[float, SHARE] = 0.95
     """Weight of the past in a role's baseline, per episode: the paper's."""
     credit: str | dict[str, Any] = "broadcast"
-    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` pays rewards where they fall
-    due, ``last`` (released code) at a round's last layer."""
+    """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
+    fall due, ``last`` (released code) at a round's last layer."""
 
 
 @register("spiral")

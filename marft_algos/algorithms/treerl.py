@@ -10,7 +10,7 @@ global and local advantage, V(s) − V(root) + V(s) − V(parent); λ > 0 adds t
 MARS², arXiv 2604.14564). With one reply a state (``width`` 1) and γ = 0 it is GRPO, to the bit.
 
 Trees are grown as EPTree and Tree-GRPO (arXiv 2509.21240) do: whole episodes first, then ``rounds`` times
-``expansions`` states of each of them, where width − 1 other layers are drawn; each is played to its end and paid.
+``expansions`` states of each of them, where width − 1 other layers are drawn; each is played to its end and rewarded.
 
 Departures. The paper trains whole paths, so that a turn comes as often as there are leaves below it, and divides its
 advantage by the root of their number; here a turn is trained once, with its advantage whole. Branches begin at turns
@@ -91,7 +91,7 @@ class TreeRL(GRPO):
 
 
 def _leaves(d: Trajectory, score: float, estimates: Estimates) -> list[tuple[Path, float]]:
-    """Returns the path to every leaf of an episode's tree, and what the leaf was paid, charges of a KL included."""
+    """Returns the path to every leaf of an episode's tree, and the leaf's reward, a KL penalty included."""
     ends, charged = dict[int, int](), dict[groups.Node, float]()
     for t in (*d.transitions, *d.candidates):
         ends[t.leaf] = max(ends.get(t.leaf, 0), t.layer + 1)

@@ -3,18 +3,18 @@
 A critic earns its keep on long replies if it is trained first, if its targets are unbiased, and if the policy's λ
 grows with the length of the reply:
 
-    critic: λ_critic = 1: the target is what was paid; the first iterations train the critic only
+    critic: λ_critic = 1: the target is the sum of rewards; the first iterations train the critic only
     policy: λ_policy = max(.95, 1 − 1/(α·length)), so that the end of a long reply still reaches its start
     loss  = −min(ρA, clip(ρ, 1 − .2, 1 + .28)A)  + μ·NLL(replies of episodes that succeeded)
 
 Both means run over tokens: over all of them, and over those of the successful episodes. A is whitened.
 
 Departures from the original, a recipe for one agent. Every agent is a learner of its own: returns run over its turns
-(paid its own reward and the team's until its next turn), with a critic on its own observation; from turn to turn λ
-is ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
+(which gets its own reward and the team's until its next turn), with a critic on its own observation; from turn to turn
+λ is ``lambda_turn`` (1) for critic and policy alike. The critic is a small head on the frozen model's features: it is
 trained first for a few iterations, not for fifty. An episode is correct if the environment says success; where it
 gives no verdict the NLL is off, and ``correct`` shows it. No groups: the original samples sixteen replies to each
-prompt for the sake of contrast, here a panel has as many episodes as it is given.
+prompt for the sake of contrast, here an iteration has as many episodes as are set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Credit rules decide who is paid for what; returns run over the successor relations defined here."""
+"""Credit rules assign rewards to turns; returns run over the successor relations defined here."""
 
 from marft_algos.credit.costs import WithCosts
 from marft_algos.credit.lookup import get

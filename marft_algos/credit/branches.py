@@ -36,7 +36,7 @@ class Branch:
     """Agents that do not play as trained."""
     absence: Ablation = "silent"
     until_reward: bool = False
-    """Ends as soon as something is paid, or the round is over."""
+    """Ends at the first reward, or when the round is over."""
 
 
 class BranchReplayer(Protocol):
@@ -49,12 +49,12 @@ class BranchReplayer(Protocol):
         """Returns the state before a layer; None: before the first that was kept."""
 
     def prompt(self, t: Transition, words: str) -> list[int]:
-        """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""
+        """Returns a turn's prompt with further words behind its agent's prompt; [] if it is too long."""
 
     def play(
         self, branches: Sequence[Branch], iteration: int, states: States | None = None, *, learnt: bool = False
     ) -> list[Trajectory | None]:
-        """Plays every branch to its end; None for those that an outage broke off.
+        """Plays every branch to its end; None for those lost to infrastructure errors.
 
         Args:
             branches: Of any episodes of the iteration.

@@ -1,4 +1,4 @@
-"""Prices what an episode costs in its reward: fixed prices, or prices that hold a budget (Lagrange multipliers)."""
+"""Takes costs off an episode's reward: at fixed weights, or at weights that hold a budget (Lagrange multipliers)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def costs_of(trajectory: Trajectory, kind: Cost) -> list[float]:
 
 @dataclass
 class WithCosts(Rule):
-    """A rule whose turns also pay for what they cost: r_k − Σ_c λ_c·cost_c(k).
+    """A rule whose turns' rewards are reduced by what they cost: r_k − Σ_c λ_c·cost_c(k).
 
     λ is ``costs``, and where there is a budget b it moves after every iteration, for the next one:
 
@@ -45,13 +45,13 @@ class WithCosts(Rule):
     """
 
     costs: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
-    """Price of a unit of each cost; the first price of those with a budget."""
+    """λ of each cost, per unit; of those with a budget, its first value."""
     budgets: Annotated[dict[Cost, float], NOT_NEGATIVE] = field(default_factory=dict)
     """Mean cost of an episode that is to be held."""
     multiplier_lr: Annotated[float, POSITIVE] = 0.01
-    """Step of the prices that hold a budget, per unit above it."""
+    """Step of the multipliers that hold a budget, per unit above it."""
     rule: Rule = field(init=False)
-    """What the prices come on top of."""
+    """The rule whose rewards are reduced."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -70,7 +70,7 @@ class WithCosts(Rule):
 
     @property
     def chains(self) -> frozenset[Relation]:  # type: ignore[override]
-        """Returns what the rule's pay may run over."""
+        """Returns the relations that the rule's rewards may run over."""
         return self.rule.chains
 
     @property
@@ -87,7 +87,7 @@ class WithCosts(Rule):
         return self.rule.replay(trajectories, replayer, iteration)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Takes this iteration's prices, and moves the next one's."""
+        """Fixes this iteration's multipliers, and moves the next one's."""
         logged = self.rule.prepare(trajectories)
         self._now = dict(self.multipliers)
         for cost, multiplier in self._now.items():
@@ -98,7 +98,7 @@ class WithCosts(Rule):
         return logged
 
     def __call__(self, trajectory: Trajectory) -> Credit:
-        """Returns what the rule pays, less what it cost."""
+        """Returns the rule's rewards, less the costs."""
         credit = self.rule(trajectory)
         rewards = credit.rewards if isinstance(credit, ReturnChain) else credit.turns
         for cost, multiplier in self._now.items():
@@ -106,7 +106,7 @@ class WithCosts(Rule):
         return replace(credit, rewards=rewards) if isinstance(credit, ReturnChain) else replace(credit, turns=rewards)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the next iteration's prices, and what the rule keeps."""
+        """Returns the next iteration's multipliers, and what the rule keeps."""
         return {"multipliers": dict(self.multipliers), "rule": self.rule.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Builds a credit rule from its setting: a name, or a table of a rule with its arguments and prices."""
+"""Builds a credit rule from its setting: a name, or a table of a rule with its arguments and costs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Credit rules that read the record: who was paid what, and when.
+"""Credit rules that read the recorded rewards: of which agent, and when.
 
-Those that tell agents apart need each agent's own successors: the team's pay every turn all that is paid later.
+Rules that differ by agent need each agent's own successors: along the team's, every turn gets all later rewards.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
-"""Relations of rules that pay agents differently."""
+"""Relations of rules that reward agents differently."""
 
 
 @register("last")
 def last(trajectory: Trajectory) -> Rewards:
-    """Pays a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
+    """Moves a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
     credit = broadcast(trajectory)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
     for i, layer in enumerate(trajectory.layers):
@@ -61,16 +61,16 @@ class Local(Settings, Rule):
 @register("margin")
 @dataclass(frozen=True)
 class Margin(Rule):
-    """q_i − mean_{j ≠ i} q_j over the agents that act in a round, q what an agent's own turns were paid there.
+    """q_i − mean_{j ≠ i} q_j over the agents that act in a round, q the rewards of an agent's own turns there.
 
-    For teams whose members are graded one by one (proposals before a vote). The team's reward pays nobody. A grade that
-    comes late counts in the round of the turn that it is for.
+    For teams whose members are graded one by one (proposals before a vote). The team's reward goes to no agent. A grade
+    that comes late counts in the round of the turn that it is for.
     """
 
     chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Pays each agent's margin at its last turn of the round."""
+        """Rewards each agent's margin at its last turn of the round."""
         turns = trajectory.transitions
         quality: dict[tuple[int, str], float] = {}
         places: dict[tuple[int, str], int] = {}
@@ -91,7 +91,7 @@ class Margin(Rule):
 
 @dataclass(frozen=True)
 class _Steps(Rule):
-    """Rules about a quality that changes: a span runs from a producer's layer to the next one, and R_s is its pay."""
+    """Rules about a quality that changes: a span s runs from a producer's layer to the next one, with reward R_s."""
 
     chains: ClassVar[frozenset[Relation]] = INDIVIDUAL
     critics: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class _Steps(Rule):
         raise NotImplementedError
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Pays at an agent's last turn of each span."""
+        """Rewards an agent's last turn of each span."""
         turns, credit = trajectory.transitions, _nothing(trajectory)
         credit.agents = [dict(layer.agent_rewards) for layer in trajectory.layers]
         span, quality = -1, {-1: 0.0}
@@ -134,7 +134,7 @@ class _Steps(Rule):
 class Difference(_Steps):
     """ΔR: R_s − R_{s−1} for who produces, R_{s+1} − R_s for the critics between.
 
-    Both are paid for one difference, so their sum is not the team's reward.
+    Both are rewarded for one difference, so their sum is not the team's reward.
     """
 
     def _produced(self, now: float, before: float) -> float:
@@ -143,13 +143,13 @@ class Difference(_Steps):
 
 @register("improvement")
 class Improvement(_Steps):
-    """Critics get the reward after their feedback minus the one before; producers what they are paid (WaltzRL)."""
+    """Critics get the reward after their feedback minus the one before; producers their own reward (WaltzRL)."""
 
     def check(self, team: Sequence[AgentSpec]) -> None:
         """Checks that somebody gives feedback."""
         super().check(team)
         if not self.critics:
-            raise ConfigError("Credit rule 'improvement' pays for feedback: say who gives it, critics=['ROLE'].")
+            raise ConfigError("Credit rule 'improvement' rewards feedback: name who gives it, critics=['ROLE'].")
 
     def _produced(self, now: float, before: float) -> float:
         return now
@@ -220,7 +220,7 @@ class Rank(Rule):
 
 
 def outcome(trajectory: Trajectory, agent: str) -> float:
-    """Sums what an episode was worth to an agent: all that team and turns were paid, and the agent's rewards."""
+    """Sums what an episode was worth to an agent: all rewards of the team, its turns and the agent."""
     team = sum(layer.team_reward for layer in trajectory.layers) + sum(t.turn.reward for t in trajectory.transitions)
     return float(team + sum(layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers))
 
@@ -229,7 +229,7 @@ def team_outcome(trajectory: Trajectory) -> float:
     """Returns what an episode was worth to the team.
 
     Raises:
-        ConfigError: Agents are paid differently.
+        ConfigError: Agents have different rewards.
     """
     return team_score(trajectory, broadcast(trajectory))
 

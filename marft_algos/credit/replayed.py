@@ -1,6 +1,6 @@
 """Credit rules that ask what would have happened: they play branches, which cost tokens and are counted.
 
-What they pay a turn is a whole return (a chain without successors): it is compared with what else could have
+Their reward of a turn is a whole return (a chain without successors): it is compared with what else could have
 been there, so nothing that came later is to be added. A baseline of an algorithm may still be taken off.
 """
 
@@ -32,7 +32,7 @@ class _Replayed(Rule):
     chains: ClassVar[frozenset[Relation]] = frozenset({"team", "agent"})
 
     def __call__(self, trajectory: Trajectory) -> ReturnChain:
-        """Pays turns what the replays credited them with."""
+        """Rewards turns with what the replays credited them with."""
         if len(trajectory.replayed) != len(trajectory.transitions):
             raise ConfigError(
                 f"Credit rule '{self.name}' has played no branches of episode {trajectory.number}. Call rule.replay "
@@ -63,7 +63,7 @@ def siblings(
 class Counterfactual(Settings, _Replayed):
     """R − mean of R over replies drawn in a turn's place, from the frozen state at that decision (C3, 2603.06859).
 
-    Later agents answer anew what they are told. Trained turns only; others get 0.
+    Later agents answer their changed prompts anew. Trained turns only; others get 0.
     """
 
     keep: ClassVar[Keep] = "decisions"

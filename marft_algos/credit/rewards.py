@@ -2,7 +2,7 @@
 
 A credit rule turns the recorded reward channels of an episode into rewards of turns. A successor relation says whose
 values bootstrap a turn: the team's leads from a layer to the next one, the agents' from a turn to the agent's own next
-turn. A reward enters once along any path of successors, between the layers where it was paid.
+turn. A reward enters once along any path of successors, between the layers where it falls.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ Setting = str | Mapping[str, Any]
 
 @dataclass(slots=True)
 class Rewards:
-    """Holds what a credit rule pays for one episode, where it pays it. An empty list: nothing of that kind."""
+    """Holds the rewards that a credit rule assigns in one episode, by place. An empty list: none of that kind."""
 
     turns: list[float]
-    """Per transition: paid at its own layer."""
+    """Per transition: reward at its own layer."""
     team: list[float] = field(default_factory=list)
-    """Per layer: paid after it commits and before the next layer does."""
+    """Per layer: reward after it commits and before the next layer does."""
     agents: list[Mapping[str, float]] = field(default_factory=list)
     """Per layer: agent -> reward."""
     late: list[Mapping[int, float]] = field(default_factory=list)
-    """Per layer: transition of an earlier layer -> what it is paid here."""
+    """Per layer: transition of an earlier layer -> its reward here."""
     tokens: list[FloatArray | None] = field(default_factory=list)
-    """Per transition: what each token of its reply is paid beside ``turns``, [L]; None: nothing. A KL in the reward
-    (``Estimates.penalties``), which is charged whatever a rule pays, is added by the chains."""
+    """Per transition: reward of each token of its reply beside ``turns``, [L]; None: none. A KL in the reward
+    (``Estimates.penalties``), which does not depend on the rule, is added by the chains."""
 
     @property
     def totals(self) -> list[float]:
-        """Returns per transition all that it is paid for itself, whenever that comes."""
+        """Returns per transition the sum of its own rewards, late ones included."""
         own = zip(self.turns, self.tokens or [None] * len(self.turns), strict=True)
         return [r + _sum(x) + sum(late.get(k, 0.0) for late in self.late) for k, (r, x) in enumerate(own)]
 
     def by_layer(self, layers: int) -> zip[tuple[float, Mapping[str, float], Mapping[int, float]]]:
-        """Returns per layer what team, agents and turns of earlier layers are paid."""
+        """Returns per layer the rewards of the team, of agents and of turns of earlier layers."""
         return zip(self.team or [0.0] * layers, self.agents or [{}] * layers, self.late or [{}] * layers, strict=True)
 
 
@@ -60,31 +60,31 @@ class Rewards:
 class ReturnChain:
     """Holds rewards between turns and their successors: what ``functional.lambda_returns`` runs over.
 
-    A rule that pays whole returns, to which nothing paid later is added, returns a chain without successors.
+    A rule that assigns whole returns, to which no later reward is added, returns a chain without successors.
     """
 
     rewards: list[float]
-    """Per transition: all that is paid before its successors, beside what its tokens are paid."""
+    """Per transition: all rewards before its successors, beside those of its tokens."""
     successors: list[tuple[int, ...]]
     """Per transition: whose values bootstrap it."""
     bootstraps: list[float]
-    """Per transition: the value beyond its last successor, where a limit cut the episode without pay."""
+    """Per transition: the value beyond its last successor, where a limit truncated the episode without a reward."""
     tokens: list[FloatArray | None]
-    """Per transition: what each token of its reply is paid, [L]; None: nothing."""
+    """Per transition: reward of each token of its reply, [L]; None: none."""
 
     @classmethod
     def of_returns(cls, returns: Sequence[float]) -> ReturnChain:
-        """Returns the chain of a rule that pays whole returns."""
+        """Returns the chain of a rule that assigns whole returns."""
         n = len(returns)
         return cls(list(returns), [()] * n, [0.0] * n, [None] * n)
 
     @property
     def totals(self) -> list[float]:
-        """Returns per transition all that is paid from its first token to its successors."""
+        """Returns per transition the rewards from its first token to its successors."""
         return [r + _sum(x) for r, x in zip(self.rewards, self.tokens, strict=True)]
 
     def token_rewards(self, lengths: Sequence[int]) -> list[FloatArray | None]:
-        """Returns per transition what ``lengths[k]`` decision points are paid: a single one, for all its tokens."""
+        """Returns per transition the rewards of its decision points: a single one has those of all its tokens."""
         return [
             x if x is None or len(x) == n else np.array([_sum(x)]) for x, n in zip(self.tokens, lengths, strict=True)
         ]
@@ -100,7 +100,7 @@ class Rule:
     Attributes:
         name: What users type; set by ``register``.
         needs: What a run must offer, beside what the algorithm needs.
-        chains: Relations for which its pay is right; names as of ``Algorithm.chain``.
+        chains: Relations for which its rewards are right; names as of ``Algorithm.chain``.
         keep: The states that ``replay`` goes on from.
     """
 
@@ -121,11 +121,11 @@ class Rule:
         return list(trajectories)
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Looks at all of an iteration's episodes before any of them is paid; returns numbers to log."""
+        """Looks at all of an iteration's episodes before any of them is rewarded; returns numbers to log."""
         return {}
 
     def __call__(self, trajectory: Trajectory) -> Credit:
-        """Returns who is paid what in this episode."""
+        """Returns the rewards of this episode."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,10 +178,11 @@ def rules() -> list[str]:
 
 @register("broadcast")
 def broadcast(trajectory: Trajectory) -> Rewards:
-    """Leaves rewards where they were paid: every turn of a layer is paid all of it, none of it is split.
+    """Leaves rewards where they fall: every turn of a layer gets all of it, undivided.
 
-    A span of a text is paid at the token that completes it. Where it is paid late, later turns are credited with it as
-    with other late pay, and so is the reply up to that token; the reply's last token takes it off what comes behind.
+    A span of a text is rewarded at the token that completes it. Where its reward is late, later turns are credited with
+    it as with other late rewards, and so is the reply up to that token; the reply's last token takes it off what comes
+    behind.
     """
     credit = Rewards(
         turns=punctual(trajectory),
@@ -193,7 +194,7 @@ def broadcast(trajectory: Trajectory) -> Rewards:
     for layer in trajectory.layers:
         for k, spans in layer.segments.items():
             t = trajectory.transitions[k]
-            if not t.tokens_at:  # its tokens are not known here, or have no loss: the turn is paid whole
+            if not t.tokens_at:  # its tokens are not known here, or have no loss: the turn is rewarded as a whole
                 continue
             x = np.zeros(len(t.reply.action_ids)) if (before := credit.tokens[k]) is None else before
             for _, end, reward in spans:
@@ -213,10 +214,10 @@ def broadcast(trajectory: Trajectory) -> Rewards:
 def team_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> ReturnChain:
     """Links each layer to the next one through the whole episode, a round's last layer to the next round's first.
 
-    What a turn's tokens are paid is paid token by token to the turn itself, and at the layer's end to those beside.
+    Rewards of a turn's tokens go token by token to the turn itself, and at the layer's end to those beside.
 
     Raises:
-        ConfigError: Agents are paid differently: one return for all of them has no meaning then.
+        ConfigError: Agents have different rewards: one return for all of them has no meaning then.
     """
     tokens = _of_tokens(trajectory, credit, estimates)
     if isinstance(credit, ReturnChain):
@@ -237,7 +238,7 @@ def team_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> 
 
 
 def team_score(trajectory: Trajectory, credit: Credit, estimates: Estimates | None = None) -> float:
-    """Returns the episode's one score: all that is paid, layer by layer.
+    """Returns the episode's one score: all rewards, layer by layer.
 
     Raises:
         ConfigError: As ``team_chain``.
@@ -247,7 +248,7 @@ def team_score(trajectory: Trajectory, credit: Credit, estimates: Estimates | No
 
 
 def returns_to_go(trajectory: Trajectory, chain: ReturnChain, gamma: float = 1.0) -> list[float]:
-    """Returns per turn what is paid from there to the end, discounted from successor to successor; no values."""
+    """Returns per turn the rewards from there to the end, discounted from successor to successor; no values."""
     n = len(trajectory.transitions)
     returns = F.lambda_returns([None] * n, [1] * n, chain.totals, chain.successors, F.Discounts(gamma_turn=gamma))[1]
     return [float(g[0]) for g in returns]
@@ -276,7 +277,7 @@ def agent_score(trajectory: Trajectory, credit: Credit, agent: str, estimates: E
 
 
 def agent_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> ReturnChain:
-    """Links each turn to the agent's next one; pays what it and the team are paid before it, or the episode's end."""
+    """Links each turn to the agent's next one; the rewards between are its own and the team's."""
     tokens = _of_tokens(trajectory, credit, estimates)
     if isinstance(credit, ReturnChain):
         return replace(credit, tokens=tokens)
@@ -294,12 +295,12 @@ def agent_chain(trajectory: Trajectory, credit: Credit, estimates: Estimates) ->
 
 
 def _late(trajectory: Trajectory, late: Mapping[int, float], agent: str) -> float:
-    """Returns what an agent is paid for turns of earlier layers."""
+    """Returns an agent's rewards for turns of earlier layers."""
     return sum(reward for k, reward in late.items() if trajectory.transitions[k].agent == agent)
 
 
 def punctual(trajectory: Trajectory) -> list[float]:
-    """Returns per turn what it was paid at its own layer, and not late."""
+    """Returns per turn its reward at its own layer, without late ones."""
     credit = [t.turn.reward for t in trajectory.transitions]
     for layer in trajectory.layers:
         for k, reward in layer.late_rewards.items():
@@ -308,10 +309,10 @@ def punctual(trajectory: Trajectory) -> list[float]:
 
 
 def _of_tokens(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> list[FloatArray | None]:
-    """Returns per turn what each of its tokens is paid by the rule, and charged by a KL in the reward.
+    """Returns per turn the reward of each of its tokens by the rule, less a KL in the reward.
 
     Raises:
-        ConfigError: The rule pays other tokens than those of the replies.
+        ConfigError: The rule rewards other tokens than those of the replies.
     """
     turns = trajectory.transitions
     charged = [estimates.penalties.get(t) for t in turns]
@@ -322,7 +323,7 @@ def _of_tokens(trajectory: Trajectory, credit: Credit, estimates: Estimates) -> 
     fits = len(shapes) == len(turns) and all(s in (None, (n,)) for s, n in zip(shapes, lengths, strict=True))
     if not fits or not all(x is None or np.isfinite(x).all() for x in credit.tokens):
         raise ConfigError(
-            f"The credit rule pays tokens of shapes {shapes} in episode {trajectory.number}, whose replies have"
+            f"The credit rule rewards tokens of shapes {shapes} in episode {trajectory.number}, whose replies have"
             f" {lengths} tokens. Expected Rewards.tokens to hold a finite number for each token of each turn, in the"
             " order of trajectory.transitions: an array of len(t.reply.action_ids), or None for nothing."
         )
@@ -337,7 +338,7 @@ def _sum(x: FloatArray | None) -> float:
 def _bootstrap(trajectory: Trajectory, agent: str, estimates: Estimates) -> float:
     """Returns what an agent of a truncated episode could still expect.
 
-    The value of its own turn in the layer that would have run; of that layer if it has none and the team is paid as
+    The value of its own turn in the layer that would have run; of that layer if it has none and the team is rewarded as
     one; else 0.
     """
     if not trajectory.truncated:
@@ -354,7 +355,7 @@ def check_own_view(trajectory: Trajectory, chain: ReturnChain) -> None:
     """Checks that a successor's V is a sound bootstrap: its observation must hold the turn's input and action.
 
     Raises:
-        ConfigError: Some successor does not, so that its value would ignore what the turn said or was told.
+        ConfigError: Some successor does not, so that its value would ignore the turn's reply or prompt.
     """
     turns = trajectory.transitions
     for t in turns:
@@ -378,8 +379,8 @@ def _common(agents: Mapping[str, float], names: set[str], layer: int) -> float:
     per_agent = {name: agents.get(name, 0.0) for name in sorted(names | set(agents))}
     if len(set(per_agent.values())) > 1:
         raise ConfigError(
-            f"Layer {layer} pays agents differently ({per_agent}), and a team chain has one return for all. "
-            "Use agent chains (marft --chain agent, ippo, mappo), or let the task pay a team reward."
+            f"Layer {layer} rewards agents differently ({per_agent}), and a team chain has one return for all. "
+            "Use agent chains (marft --chain agent, ippo, mappo), or let the task give a team reward."
         )
     return next(iter(per_agent.values()))
 

@@ -55,7 +55,7 @@ class _Tree:
 
 @dataclass(frozen=True)
 class TreeGrowth(Rule):
-    """Pays rewards where they fall due; its replays are the branches of trees."""
+    """Leaves rewards where they fall; its replays are the branches of trees."""
 
     name = "tree"
     needs: ClassVar[frozenset[Need]] = frozenset({"branches"})
@@ -72,7 +72,7 @@ class TreeGrowth(Rule):
         return "decisions" if self.width > 1 else "nothing"
 
     def __call__(self, trajectory: Trajectory) -> Rewards:
-        """Pays what the record says."""
+        """Leaves rewards as the record has them."""
         return broadcast(trajectory)
 
     def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:

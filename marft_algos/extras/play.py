@@ -56,7 +56,7 @@ def run_play(argv: list[str]) -> int:
     run = RunFolder.find(options.team) if options.team else None
     trained = paths.of_run(run) if run is not None else None
     kwargs = options.env_kwargs
-    if trained is not None and trained.env == options.id:  # its problems, and what its agents are told
+    if trained is not None and trained.env == options.id:  # its problems, and its agents' profiles
         kwargs = arguments.over(trained.env_kwargs, kwargs, preset=False)
     env = marft_envs.make(options.id, **kwargs)
     names = env.unwrapped.possible_agents

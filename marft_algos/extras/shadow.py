@@ -1,4 +1,4 @@
-"""What served teams say, as evaluations: of the one that answers, and of its shadow, which is heard by nobody.
+"""Replies of served teams, as evaluations: of the one that answers, and of its shadow, whose replies go to no user.
 
 A shadow plays every request once it has been answered, one after another, in a thread of its own. Nobody knows the
 answers to what users ask, so neither has a score. What is compared is whether the answers are the same, how long they
@@ -135,7 +135,8 @@ def check(env: Any, name: str) -> None:
 
 
 def _lost(answered: Episode, why: str) -> Episode:
-    """Returns the record of a request that the shadow did not come to play: an outage, left out of comparisons."""
+    """Returns the record of a request that the shadow could not play: an infrastructure error, left out of
+    comparisons."""
     return replace(answered, turns=[], layers=[], rounds=[], metrics={}, stop_reason=f"error: {why}", fault="machine")
 
 

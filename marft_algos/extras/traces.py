@@ -31,7 +31,7 @@ Row = dict[str, Any]
 class TracesArguments:
     """Reads logs of a team: chats in OpenAI's form (JSONL), and OpenTelemetry spans of generative AI (JSON, OTLP too).
 
-    Says what the team does. With --sft, writes what each agent was told and said, to learn from; with --cases, the
+    Says what the team does. With --sft, writes each agent's prompts and replies, to learn from; with --cases, the
     tasks with their recorded results, to evaluate by. What looks like a key or a password is masked in all of it.
     """
 
@@ -95,7 +95,7 @@ def sft_rows(traces: Sequence[Trace], names: Mapping[str, str]) -> tuple[list[Ro
             if trace.success is False:
                 left["of failed traces"] += 1
             elif turn.said is None or not turn.prompt:
-                left["without what was told and said"] += 1
+                left["without prompt or reply"] += 1
             else:
                 row: Row = {"messages": plain(turn.prompt), "action": turn.said.content, "tools": list(turn.tools)}
                 found.append(row | {"agent": names[turn.agent], "task_id": _id(trace), "turn": number})
@@ -120,7 +120,7 @@ def cases(traces: Sequence[Trace]) -> tuple[list[Row], Counter[str]]:
 
 
 def team_of(traces: Sequence[Trace]) -> dict[str, Row]:
-    """Returns agent -> its profile: what it is told most often. Who ends most traces answers, and acts last.
+    """Returns agent -> its profile: its most frequent system prompt. The agent that ends most traces acts last.
 
     ``name`` is what it is called in a team that is made of these profiles, in which braces are doubled.
     """

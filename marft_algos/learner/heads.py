@@ -76,8 +76,8 @@ class NormalisedCritics:
 class Heads:
     """Reads V of turns, and fits the heads.
 
-    A turn stays in one lane from its features to the gradient: features, the largest of all, stay on the rank that
-    computed them.
+    A turn stays in one reduction slot from its features to the gradient: features, the largest of all, stay on the rank
+    that computed them.
 
     Args:
         critics: The value heads.
@@ -115,7 +115,7 @@ class Heads:
         """
         places = {t: i for i, t in enumerate(turns)}
         episode, last, self._slot = -1, -1, {}
-        for t in turns:  # an episode's in one lane: what an agent reads in it extends what it has read
+        for t in turns:  # an episode's in one slot: what an agent reads in it extends what it has read
             episode += t.index <= last or episode < 0
             last, self._slot[t] = t.index, self._reduction.of(episode)
         found: dict[int, tuple[FloatArray, FloatArray | None]] = {}
@@ -175,7 +175,7 @@ class Heads:
         return [part.numpy().astype(np.float32) for part in parts]
 
     def _step(self, policy: str, part: Sequence[Transition], estimates: Estimates) -> dict[int, Tensor]:
-        """Takes one step; returns the shares of its loss, by lane."""
+        """Takes one step; returns the shares of its loss, by reduction slot."""
         points = sum(len(estimates.returns[t]) for t in part)
 
         def work(turns: Sequence[Transition]) -> Tensor:
@@ -188,7 +188,7 @@ class Heads:
                 losses.append(loss.detach() * weight)
             return torch.stack(losses).sum()
 
-        # One piece a lane, at the number that leads there: turns are where their features are.
+        # One piece a slot, at the number that leads there: turns are where their features are.
         pieces = [[t for t in part if self._slot[t] == self._reduction.of(i)] for i in range(self._reduction.count)]
         optimizer, parameters = self.optimizers[policy], self._critics.parameters(policy)
         optimizer.zero_grad(set_to_none=True)
@@ -197,7 +197,7 @@ class Heads:
         return {number: loss for number, loss in losses.items() if loss is not None}
 
     def _summed(self, steps: Sequence[Mapping[int, Tensor]]) -> list[float]:
-        """Returns each step's loss, summed over the lanes of all ranks; the host waits once."""
+        """Returns each step's loss, summed over the reduction slots of all ranks; the host waits once."""
         places = [(i, number) for i, losses in enumerate(steps) for number in losses]
         read = torch.stack([steps[i][number] for i, number in places]).tolist() if places else []
         found = [*chain.from_iterable(self._reduction.group.gather(list(zip(places, read, strict=True))))]

@@ -209,7 +209,7 @@ class Learner:
         return [scored[t] for t in rows]
 
     def _pieces(self, rows: Sequence[Transition], tokens: int) -> list[list[Transition]]:
-        """Cuts turns into pieces of at most so many tokens, and into no fewer than there are lanes."""
+        """Cuts turns into pieces of at most so many tokens, and into no fewer than there are reduction slots."""
         shared = bool(rows) and self.policies.shares(rows[0].policy)
         return micro_batches(rows, tokens, shared=shared, least=self.reduction.count)
 

@@ -81,7 +81,7 @@ def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
     """Clips the gradient, and takes the step; none where there is no gradient.
 
     Adam's running means would go on along the steps before: after one lucky episode in a batch, and none in the next
-    ones, a policy moved six times as far in all as by the step that the episode was paid for.
+    ones, a policy moved six times as far in all as by the step that the episode's reward was for.
 
     Args:
         optimizer: Of one policy, or of one value head.

@@ -122,7 +122,7 @@ class Chat:
             raise ConfigError(
                 f"The chat template of '{self.spec}' cannot write a conversation of"
                 f" {' and '.join(message['role'] for message in chat)}: {type(error).__name__}: {error}. Expected a"
-                " Jinja template that takes user and assistant messages by turns. Mend tokenizer.chat_template, or"
+                " Jinja template that takes user and assistant messages by turns. Fix tokenizer.chat_template, or"
                 " choose an instruction model."
             ) from error
 
@@ -327,7 +327,7 @@ def _framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator
 
 
 class Renderer:
-    """Turns what agents are told into prompts.
+    """Turns agents' messages into prompts.
 
     Args:
         chats: Policy id -> chat template of its model. Hosted policies have none: they read the messages themselves.

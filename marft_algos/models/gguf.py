@@ -179,7 +179,7 @@ def _convert(file: Path, folder: Path) -> None:
 
 
 def digest(file: Path) -> str:
-    """Returns a hash of the file's size and of samples of it: a whole one would take seconds at every start.
+    """Returns a hash of the file's size and of samples of it: a whole one would take seconds each time.
 
     Every tensor of a checkpoint that was trained on differs, so samples tell files apart.
     """

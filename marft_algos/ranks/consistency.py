@@ -155,13 +155,13 @@ def check_state(group: RankGroup, state: Any, where: str) -> None:
     """
     if group.size == 1:
         return
-    told = group.gather((digest(state), socket.gethostname(), os.getpid()))
-    counted = Counter(found for found, _, _ in told).most_common()
+    gathered = group.gather((digest(state), socket.gethostname(), os.getpid()))
+    counted = Counter(found for found, _, _ in gathered).most_common()
     if len(counted) == 1:
         return
     most, votes = counted[0]
-    odd = [rank for rank, (found, _, _) in enumerate(told) if found != most or votes == counted[1][1]]
-    named = ", ".join(f"rank {rank} ({told[rank][1]}, process {told[rank][2]}: {told[rank][0][:12]})" for rank in odd)
+    odd = [rank for rank, (found, _, _) in enumerate(gathered) if found != most or votes == counted[1][1]]
+    named = ", ".join(f"rank {r} ({gathered[r][1]}, process {gathered[r][2]}: {gathered[r][0][:12]})" for r in odd)
     blame = f"{named} hold others than the rest" if votes > counted[1][1] else f"{named}; which is right is open"
     raise RanksDiffer(
         f"Ranks do not hold the same weights any more: {blame}. Memory or a processor of theirs may be faulty."

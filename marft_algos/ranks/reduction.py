@@ -1,8 +1,8 @@
-"""Work is dealt to lanes, and lanes to ranks: sums have the same bits however many ranks there are.
+"""Sums over ranks in a fixed order: work is dealt to reduction slots, and slots to ranks.
 
-Floating-point sums depend on their order. Here the order belongs to the lanes, whose number is fixed when a run starts:
-a lane adds its pieces one after the other, lanes are added as one binary tree, neighbours first, and a rank owns some
-neighbours. So 1, 2, 4, … ranks, up to the number of lanes, build the same tree.
+Floating-point sums depend on their order. Here the order belongs to the slots, whose number is fixed when a run starts:
+a slot adds its pieces one after the other, slots are added as one binary tree, neighbours first, and a rank owns some
+neighbours. So 1, 2, 4, … ranks, up to the number of slots, build the same tree, and the sums have the same bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from marft_algos.ranks.group import Alone, RankGroup, power_of_two
 from marft_envs.errors import ConfigError
 
 USUAL = 8
-"""Lanes of a run with several ranks, if there are not more ranks."""
+"""Reduction slots of a run with several ranks, if there are not more ranks."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -27,7 +27,7 @@ class ReductionSlots:
 
     Args:
         group: The ranks.
-        count: Of lanes: a power of two, and no fewer than ranks; 0: ``usual``. With one, pieces are added in order.
+        count: Of slots: a power of two, and no fewer than ranks; 0: ``usual``. With one, pieces are added in order.
         sharded: Ranks hold shares of the base models. A pass over one is made by all of them together: those with fewer
             pieces make up for it with passes that count nothing.
 
@@ -42,12 +42,12 @@ class ReductionSlots:
 
     @property
     def mine(self) -> range:
-        """Returns the lanes of this rank."""
+        """Returns the slots of this rank."""
         share = self.count // self.group.size
         return range(self.group.rank * share, (self.group.rank + 1) * share)
 
     def of(self, piece: int) -> int:
-        """Returns the lane of a piece, by its number.
+        """Returns the slot of a piece, by its number.
 
         The digits of the number are reversed: pieces that follow each other are of similar size, and go to ranks as far
         apart as can be.
@@ -123,7 +123,7 @@ class ReductionSlots:
         return [found[number] for number in sorted(found)]
 
     def numbers(self, pieces: int, slots: range | None = None) -> list[int]:
-        """Returns the numbers of these lanes' pieces; this rank's if none are named."""
+        """Returns the numbers of these slots' pieces; this rank's if none are named."""
         slots = self.mine if slots is None else slots
         return [number for number in range(pieces) if self.of(number) in slots]
 
@@ -157,20 +157,20 @@ class ReductionSlots:
 
 
 def check(count: int, ranks: int) -> None:
-    """Checks that lanes can be dealt to so many ranks.
+    """Checks that slots can be dealt to so many ranks.
 
     Raises:
         ConfigError: They cannot.
     """
     if not power_of_two(count) or count < ranks:
         raise ConfigError(
-            f"{count} lanes cannot be dealt to {ranks} ranks. Expected a power of two, at least as many as ranks:"
-            f" --reduction-slots {max(USUAL, ranks)}. (A run that goes on with other lanes differs in the last bits.)"
+            f"{count} reduction slots cannot be dealt to {ranks} ranks. Expected a power of two, at least as many as ranks:"
+            f" --reduction-slots {max(USUAL, ranks)}. (A run that goes on with other slots differs in the last bits.)"
         )
 
 
 def usual(ranks: int) -> int:
-    """Returns how many lanes a run has that says nothing: one on one rank, else 8, or as many as there are ranks."""
+    """Returns how many slots a run has by default: one on one rank, else 8, or as many as there are ranks."""
     return 1 if ranks == 1 else max(USUAL, ranks)
 
 

@@ -88,7 +88,7 @@ def test_each_side_is_what_it_is_called() -> None:
     assert [len(grid_runs) for grid_runs in by_side.values()] == [4, 4, 4]  # two algorithms, two rates, one seed
     kwargs = {side: grid_runs[0].config["env_kwargs"] for side, grid_runs in by_side.items()}
     assert kwargs["team"] == {"history": "own"}
-    assert kwargs["deaf"] == {"history": "own", "dependency": "independent"}
+    assert kwargs["no-communication"] == {"history": "own", "dependency": "independent"}
     assert kwargs["single"] == {"history": "own", "dependency": [["planner_0"]]}
     alone = by_side["single"][0].config
     assert [alone[f"{name}_budget"] for name in ("token", "processed", "latency")] == [900, 9000, 500]
@@ -105,13 +105,13 @@ def test_a_team_that_counts_is_also_played_with_its_messages_exchanged_and_its_d
     trained = [c for c in grid_runs if c.kind == "train"]
     assert len(trained) == 3 and all(c.config["algorithm"]["lr"] == 2e-3 and c.config["algo"] == "rft" for c in trained)
     after = {c.env: c for c in grid_runs if c.kind == "ablation"}
-    assert list(after) == ["exchanged planner_0", "D cut"]
-    assert after["exchanged planner_0"].swap == "planner_0"
+    assert list(after) == ["shuffled messages of planner_0", "D cut"]
+    assert after["shuffled messages of planner_0"].swap == "planner_0"
     assert after["D cut"].config["env_kwargs"]["dependency"] == "independent" and not after["D cut"].swap
     assert len({c.key for c in grid_runs}) == len(grid_runs)
 
 
-def test_a_team_without_d_has_no_deaf_side() -> None:
+def test_a_team_without_d_has_no_ablation_of_its_communication() -> None:
     assert run.sides(relay(env_kwargs={"dependency": "independent"})) == ["team", "single"]
 
 
@@ -204,7 +204,7 @@ def judged(monkeypatch: pytest.MonkeyPatch, root: Path, score: Score, **changes:
 def test_a_team_ahead_of_every_budget_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = judged(monkeypatch, tmp_path / "t", lambda grid_run, tokens: 0.9 if grid_run.env == "team" else 0.4)
     assert (found.team_needed, found.dependency) == ("team needed", "D matters")
-    assert found.after["D cut"].word == "ahead" and found.after["exchanged planner_0"].word == "ahead"
+    assert found.after["D cut"].word == "ahead" and found.after["shuffled messages of planner_0"].word == "ahead"
     written = json.loads((tmp_path / "t/verdict.json").read_text())
     assert written["team_needed"] == "team needed" and written["failed"] == []
     page = (tmp_path / "t/report.md").read_text()
@@ -227,7 +227,7 @@ def test_a_single_agent_that_needs_more_tokens_and_reads_less_makes_the_team_too
         "processed": "level",
         "latency": "ahead",
     }
-    assert (found.team_needed, found.dependency) == ("too dear", "D does not matter")
+    assert (found.team_needed, found.dependency) == ("too costly", "D does not matter")
     assert "not at equal processed tokens" in found.sentence
 
 
@@ -252,7 +252,7 @@ def test_budgets_that_were_not_equal_leave_the_verdict_open(monkeypatch: pytest.
             point["processed"] = int(point["processed"] * 1.3)
         file.write_text(json.dumps(result))
     found = report.write(trial, root, "marft versus …")
-    assert found.team_needed == "not decided" and found.comparisons["processed"].word == "open"
+    assert found.team_needed == "no significant difference" and found.comparisons["processed"].word == "open"
     assert "more tokens, or fewer episodes an iteration" in found.comparisons["processed"].why
 
 
@@ -270,4 +270,4 @@ def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["versus", "--help"])
     shown = capsys.readouterr().out
-    assert "marft versus math-dual-v0" in shown and "--single-team" in shown and "too dear" in shown
+    assert "marft versus math-dual-v0" in shown and "--single-team" in shown and "too costly" in shown

@@ -35,8 +35,8 @@ def test_the_verdict_follows_from_the_three_budgets() -> None:
     assert said() == "team needed"
     assert said(sampled="level", processed="level", latency="level") == "no team needed"
     assert said(sampled="level") == "no team needed"
-    assert said(processed="level") == said(latency="level") == said(processed="level", latency="open") == "too dear"
-    assert said(latency="open") == said(sampled="open", processed="level") == "not decided"
+    assert said(processed="level") == said(latency="level") == said(processed="level", latency="open") == "too costly"
+    assert said(latency="open") == said(sampled="open", processed="level") == "no significant difference"
 
 
 def test_the_latency_that_is_compared_is_that_of_training() -> None:
@@ -51,7 +51,7 @@ def test_what_is_open_has_its_reason() -> None:
     unequal = verdict.compare(np.ones((3, 50)), MARGIN, unequal="the single agent has spent 0.5")
     assert unequal.word == "open" and unequal.difference is not None and "0.5" in unequal.why
     assert verdict.compare(None, MARGIN).word == "open"
-    assert verdict.matters(None) == "not asked" and verdict.matters(two) == "not decided"
+    assert verdict.matters(None) == "not asked" and verdict.matters(two) == "no significant difference by D"
 
 
 def test_a_retrained_team_without_d_says_whether_d_matters() -> None:

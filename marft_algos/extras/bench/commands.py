@@ -88,7 +88,7 @@ def _print_plan(stage: str, planned: Sequence[GridRun]) -> None:
 
     runs = [c for c in planned if not c.skipped]
     budget = sum(int(c.config["token_budget"]) for c in runs if c.kind == "train" and c.config["iterations"])
-    say(f"{stage}: {len(runs)} cells, {count(budget)} tokens")
+    say(f"{stage}: {len(runs)} runs, {count(budget)} tokens")
     for grid_run in planned:
         if not grid_run.hidden:
             say(f"  {grid_run.title}{f': skipped, {grid_run.skipped}' if grid_run.skipped else ''}")
@@ -96,14 +96,14 @@ def _print_plan(stage: str, planned: Sequence[GridRun]) -> None:
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """Writes results.jsonl, tables, figures and report.html of a benchmark; pending and failed cells are named."""
+    """Writes results.jsonl, tables, figures and report.html of a benchmark; pending and failed runs are named."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """Folder of the benchmark."""
     baseline: str = ""
     """Differences are against this row; the grid's baseline by default."""
     reference: str = ""
-    """Differences to this environment are told as well, each row's own; the grid's reference by default."""
+    """Differences to this environment are reported as well, each row's own; the grid's reference by default."""
     check: str = ""
     """Folder or results.jsonl of an earlier benchmark: exits with 3 when an interval excludes the new runs."""
 

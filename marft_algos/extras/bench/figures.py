@@ -26,7 +26,7 @@ BANDS = 6
 
 NOT_MEASURED = "not measured here"
 NOTHING = dict.fromkeys(("kl", "ess"), "one step a batch: the ratio is 1, so there is nothing to draw")
-"""Figure -> what stands in the panel of an environment that it has nothing of."""
+"""Figure -> the text where an environment has no data."""
 
 
 def write(rows: Sequence[Row], lines: Sequence[Line], folder: Path) -> dict[str, str]:
@@ -81,7 +81,8 @@ def _beside(name: str, look: Mapping[str, Any]) -> float:
 
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
-    """Draws the score on the panel over what was spent, where it was measured: the mean of seeds, and their range."""
+    """Draws the score on the evaluation set over what was spent, where it was measured: the mean of seeds, and their
+    range."""
     for name, runs in grouped(rows, label).items():
         curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:
@@ -135,7 +136,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     levels = np.linspace(0, 1, 101)
     for name, runs in grouped(rows, label).items():
         kept = complete(outcomes(runs)[1])
-        if not kept[0].size:  # outages took each problem from one run or another
+        if not kept[0].size:  # each problem was lost to an infrastructure error in one run or another
             continue
         share = statistics.profile(kept, levels)
         color, style = look[name]

@@ -1,7 +1,7 @@
 """The folder of a benchmark: what lies where, and reading it back. No torch: reports are made anywhere.
 
-* ``bench.json``: version, grid, and the cells of each stage; ``grid.toml``: the grid, to be run again
-* ``jobs/KEY.json``, ``runs/KEY/``, ``logs/KEY.log``, ``results/KEY.json``: one cell each, named by its content
+* ``bench.json``: version, grid, and the runs of each stage; ``grid.toml``: the grid, to be run again
+* ``jobs/KEY.json``, ``runs/KEY/``, ``logs/KEY.log``, ``results/KEY.json``: one run each, named by its content
 * ``results.jsonl``, tables, ``marl_eval.json``, ``figures/``, ``report.html``: made by ``marft bench report``
 """
 
@@ -20,9 +20,9 @@ from marft_envs.errors import ConfigError
 
 FORMAT = 1
 SCORES = "0.1.0"
-"""Version since which equal cells have equal scores: the distribution's, when something last moved them."""
+"""Version since which equal runs have equal scores: the distribution's, when something last moved them."""
 Stage = Literal["sweep", "main"]
-ONE_VOTER = "no vote: the tokens of a team's answer pay for one answer of the agent"
+ONE_VOTER = "no vote: the tokens of a team's answer suffice for one answer of the agent"
 """Why a row ``vote`` has no score: one sampled answer controls nothing."""
 
 
@@ -38,19 +38,19 @@ class BenchFolder:
     results_file = Inside("results.jsonl")
 
     def job_file(self, key: str) -> Path:
-        """Names the file of a cell's settings."""
+        """Names the file of a run's settings."""
         return self.root / "jobs" / f"{key}.json"
 
     def lock_file(self, key: str) -> Path:
-        """Names the lock that the process holds that makes the cell."""
+        """Names the lock that the process of the run holds."""
         return self.root / "jobs" / f"{key}.lock"
 
     def log_file(self, key: str) -> Path:
-        """Names the file of what the cell's process printed."""
+        """Names the file of what the run's process printed."""
         return self.root / "logs" / f"{key}.log"
 
     def result_file(self, key: str) -> Path:
-        """Names the file of a cell's result."""
+        """Names the file of a run's result."""
         return self.root / "results" / f"{key}.json"
 
     def error_file(self, key: str) -> Path:
@@ -97,7 +97,7 @@ class BenchFolder:
         return str(self.described()["grid"].get("baseline", "reinforce"))
 
     def write_stage(self, stage: str, grid_runs: Sequence[Mapping[str, Any]]) -> None:
-        """Records the cells of a stage, and every cell's job."""
+        """Records the runs of a stage, and every run's job."""
         known = self.described()
         known["stages"][stage] = [{k: v for k, v in c.items() if k != "config"} for c in grid_runs]
         with writing(self.root):
@@ -110,27 +110,27 @@ class BenchFolder:
         write_whole(self.bench_file, text + "\n")
 
     def job(self, key: str) -> dict[str, Any]:
-        """Reads a cell's settings."""
+        """Reads a run's settings."""
         return dict(json.loads(self.job_file(key).read_text(encoding="utf-8")))
 
     def result(self, key: str) -> dict[str, Any]:
-        """Reads a cell's result."""
+        """Reads a run's result."""
         return dict(json.loads(self.result_file(key).read_text(encoding="utf-8")))
 
     def complete(self, job: Mapping[str, Any]) -> bool:
-        """Whether a cell's result is there, with everything that its job asks for: as many samples, if any."""
+        """Whether a run's result is there, with everything that its job asks for: as many samples, if any."""
         file = self.result_file(job["key"])
         if not file.is_file():
             return False
         return not job.get("samples") or self.result(job["key"]).get("samples") == job["samples"]
 
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
-        """Writes the result of a cell, whole or not at all."""
+        """Writes the result of a run, whole or not at all."""
         write_whole(self.result_file(key), json.dumps(result) + "\n")
         self.error_file(key).unlink(missing_ok=True)
 
     def rows(self, stage: str = "main") -> list[dict[str, Any]]:
-        """Reads every cell of a stage: its status (``done``, ``failed``, ``skipped``, ``pending``) and its result.
+        """Reads every run of a stage: its status (``done``, ``failed``, ``skipped``, ``pending``) and its result.
 
         Raises:
             ConfigError: The stage has not been run.

@@ -115,14 +115,15 @@ class Grid(GridTable):
     baseline: str = "reinforce"
     """Differences are against it, paired."""
     reference: str = ""
-    """Label in ``envs`` with the same problems as the others: each row's differences to it are told as well, paired."""
+    """Label in ``envs`` with the same problems as the others: each row's differences to it are reported as well,
+    paired."""
     single: str | tuple[str, ...] = ()
     """Algorithms that may train the single agent; the sweep chooses the best, with its rate. Default: the first one."""
     controls: tuple[Control, ...] = CONTROLS
     """Rows that a comparison without would mislead; leave some out only where they stand elsewhere."""
     samples: Annotated[int, NOT_NEGATIVE] = 0
-    """Answers sampled to each problem of the panel by a trained team, for ``avg@k`` beside the greedy score; 0: none.
-    Finished runs whose folders are there are sampled, too, without being trained again."""
+    """Answers sampled to each problem of the evaluation set by a trained team, for ``avg@k`` beside the greedy score;
+    0: none. Finished runs whose folders are there are sampled, too, without being trained again."""
     contribution: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes on which the team is scored with each policy set back to its start, one at a time; 0: not."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -157,21 +158,21 @@ class Grid(GridTable):
         stage: Literal["all", "sweep", "main"] = "all",
         report: Callable[[str], None] = say,
     ) -> BenchFolder:
-        """Runs every cell, or goes on where an earlier call was stopped, and tries failed ones again.
+        """Runs every run of the grid, or goes on where an earlier call was stopped, and tries failed ones again.
 
-        A script that calls this does so below ``if __name__ == "__main__":``, for each cell is a process.
+        A script that calls this does so below ``if __name__ == "__main__":``, as each run is a process.
 
         Args:
             folder: Of the benchmark; what has been run there is not run again.
             jobs: Processes side by side, each with one thread.
             stage: ``sweep``: only the sweep over learning rates; ``main``: only the runs that count.
-            report: Takes a line for each cell.
+            report: Takes a line for each run.
 
         Returns:
-            The folder: ``rows()`` are the cells with their status and scores, ``report()`` writes tables and figures.
+            The folder: ``rows()`` are the runs with their status and scores, ``report()`` writes tables and figures.
 
         Raises:
-            ConfigError: A cell that cannot work, another version's folder, or a sweep that has not been run.
+            ConfigError: A run that cannot work, another version's folder, or a sweep that has not been run.
         """
         from marft_algos.extras.bench.run import run
 
@@ -294,7 +295,7 @@ def _check_envs(grid: Grid) -> None:
                 f"{did_you_mean(source, [e for e in grid.envs if not grid.env_entry(e).trained_on])}"
             )
         if entry.swap and not source:
-            raise ConfigError(f"[env.{label}]: messages are exchanged in trained teams. Say whose: trained_on = LABEL.")
+            raise ConfigError(f"[env.{label}]: swap shuffles the messages of a trained team. Name the team: trained_on = LABEL.")
         if entry.members == 1 or (entry.members and source):
             raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")
         if entry.sweep_lr and (grid.sweep is None or source):

@@ -1,6 +1,6 @@
-"""From a grid to its cells: every run with its resolved settings, under a name that its content gives it.
+"""From a grid to its runs: each with its resolved settings, under a name that its content gives it.
 
-A cell is trained (``train``), or made of trained ones: several answers voted on (``vote``), a trained team scored in
+A run is trained (``train``), or made of trained ones: several answers voted on (``vote``), a trained team scored in
 another environment (``ablation``). What cannot be run has the reason in ``skipped``.
 """
 
@@ -83,20 +83,20 @@ class GridRun:
     """The resolved settings, as ``config.build`` takes them."""
     contribution: int = 0
     samples: int = 0
-    """Sampled answers to each problem; an addition to a result, not a part of what the cell is."""
+    """Sampled answers to each problem; an addition to a result, not a part of what the run is."""
     sources: tuple[str, ...] = ()
-    """Keys of the trained cells it is made of."""
+    """Keys of the trained runs it is made of."""
     reference: str = ""
-    """Key of the cell whose inference tokens a vote may spend; empty: one answer of each source."""
+    """Key of the run whose inference tokens a vote may spend; empty: one answer of each source."""
     swap: str = ""
-    """Agent whose messages are exchanged between problems when a trained team is scored."""
+    """Agent whose messages are shuffled between problems when a trained team is scored."""
     hidden: bool = False
-    """A part of another cell, no row of its own."""
+    """A part of another run, no row of its own."""
     skipped: str = ""
 
     @property
     def key(self) -> str:
-        """Hashes what the cell is: settings, what is done with them, version of the package."""
+        """Hashes what the run is: settings, what is done with them, version of the package."""
         table = {k: v for k, v in _as_before(self.config, _LATER).items() if k not in _ELSEWHERE}
         if "algorithm" in table:
             algorithm = table["algorithm"]
@@ -110,7 +110,7 @@ class GridRun:
 
     @property
     def title(self) -> str:
-        """Names the cell for people."""
+        """Names the run for people."""
         parts = [self.algorithm, self.env, self.credit, f"lr {self.lr:g}" if self.lr is not None else ""]
         return " · ".join([*filter(None, parts), f"seed {self.seed}"])
 
@@ -125,7 +125,7 @@ def _as_before(table: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, 
 
 
 def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[GridRun]:
-    """Lists the cells of a stage, the trained ones before those made of them.
+    """Lists the runs of a stage, the trained ones before those made of them.
 
     Args:
         grid: The benchmark.
@@ -136,7 +136,7 @@ def expand(grid: Grid, stage: Stage, rates: Rates | None = None) -> list[GridRun
         ConfigError: Settings that no run could have.
     """
     grid_runs = list(_Expansion(grid, stage, rates).grid_runs())
-    # Trained cells first; where a row and a hidden part are one cell, the row remains.
+    # Trained runs first; where a row and a hidden part are one run, the row remains.
     grid_runs.sort(key=lambda grid_run: (grid_run.kind != "train", not grid_run.hidden))
     return list({(c.key, c.algorithm, c.env): c for c in grid_runs}.values())
 
@@ -149,7 +149,7 @@ class _Expansion:
         self._resolved: dict[str, tuple[TrainConfig, str]] = {}
 
     def grid_runs(self) -> Iterator[GridRun]:
-        """Yields every cell of the stage."""
+        """Yields every run of the stage."""
         grid = self.grid
         for env in grid.envs:
             entry = grid.env_entry(env)
@@ -266,7 +266,7 @@ class _Expansion:
 
 
 def _unvotable(grid_run: GridRun) -> str:
-    """Says why answers to a cell's task cannot be voted on, or nothing."""
+    """Says why answers to a run's task cannot be voted on, or nothing."""
     if grid_run.skipped:
         return ""
     with closing(environments.make_env(configs.build(grid_run.config), grid_run.config["env_kwargs"])) as env:

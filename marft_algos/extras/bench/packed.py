@@ -1,6 +1,6 @@
 """A packed benchmark: what a grid has found, without the runs, as one file.
 
-What failed is left out, and so are results of cells that the grid no longer has. Equal results make an equal file.
+What failed is left out, and so are results of runs that the grid no longer has. Equal results make an equal file.
 """
 
 from __future__ import annotations

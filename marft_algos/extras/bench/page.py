@@ -72,7 +72,7 @@ _FEW = 4
 
 
 def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
-    """Says, environment by environment, who is ahead of the baseline, who is behind, and who is not told apart."""
+    """Says for each environment which algorithms are above the baseline, below it, or not significantly different."""
     said = []
     for env in dict.fromkeys(line.env for line in lines if line.difference and line.env != tables.EVERYTHING):
         found: dict[str, list[str]] = {}
@@ -143,7 +143,7 @@ def _evaluation_sets(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _troubles(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Cells without a number, and why."""
+    """Runs without a score, and why."""
     seeds = {"failed": " · seed {seed}", "skipped": ""}
     lines = [
         f"{r['status']} {tables.label(r)} · {r['env']}{seeds[r['status']].format(**r)}: {r['error']}"
@@ -162,7 +162,8 @@ class PackCheck:
 
     lines: list[str]
     departed: list[str]
-    """Rows whose interval excludes the new runs, or that are no longer there, or cannot be compared for outages."""
+    """Rows whose interval excludes the new runs, that are gone, or that share no problem without infrastructure
+    errors."""
 
 
 def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) -> PackCheck:
@@ -187,7 +188,7 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             raise ConfigError(f"{title}: the baseline was scored on other problems; nothing can be compared.")
         kept = complete(outcomes(ours)[1], outcomes(theirs)[1])
         if not kept[0].size:
-            lines.append(f"{title}: no problem that outages have left to all runs, nothing can be compared")
+            lines.append(f"{title}: cannot be compared, every problem was lost to an infrastructure error in some run")
             departed.append(title)
             continue
         change = statistics.departure(*kept)

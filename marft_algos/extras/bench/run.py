@@ -1,4 +1,4 @@
-"""Runs a grid: every cell a process of its own, a few at a time, none twice; a failed one is a row with its error."""
+"""Runs a grid: every run a process of its own, a few at a time, none twice; a failed one is a row with its error."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def _check_temporary() -> None:
     """Checks that a socket in the folder of temporary files has a path that the kernel takes.
 
     Raises:
-        ConfigError: It has not, and no cell could be started.
+        ConfigError: It has not, and no run could be started.
     """
     temporary = tempfile.gettempdir()
     if (length := len(os.fsencode(temporary))) > _LONGEST_TEMPORARY:
         raise ConfigError(
-            f"The folder of temporary files has a name of {length} bytes; cells are started over a socket in it, whose "
+            f"The folder of temporary files has a name of {length} bytes; runs are started over a socket in it, whose "
             f"path leaves room for {_LONGEST_TEMPORARY}. It is {temporary}. Next: TMPDIR=/tmp marft bench run …"
         )
 
 
 def worker_process(root: str, key: str, log: str) -> None:
-    """Runs a cell in this process: everything it prints goes to the log."""
+    """Makes a run in this process: everything it prints goes to the log."""
     with open(log, "ab", buffering=0) as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -68,7 +68,7 @@ def worker_process(root: str, key: str, log: str) -> None:
 
 
 class _Stage:
-    """The cells of a stage while they run."""
+    """The runs of a stage while they are made."""
 
     def __init__(self, folder: BenchFolder, grid_runs: Sequence[GridRun], say: Say) -> None:
         self.folder, self.say = folder, say
@@ -83,7 +83,7 @@ class _Stage:
         self._lock, self._done = threading.Lock(), 0
 
     def run(self, jobs: int) -> None:
-        """Trained cells first, then those made of them."""
+        """Trained runs first, then those made of them."""
         parts = [[c for c in self.grid_runs.values() if (c.kind == "train") is first] for first in (True, False)]
         for part in parts:
             with ThreadPoolExecutor(jobs) as pool:
@@ -95,7 +95,7 @@ class _Stage:
                     raise
 
     def _stop(self) -> None:
-        """Lets no further cell start, and ends those that run: they go on from their last checkpoint."""
+        """Lets no further run start, and ends those that run: they go on from their last checkpoint."""
         self.stopped = True
         with self._lock:
             for child in self._children:

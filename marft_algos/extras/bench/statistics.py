@@ -1,6 +1,6 @@
 """Intervals for benchmarks in which several seeds are scored on the same problems; numpy only.
 
-One cell of a benchmark has outcomes Y [S, P]: that of seed s on problem p, problems in the same order for every seed
+A setting of a benchmark has outcomes Y [S, P]: that of seed s on problem p, problems in the same order for every seed
 and every algorithm. Seeds and problems are both samples, and they are crossed:
 
     Y[s, p] = μ + seed[s] + problem[p] + rest[s, p]

@@ -40,7 +40,7 @@ class Line:
     failed: int = 0
     pending: int = 0
     infrastructure_errors: int = 0
-    """Episodes that outages took: of training and of the last evaluation, over all runs."""
+    """Episodes lost to infrastructure errors: of training and of the last evaluation, over all runs."""
     tokens: float = math.nan
     """Sampled for training, mean per run."""
     processed: float = math.nan
@@ -74,7 +74,7 @@ def label(row: Row) -> str:
 
 
 def outcomes(rows: Sequence[Row]) -> tuple[list[int], Outcomes]:
-    """Seeds and outcomes [S, P] of finished runs of one cell; nan where an outage took the episode.
+    """Seeds and outcomes [S, P] of finished runs of one setting; nan for an infrastructure error.
 
     Raises:
         ConfigError: They are not of the same problems.
@@ -86,7 +86,8 @@ def outcomes(rows: Sequence[Row]) -> tuple[list[int], Outcomes]:
 
 
 def alike(rows: Sequence[Row]) -> bool:
-    """Whether runs were scored on the same problems; what an outage took may not even have its problem's name."""
+    """Whether runs were scored on the same problems; an episode lost to an infrastructure error may lack its problem's
+    name."""
     if len({len(r["problems"]) for r in rows}) > 1:
         return False
     known = ([p if y is not None else None for p, y in zip(r["problems"], r["outcomes"], strict=True)] for r in rows)
@@ -94,7 +95,7 @@ def alike(rows: Sequence[Row]) -> bool:
 
 
 def complete(*arrays: Outcomes) -> list[Outcomes]:
-    """Keeps the problems that no outage took from any run of these, which are of the same problems."""
+    """Keeps the problems without infrastructure errors in all of these runs, which are of the same problems."""
     kept = ~np.isnan(np.concatenate(arrays)).any(0)
     return [array[:, kept] for array in arrays]
 
@@ -130,24 +131,24 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
         ConfigError: No row has the baseline's or the reference's label, or two rows to compare have other problems.
     """
     shown = [r for r in rows if not r["hidden"]]
-    cells = grouped(shown, lambda row: (row["env"], label(row)))
-    labels = list(dict.fromkeys(name for _, name in cells))
+    by_setting = grouped(shown, lambda row: (row["env"], label(row)))
+    labels = list(dict.fromkeys(name for _, name in by_setting))
     base_label = next((name for name in labels if name == baseline or name.split(" / ")[0] == baseline), None)
     if base_label is None:
         raise ConfigError(f"There is no row '{baseline}' to compare with. {did_you_mean(baseline, labels)}")
-    envs = list(dict.fromkeys(env for env, _ in cells))
+    envs = list(dict.fromkeys(env for env, _ in by_setting))
     if reference and reference not in envs:
         raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
     out = []
-    for env, name in sorted(cells, key=lambda cell: envs.index(cell[0])):  # votes were made last, of finished runs
-        runs = cells[env, name]
-        line = _line(env, [runs], [cells.get((env, base_label), [])], name)
-        away = cells.get((reference, name), []) if env != reference else []
+    for env, name in sorted(by_setting, key=lambda key: envs.index(key[0])):  # votes were made last, of finished runs
+        runs = by_setting[env, name]
+        line = _line(env, [runs], [by_setting.get((env, base_label), [])], name)
+        away = by_setting.get((reference, name), []) if env != reference else []
         out.append(dataclasses.replace(line, across=_difference([runs], [away])))
     for name in labels if len(envs) > 1 else []:
-        parts = [cells.get((env, name), []) for env in envs]
+        parts = [by_setting.get((env, name), []) for env in envs]
         if _all_done(parts):
-            out.append(_line(EVERYTHING, parts, [cells.get((env, base_label), []) for env in envs], name))
+            out.append(_line(EVERYTHING, parts, [by_setting.get((env, base_label), []) for env in envs], name))
     return out
 
 
@@ -186,14 +187,15 @@ def _line(env: str, parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row
 def _note(played: Sequence[Outcomes], kept: Sequence[Outcomes]) -> str:
     """Says why there is no number or no interval, or on how many problems it stands."""
     if not all(p.size for p in kept):
-        return "no problem is left: outages took each from one run or another"
+        return "no problem is left: each was lost to an infrastructure error in some run"
     notes = [] if statistics.enough(kept) else [f"no interval: {min(map(len, kept))} of {statistics.MIN_SEEDS} seeds"]
     left, whole = (sum(p.shape[1] for p in per_env) for per_env in (kept, played))
-    return "; ".join([*notes, *([f"{left} of {whole} problems: outages took others"] if left < whole else [])])
+    return "; ".join([*notes, *([f"{left} of {whole} problems: others were lost to infrastructure errors"] if left < whole else [])])
 
 
 def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
-    """Estimates P(a run scores above the baseline's); None where outages have left no problem to both."""
+    """Estimates P(a run scores above the baseline's); None where no problem is left without infrastructure errors in
+    both."""
     pairs = [complete(outcomes(part)[1], outcomes(base)[1]) for part, base in zip(parts, bases, strict=True)]
     if not all(new.size for new, _ in pairs):
         return None
@@ -201,7 +203,7 @@ def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]])
 
 
 def _sampled(parts: Sequence[Sequence[Row]]) -> tuple[Interval | None, int]:
-    """Estimates avg@k, with its k; None where some run has no samples, or outages have left no problem."""
+    """Estimates avg@k, with its k; None where a run has no samples, or no problem is left."""
     done = [r for part in parts for r in part if r["status"] == "done"]
     if not all("sampled" in r for r in done):
         return None, 0
@@ -274,7 +276,7 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
 }
 """Of the printed tables; scores and differences in points, with 95 % intervals. ``failed`` counts runs,
 ``infrastructure_errors``
-episodes that outages took from the others' training and last evaluation."""
+episodes lost in the others' training and last evaluation."""
 _COUNTED_LATER = ("processed", "prompts", "critical path")
 
 
@@ -309,9 +311,9 @@ def in_markdown(text: str) -> str:
     return "".join(_MARKS.get(c, c) for c in clean(text, line=True)).replace("](", "]&#40;").replace("://", ":&#47;/")
 
 
-def markdown(cells: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Writes a sheet as Markdown."""
-    head, *body = ([in_markdown(cell) for cell in row] for row in cells)
+    head, *body = ([in_markdown(text) for text in row] for row in lines)
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body)) + "\n"
 
 
@@ -327,15 +329,15 @@ _TEX |= {"–": "--", "�": "?"}
 
 
 def _in_tex(text: str) -> str:
-    """Escapes text for a cell; a bracket that opens it would be a length, behind the end of the row before."""
+    """Escapes text of a table; a bracket that opens it would be a length, behind the end of the row before."""
     escaped = "".join(_TEX.get(c, c) for c in clean(text, line=True))
     return "{[}" + escaped[1:] if escaped.startswith("[") else escaped
 
 
-def latex(cells: Sequence[Sequence[str]]) -> str:
+def latex(lines: Sequence[Sequence[str]]) -> str:
     """Writes a sheet as LaTeX's tabular (package booktabs)."""
-    top, *body = (" & ".join(map(_in_tex, row)) + r" \\" for row in cells)
-    opened = [rf"\begin{{tabular}}{{ll{'r' * (len(cells[0]) - 2)}}}", r"\toprule", top, r"\midrule"]
+    top, *body = (" & ".join(map(_in_tex, row)) + r" \\" for row in lines)
+    opened = [rf"\begin{{tabular}}{{ll{'r' * (len(lines[0]) - 2)}}}", r"\toprule", top, r"\midrule"]
     return "\n".join([*opened, *body, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
@@ -355,15 +357,15 @@ def as_csv(shown: Sequence[Line]) -> str:
             values += [None] * 3 if e is None else [e.mean, e.low, e.high]
         values += [getattr(line, name) for name in plain]
         known = ["" if v is None or (isinstance(v, float) and math.isnan(v)) else v for v in values]
-        writer.writerow([_in_csv(cell) for cell in (line.env, line.algorithm, *known)])
+        writer.writerow([_in_csv(value) for value in (line.env, line.algorithm, *known)])
     return file.getvalue()
 
 
-def _in_csv(cell: Any) -> Any:
+def _in_csv(value: Any) -> Any:
     """Writes text so that no spreadsheet takes it for a formula."""
-    if not isinstance(cell, str):
-        return cell
-    text = clean(cell, line=True)
+    if not isinstance(value, str):
+        return value
+    text = clean(value, line=True)
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
@@ -388,5 +390,5 @@ def marl_eval(rows: Sequence[Row], name: str) -> dict[str, Any]:
 
 
 def _known(outcomes: Sequence[float | None]) -> list[float]:
-    """Keeps the outcomes of episodes that no outage took."""
+    """Keeps the outcomes of episodes without infrastructure errors."""
     return [x for x in outcomes if x is not None]

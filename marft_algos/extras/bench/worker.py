@@ -1,7 +1,7 @@
-"""One cell of a benchmark, in a process of its own: ``python -m marft_algos.extras.bench.worker DIR KEY [--trust]``.
+"""One run of a benchmark, in a process of its own: ``python -m marft_algos.extras.bench.worker DIR KEY [--trust]``.
 
-Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other cells have trained, and writes
-``DIR/results/KEY.json``. A lock keeps two processes from one cell: the second waits, and finds the result.
+Trains (or goes on with) the run ``DIR/runs/KEY``, or scores what other runs have trained, and writes
+``DIR/results/KEY.json``. A lock keeps two processes from one run: the second waits, and finds the result.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ PROGRAM = ("python", "-m", "marft_algos.extras.bench.worker")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Makes the cell's result; 1 and a message on standard error if that fails.
+    """Makes the run's result; 1 and a message on standard error if that fails.
 
     Args:
-        argv: Folder and key, from whoever has written the job, out of a grid that was checked; None: as typed by hand.
+        argv: Folder and key, of a job written from a grid that was checked; None: as typed by hand.
     """
     if argv is not None:
         root, key = argv
@@ -88,7 +88,7 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def make(folder: BenchFolder, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the result of a cell, by its kind."""
+    """Makes the result of a run, by its kind."""
     config = configs.build(job["config"])
     config = dataclasses.replace(config, runs_dir=str(folder.runs), name=job["key"])
     if job["kind"] == "vote":
@@ -120,7 +120,7 @@ def train(config: TrainConfig, contribution: int) -> dict[str, Any]:
 def _begun(config: TrainConfig) -> TrainConfig:
     """Returns settings that begin with the warm start that they ask for, if any.
 
-    Cells that ask for the same one share it: whoever comes first trains it, and the others wait.
+    Runs that ask for the same one share it: the first trains it, and the others wait.
     """
     if not config.warm_start:
         return config
@@ -191,7 +191,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def _known(records: Sequence[EvalRecord]) -> list[float | None]:
-    """Outcomes in panel order; None where an outage took the episode."""
+    """Outcomes in the order of the evaluation set; None for an infrastructure error."""
     return [None if record.lost else record.outcome for record in records]
 
 
@@ -201,7 +201,8 @@ def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
-    """Scores the trained team, and that with each policy set back to its start, on the panel's first problems."""
+    """Scores the trained team, and that with each policy set back to its start, on the first problems of the evaluation
+    set."""
     evaluation = HeldOut(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
         saved = checkpoint.pick(run.checkpoints)
@@ -220,7 +221,8 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
 
 
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
-    """Averages each problem's outcome over so many sampled answers of the trained team; None: outages took them."""
+    """Averages each problem's outcome over so many sampled answers of the trained team; None: lost to infrastructure
+    errors."""
     config = configs.build(job["config"])
     trained = config.iterations or config.warm_start
     run = _trained(folder, job["key"], f"samples = {job['samples']}") if trained else None
@@ -234,11 +236,11 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     return [sum(each) / len(each) if each else None for each in known]
 
 
-# Made of trained cells ------------------------------------------------------------------------------
+# Made of trained runs ------------------------------------------------------------------------------
 
 
 def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
-    """Opens the run of a trained cell.
+    """Opens a trained run.
 
     Raises:
         ConfigError: There is only its result, as in an archive of results: no team to play.
@@ -253,7 +255,7 @@ def _trained(folder: BenchFolder, key: str, what: str) -> RunFolder:
 
 
 def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -> dict[str, Any]:
-    """Scores a trained team in another environment than it was trained in, or with an agent's messages exchanged."""
+    """Scores a trained team in another environment than it was trained in, or with an agent's messages shuffled."""
     evaluation = HeldOut(config)
     evaluation.load(_trained(folder, source, "An ablation"))
     played = evaluation.play()
@@ -266,7 +268,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -
 def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], reference: str) -> dict[str, Any]:
     """Scores the majority of several answers to each problem.
 
-    With a reference cell, one agent is sampled as often as the inference tokens of that cell's team pay for;
+    With a reference run, one agent is sampled as often as the inference tokens of that run's team allow;
     without, each source answers once, greedily.
     """
     started, evaluation = time.monotonic(), HeldOut(config)
@@ -295,7 +297,7 @@ def vote(folder: BenchFolder, config: TrainConfig, sources: Sequence[str], refer
 def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> float | None:
     """Returns the outcome of the commonest answer, the earliest of equals; the task says which are the same.
 
-    Votes that an outage took are none; without any vote there is no outcome.
+    Votes lost to infrastructure errors do not count; without any vote there is no outcome.
     """
     votes = whole(votes)
     if not votes:
@@ -317,7 +319,7 @@ def _scored(
     sources: Sequence[str],
     started: float,
 ) -> dict[str, Any]:
-    """Makes the result of a cell without a run of its own; what its sources cost is its cost.
+    """Makes the result of a run that is not trained itself; what its sources cost is its cost.
 
     Raises:
         ConfigError: Some sources were made before something was counted, the others after: no sum.
@@ -328,7 +330,7 @@ def _scored(
         if lacking := [source for source, c in zip(sources, costs, strict=True) if name not in c]:
             raise ConfigError(
                 f"'{name}' was not counted when {', '.join(lacking)} was made, and was for the other sources of this "
-                "cell: their costs have no sum. To train it again, delete "
+                "run: their costs have no sum. To train it again, delete "
                 f"{' '.join(f'{folder.result_file(s)} {folder.runs / s}' for s in lacking)} and type the same command."
             )
     known = [x for x in outcomes if x is not None]

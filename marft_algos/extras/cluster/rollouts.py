@@ -127,7 +127,7 @@ class RayRollouts:
         if self._group.rank:
             return
         self._closed = True
-        with self._lock:  # whoever plays in another thread stops, and lets go of it
+        with self._lock:  # another thread that plays stops, and lets go of it
             for seat in self._seats:
                 if seat.actor is not None:
                     self._ray.kill(seat.actor)
@@ -179,7 +179,7 @@ class RayRollouts:
         """Ends a worker and hires another; returns the number of the chunk that it had."""
         chunk, now = seat.chunk, time.monotonic()
         self._ray.kill(seat.actor)
-        if seat.facts is not None:  # a process that does not run does not end when it is told to
+        if seat.facts is not None:  # a process that does not run does not end when it is asked to
             strategy = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(seat.node, soft=False)
             self._reaper.options(scheduling_strategy=strategy).remote(seat.facts.pid)
         host = seat.facts.host if seat.facts else "a node"
@@ -209,7 +209,7 @@ class RayRollouts:
         """
         with self._lock:
             for seat in self._seats:
-                seat.chunk = None  # of a panel that was broken off: what still comes of it is nobody's
+                seat.chunk = None  # of prompts that were abandoned: results that still arrive are dropped
             done: dict[int, Played] = {}
             self._playing = self.pin() if weights is None else weights
             attempts = Counter[int]()
@@ -228,7 +228,7 @@ class RayRollouts:
                 if not hired or time.monotonic() - idle_since > self._config.worker_start:
                     why = f"none was ready within {self._config.worker_start:g} s" if hired else "all are left out"
                     raise EngineError(
-                        f"All workers are gone, and {why}. What was saved is whole: mend the cluster (ray status), and"
+                        f"All workers are gone, and {why}. What was saved is whole: fix the cluster (ray status), and"
                         " go on with --resume."
                     )
                 for number in self._listen(done, attempts):
@@ -245,7 +245,7 @@ class RayRollouts:
             return [done[number] for number in range(len(chunks))]
 
     def _give_up(self, chunk: Chunk, times: int) -> Played:
-        """Keeps a chunk that ended so many workers; returns its episodes as outages."""
+        """Keeps a chunk that ended so many workers; returns its episodes as infrastructure errors."""
         there = ""
         if self.lost is not None:
             weights = {policy: (of.version, of.packed) for policy, of in self._playing.items()}

@@ -99,7 +99,7 @@ def copy(base: ExportBase, folder: Path) -> None:
 def tokenizer_class(folder: Path, chat: Chat) -> str:
     """Returns the class of transformers that reads the folder's tokenizer as it was trained with.
 
-    ``AutoTokenizer`` exchanges custom pipelines of some families for the family's own, which splits text differently.
+    ``AutoTokenizer`` replaces custom pipelines of some families by the family's own, which splits text differently.
 
     Raises:
         ConfigError: No class reads it.

@@ -25,7 +25,7 @@ class ExportedTeam:
     agents: Mapping[str, str]
     """Agent -> policy."""
     profiles: Mapping[str, AgentSpec]
-    """Agent -> who it is, and what it is told."""
+    """Agent -> who it is, and its profile."""
     results: str
     """What the exported weights reached, as Markdown."""
     command: str

@@ -34,7 +34,8 @@ SDK = "0.25.0"
 ADAPTER_BYTES = 8 << 30
 """Largest adapter that is downloaded."""
 _POLL, _BEAT = 60.0, 10.0
-"""Seconds of one long poll at most, and between two signs of life; an outage is told as often as the former."""
+"""Seconds of one long poll at most, and between two signs of life; an outage of the server is reported as often as the
+former."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 """Seconds before a request is sent again; they double."""
 _PIECE = 4 << 20
@@ -142,7 +143,7 @@ class TinkerServer:
 
     def tell(self, path: str, body: Mapping[str, Any]) -> None:
         """Sends once what nothing depends on: a sign of life, or that a place is free."""
-        with suppress(ServerDown, ServerRefused):  # whoever waits for work hears of it
+        with suppress(ServerDown, ServerRefused):  # the thread that waits for work raises it
             self._http.exchange("POST", V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
 
     def _live(self) -> None:

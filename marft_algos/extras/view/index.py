@@ -26,7 +26,7 @@ from marft_envs.records import trajectory
 LONGEST = 1 << 25
 """Bytes of a line; what is longer is listed as damaged, and not read."""
 BUDGET = 0.4
-"""Seconds of one look at the files, or of one search in them; whoever asks goes on from there."""
+"""Seconds of one look at the files, or of one search in them; the next request goes on from there."""
 Outcome = Literal["", "solved", "failed", "unjudged", "outage", "damaged"]
 Order = Literal["", "best", "worst", "longest"]
 
@@ -67,7 +67,7 @@ class Filter:
     task: str = ""
     """A part of the task's id."""
     text: str = ""
-    """Occurs in what agents said or were told, in a result, or in a name; upper and lower case alike."""
+    """Occurs in an agent's prompt or reply, in a result, or in a name; upper and lower case alike."""
     order: Order = ""
     """By return or turns; empty: as recorded."""
 
@@ -190,12 +190,13 @@ class EpisodeIndex:
             raise DataError(f"{entry.file}.jsonl, line {entry.line}: nested too deep") from error
 
     def alike(self, task: str, line: int, beside: str = "", limit: int = 16) -> list[EpisodeEntry]:
-        """Returns episodes of a task: of each file the one in the same place of the panel, if that is of this task.
+        """Returns episodes of a task: of each file the one in the same place of the evaluation set, if that is of this
+        task.
 
         Args:
             task: Its id.
             line: The place.
-            beside: A file of which other episodes of the task are returned, too: attempts at the same start.
+            beside: A file of which other episodes of the task are returned, too: attempts at the same prompt.
             limit: At most so many of that file.
         """
         found: list[EpisodeEntry] = []
@@ -323,7 +324,7 @@ def _search(
 
 
 def _texts(line: bytes) -> Iterator[str]:
-    """Yields what people read of an episode: names, words, results, and what agents were told."""
+    """Yields what people read of an episode: names, words, results, and agents' prompts."""
     try:
         data = json.loads(line)
         yield str(data["task_id"])

@@ -13,10 +13,10 @@ from marft_algos.ranges import COUNT
 from marft_algos.terminal import say
 
 ADVICE = {
-    "team needed": "train the team, and see whose words it needs: marft eval RUN --swap AGENT",
+    "team needed": "train the team, and test whose messages it needs: marft eval RUN --swap AGENT",
     "no team needed": "train the single agent: it says in one context what the team says in several",
-    "too dear": "a team pays where nobody can wait, if it joins notes well: --answer-latency N",
-    "not decided": "more seeds or tokens decide it; until then, train the single agent",
+    "too costly": "a team can still be worth its cost under a limit of latency: --answer-latency N",
+    "no significant difference": "add seeds or tokens; until then, train the single agent",
 }
 """What follows from a verdict."""
 
@@ -27,8 +27,8 @@ class VersusArguments(Question):
 
     Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
     rates; the single agent gets what the team has cost in training: in sampled tokens, in processed tokens and in
-    latency. What an answer costs at test is told and not equalised. Then it says one of "team needed", "no team
-    needed", "too dear", "not decided", and "D matters" or not. docs/versus.md has the rules. The same command goes on
+    latency. The cost of an answer at test time is reported, and not equalised. The verdict is one of "team needed",
+    "no team needed", "too costly" and "no significant difference", and whether D matters. docs/versus.md has the rules. The same command goes on
     with what was stopped, and writes the report again.
     """
 
@@ -53,7 +53,7 @@ def run_versus(argv: list[str]) -> int:
     trial = Trial(**given)
     first = run.check(trial)
     if options.plan or not (options.out / run.FILE).is_file():
-        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "deaf"}
+        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "no-communication"}
         for note in run.fits(trial, costs):
             say(f"note:    {note}")
         say("\n".join(run.plan(trial, costs)))

@@ -1,7 +1,7 @@
 """The grids of a trial: each side has a sweep, over algorithms and learning rates, and the runs of what it chose.
 
-``team`` (with the trained team's messages exchanged, and with its D cut, as rows of their own), ``deaf`` (D cut and
-retrained) and ``single``. All three choose among algorithms and rates by themselves; the single agent once per budget,
+``team`` (with the trained team's messages shuffled, and with its D cut, as rows of their own), ``no-communication`` (D
+cut and retrained) and ``single``. All three choose among algorithms and rates by themselves; the single agent once per budget,
 all from the same runs, since a run up to one budget is the beginning of a run up to a larger one.
 """
 
@@ -24,13 +24,13 @@ from marft_algos.extras.bench.versus.trial import Trial
 from marft_algos.extras.bench.versus.verdict import UNITS, Unit
 from marft_envs.errors import ConfigError
 
-Side = Literal["team", "deaf", "single"]
+Side = Literal["team", "no-communication", "single"]
 Budgets = Mapping[Unit, int]
 SPENT: Mapping[Unit, str] = {"sampled": "tokens", "processed": "processed", "latency": "latency"}
 """Under which name a curve counts what was spent."""
 CUT = "D cut"
-SWAPPED = "exchanged "
-"""Before the name of the agent whose messages are exchanged."""
+SWAPPED = "shuffled messages of "
+"""Before the name of the agent whose messages are shuffled between problems."""
 
 
 @dataclass(frozen=True, order=True)
@@ -75,7 +75,7 @@ def main(trial: Trial, side: Side, budgets: Budgets, choices: Sequence[Choice]) 
         after = dataclasses.replace(entry, trained_on=side)
         envs |= {f"{SWAPPED}{name}": dataclasses.replace(after, swap=name) for name in speakers(trial)}
         if has_dependency(trial):
-            envs[CUT] = dataclasses.replace(after, settings=_deaf(entry.settings))
+            envs[CUT] = dataclasses.replace(after, settings=_without_d(entry.settings))
     return _grid(trial, labelled, envs, budgets, None)
 
 
@@ -115,7 +115,7 @@ def has_dependency(trial: Trial) -> bool:
 
 
 def speakers(trial: Trial) -> list[str]:
-    """Lists the agents whom others may hear: where D says so, else those who do not give the answer."""
+    """Lists the agents whose messages others may receive: by D, else those that do not give the answer."""
     with closing(marft_envs.make(trial.env, **trial.env_kwargs)) as env:
         edges, team = env.unwrapped.dependency.possible_edges, env.unwrapped.team
     if edges is None:
@@ -126,8 +126,8 @@ def speakers(trial: Trial) -> list[str]:
 def _entry(trial: Trial, side: Side, budgets: Budgets) -> EnvEntry:
     more = {f"{unit}_budget": budgets[unit] for unit in UNITS[1:] if unit in budgets}
     entry = EnvEntry(id=trial.env, settings={**trial.settings, **more, "env_kwargs": dict(trial.env_kwargs)})
-    if side == "deaf":
-        return dataclasses.replace(entry, settings=_deaf(entry.settings))
+    if side == "no-communication":
+        return dataclasses.replace(entry, settings=_without_d(entry.settings))
     if side == "team":
         return entry
     name, kwargs = trial.rival()
@@ -135,7 +135,7 @@ def _entry(trial: Trial, side: Side, budgets: Budgets) -> EnvEntry:
     return dataclasses.replace(alone, settings={**alone.settings, "env_kwargs": kwargs})
 
 
-def _deaf(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _without_d(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {**settings, "env_kwargs": {**settings["env_kwargs"], "dependency": "independent"}}
 
 

@@ -20,6 +20,7 @@ from marft_algos.extras.bench.versus.verdict import UNITS, Comparison, Unit
 from marft_algos.runs.disk import write_whole
 
 Sheet = list[list[str]]
+_SILENT: grids.Side = "no-communication"
 _TITLES = {
     "sampled": "sampled tokens",
     "processed": "processed tokens",
@@ -39,7 +40,7 @@ class Findings:
     retrained: Comparison | None
     """The team minus the one that was trained without D; None: there is no D."""
     after: Mapping[str, Comparison]
-    """The team minus the same trained team with its D cut, or with an agent's messages exchanged."""
+    """The team minus the same trained team with its D cut, or with an agent's messages shuffled."""
     sheets: Mapping[str, Sheet]
 
     @property
@@ -62,8 +63,9 @@ def read(trial: Trial, root: Path) -> Findings:
     at = {unit: reached_rows(rivals[unit], unit, budgets[unit]) for unit in UNITS}
     unequal = {unit: _unequal(team, at[unit], unit, trial.tolerance) for unit in UNITS}
     comparisons = {unit: verdict.compare(_gaps(team, at[unit]), trial.margin, unequal[unit]) for unit in UNITS}
-    deaf = run.finished(root, "deaf", "deaf") if "deaf" in record["chosen"] else None
-    retrained = None if deaf is None else verdict.compare(_gaps(team, deaf), trial.margin)
+    silent = _SILENT in record["chosen"]
+    ablated = run.finished(root, _SILENT, _SILENT) if silent else None
+    retrained = None if ablated is None else verdict.compare(_gaps(team, ablated), trial.margin)
     by_env = grouped((r for r in run.rows(root, "team", "runs") if r["env"] != "team"), lambda row: str(row["env"]))
     after = {env: verdict.compare(_gaps(team, played), trial.margin) for env, played in by_env.items()}
     word, reason = verdict.needed(comparisons)
@@ -74,10 +76,10 @@ def read(trial: Trial, root: Path) -> Findings:
         ],
         "Without D": [
             ["rival", "its score", "team minus it", "says"],
-            *([["D cut and retrained", *_against(deaf, retrained)]] if deaf is not None and retrained else []),
+            *([["D cut and retrained", *_against(ablated, retrained)]] if ablated is not None and retrained else []),
             *([f"trained with D, {env}", *_against(by_env[env], after[env])] for env in after),
         ],
-        "An answer's cost at test": _costs({"team": team, "single": rivals["sampled"], "without D": deaf or []}),
+        "An answer's cost at test": _costs({"team": team, "single": rivals["sampled"], "without D": ablated or []}),
         "Sweeps": _sweeps(trial, root, labels),
     }
     return Findings(word, reason, verdict.matters(retrained), comparisons, retrained, after, sheets)

@@ -81,7 +81,7 @@ def _units(side: Side) -> tuple[Unit, ...]:
 
 def sides(trial: Trial) -> list[Side]:
     """Lists who is trained, in order."""
-    return ["team", "deaf", "single"] if grids.has_dependency(trial) else ["team", "single"]
+    return ["team", "no-communication", "single"] if grids.has_dependency(trial) else ["team", "single"]
 
 
 def choices(side: Side, rows: Sequence[Row], budgets: Budgets) -> dict[Unit, Choice]:
@@ -108,7 +108,7 @@ def finished(root: Path, side: Side, env: str) -> list[Row]:
 
 
 def rows(root: Path, side: Side, part: Literal["sweep", "runs"]) -> list[Row]:
-    """Reads the cells of a side's sweep, or those that count; none before they are planned."""
+    """Reads the runs of a side's sweep, or those that count; none before they are planned."""
     folder = BenchFolder(_folder(root, side, part))
     return [*folder.rows("sweep" if part == "sweep" else "main")] if folder.bench_file.is_file() else []
 
@@ -119,7 +119,7 @@ def described(budgets: Mapping[Unit, int]) -> str:
 
 
 def failures(root: Path, trial: Trial) -> list[str]:
-    """Lists the cells that failed, with their errors."""
+    """Lists the runs that failed, with their errors."""
     parts: tuple[Literal["sweep", "runs"], ...] = ("sweep", "runs")
     return [
         f"{side}: {row['algorithm']} · {row['env']} · seed {row['seed']}: {row['error']}"
@@ -264,7 +264,7 @@ def plan(trial: Trial, costs: Mapping[Side, Cost]) -> list[str]:
         tokens += round(iterations * cost.spent["sampled"] * (swept + most))
         count += swept + most
     spoken = len(grids.speakers(trial)) + grids.has_dependency(trial)
-    lines.append(f"and {spoken * len(trial.seeds)} evaluations of the trained team, messages exchanged or D cut")
+    lines.append(f"and {spoken * len(trial.seeds)} evaluations of the trained team, messages shuffled or D cut")
     if warm := grids.setting(trial, "warm_start", 0):
         lines.append(f"and a warm start of {warm} iterations for each side and seed, which is not in the sum")
     grouped = f"{tokens:,}".replace(",", " ")

@@ -70,7 +70,7 @@ class Trial(Question, GridTable):
     """Algorithm -> its own settings, on either side."""
 
     def __post_init__(self) -> None:
-        """Raises ``ConfigError`` for what no training would mend."""
+        """Raises ``ConfigError`` for what no training would fix."""
         super().__post_init__()
         if self.answer_latency:
             object.__setattr__(self, "env_kwargs", {**self.env_kwargs, "max_path": self.answer_latency})

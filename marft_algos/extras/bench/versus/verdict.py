@@ -26,8 +26,8 @@ from marft_algos.runs.intervals import Interval
 Word = Literal["ahead", "level", "open"]
 Unit = Literal["sampled", "processed", "latency"]
 UNITS: tuple[Unit, ...] = ("sampled", "processed", "latency")
-Needed = Literal["team needed", "no team needed", "too dear", "not decided"]
-Matters = Literal["D matters", "D does not matter", "not decided", "not asked"]
+Needed = Literal["team needed", "no team needed", "too costly", "no significant difference"]
+Matters = Literal["D matters", "D does not matter", "no significant difference by D", "not asked"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +78,18 @@ def needed(comparisons: Mapping[Unit, Comparison]) -> tuple[Needed, str]:
         return "no team needed", f"At equal sampled tokens a single agent does as well{beside}."
     if words["sampled"] == "ahead" and level:
         return (
-            "too dear",
+            "too costly",
             f"It is ahead at equal sampled tokens, and not at equal {_listed(level)}: it costs more of it.",
         )
     undecided = [unit for unit in words if words[unit] == "open"]
-    return "not decided", f"The comparison at equal {_listed(undecided)} is open."
+    return "no significant difference", f"The comparison at equal {_listed(undecided)} is open."
 
 
 def matters(retrained: Comparison | None) -> Matters:
     """Says whether D matters, from the team and the one that was trained without D."""
     if retrained is None:
         return "not asked"
-    words: dict[Word, Matters] = {"ahead": "D matters", "level": "D does not matter", "open": "not decided"}
+    words: dict[Word, Matters] = {"ahead": "D matters", "level": "D does not matter", "open": "no significant difference by D"}
     return words[retrained.word]
 
 
