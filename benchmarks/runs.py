@@ -139,7 +139,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def points(gain: Interval) -> str:
     """``+11.0 [+6.6, +15.6]``: a difference of shares, in points."""
-    return f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]{gain.seeds}"
+    return gain.points("")
 
 
 def share(found: Interval) -> str:

@@ -28,7 +28,7 @@ def ask(messages: Sequence[dict[str, str]]) -> str:
     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"message": message}}
     url = urlsplit(os.environ["A2A_URL"])
     path, server = url._replace(scheme="", netloc="").geturl(), EngineServer(f"{url.scheme}://{url.netloc}", TIMEOUT)
-    data, _ = server.exchange("POST", path, json.dumps(body).encode(), TIMEOUT, {"A2A-Version": version})
+    data, _ = server.request("POST", path, json.dumps(body).encode(), TIMEOUT, {"A2A-Version": version})
     content: dict[str, Any] = json.loads(data)
     result = content.get("result", {})
     result = {result["kind"]: result} if "kind" in result else result  # 0.3 says beside the content what it is

@@ -99,7 +99,7 @@ def minibatches(seed: int, policy: str, iteration: int, epoch: int, *, critic: b
     return (seed, zlib.crc32(policy.encode()), iteration, epoch, *((1,) if critic else ()))
 
 
-def exchanged() -> Words:
+def shuffled() -> Words:
     """The permutation of episodes whose messages replace each other: the same for every team."""
     return (0,)
 

@@ -94,7 +94,7 @@ def gains(settings: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
     for (who, length), runs in sorted(settings.items(), key=lambda setting: (setting[0][1], setting[0][0])):
         ends = [(run["curve"][0], run["curve"][-1]) for run in runs if run.get("curve")]
         if ends:
-            each = [intervals.paired(*both(first, last)).signed() for first, last in ends]
+            each = [intervals.paired(*both(first, last)).points("") for first, last in ends]
             lines.append([str(length), who, f"{statistics.fmean(known(ends[0][0])):.3f}", " · ".join(each)])
     return lines
 
@@ -112,7 +112,7 @@ def differences(settings: Mapping[tuple[str, int], Sequence[Row]], team: str = T
         pairs = [(run, ours[run["seed"]]) for run in runs if who != team and run["seed"] in ours]
         pairs = [(other, mine) for other, mine in pairs if other["problems"] == mine["problems"]]
         if pairs:
-            each = [intervals.paired(*both(other, mine)).signed() for other, mine in pairs]
+            each = [intervals.paired(*both(other, mine)).points("") for other, mine in pairs]
             lines.append([str(length), f"{team} less {who}", " · ".join(each), over_seeds(pairs)])
     return lines
 
@@ -121,7 +121,7 @@ def over_seeds(pairs: Sequence[tuple[Row, Row]]) -> str:
     """Returns the difference of (other, team), with the two-level interval of benchmarks; empty below three seeds."""
     outcomes = np.array([[mine["outcomes"], other["outcomes"]] for other, mine in pairs], np.float64)
     (gains,) = complete(outcomes[:, 0] - outcomes[:, 1])  # a document that an outage took counts for no seed
-    return estimate([gains], difference=True).signed() if enough([gains]) else ""
+    return estimate([gains], difference=True).points("") if enough([gains]) else ""
 
 
 def both(one: Row, other: Row) -> tuple[list[float], list[float]]:

@@ -81,8 +81,8 @@ def rows(lines: Sequence[tables.Line], needed: Mapping[str, float]) -> list[list
     return [
         [
             *map(str, teams(line.env)),
-            tables.points(line.mean),
-            tables.points(line.difference, signed=True),
+            tables.score(line.mean),
+            tables.points(line.difference),
             f"{line.seconds:.0f}",
             f"{line.memory / 2**20:.0f}",
             f"{needed[line.env] - alone:+.0f}",

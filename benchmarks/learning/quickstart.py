@@ -58,7 +58,7 @@ def kept(done: Sequence[Done]) -> list[dict[str, Any]]:
         costs = {"tokens": one.tokens, "cpu_seconds": round(cpu, 1), "seconds": round(one.seconds, 1)}
         out.append({"command": one.job.command, **{when: _bits(side) for when, side in sides.items()}, **costs})
     if len(problems) != 1:
-        raise ConfigError("The runs were not scored on the same problems; expected the preset's own panel in all.")
+        raise ConfigError("The runs were scored on different problems; expected the preset's own evaluation set.")
     return out
 
 
@@ -73,13 +73,13 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     mean, gain = estimate([after]), estimate([after - before], difference=True)
     each = after.mean(1)
     said = f"{share(mean)}, {each.min():.3f} to {each.max():.3f}"
-    lines.append([f"mean of {len(each)}", f"{before.mean():.3f}", said, tables.points(gain, signed=True), "", ""])
+    lines.append([f"mean of {len(each)}", f"{before.mean():.3f}", said, tables.points(gain), "", ""])
     return table(["seed", "untrained", "trained", "gain in points, paired", "tokens", "CPU seconds"], lines)
 
 
 def _bits(records: Sequence[EvalRecord]) -> str:
     if any(record.lost or record.outcome not in (0.0, 1.0) for record in records):
-        raise ConfigError("An outcome is neither 0 nor 1, or an outage took it; expected solved or not solved.")
+        raise ConfigError("An outcome is neither 0 nor 1, or there was an infrastructure error; expected both scores.")
     return "".join(str(int(record.outcome)) for record in records)
 
 

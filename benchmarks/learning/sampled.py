@@ -41,10 +41,10 @@ def rows(
         [
             x.env,
             x.algorithm,
-            tables.points(greedy[x.env, x.algorithm]),
-            tables.points(x.mean),
-            tables.points(x.difference, signed=True),
-            tables.points(x.across, signed=True),
+            tables.score(greedy[x.env, x.algorithm]),
+            tables.score(x.mean),
+            tables.points(x.difference),
+            tables.points(x.across),
         ]
         for x in tables.lines([{**r, "outcomes": _outcomes(r["sampled"], score)} for r in drawn], baseline, reference)
     ]

@@ -353,7 +353,7 @@ def over_seeds(pairs: Sequence[tuple[list[EvalRecord], list[EvalRecord]]]) -> st
     if any(len({record.task_id for record in problem if not record.lost}) > 1 for problem in sides):
         raise ConfigError("The runs were not scored on the same problems in all seeds, so they have no mean.")
     before, after = (np.array([[_known(record) for record in pair[i]] for pair in pairs]) for i in (0, 1))
-    return f"{tables.points(estimate(complete(after - before), difference=True), signed=True)} ({len(pairs)})"
+    return f"{tables.points(estimate(complete(after - before), difference=True))} ({len(pairs)})"
 
 
 def _known(record: EvalRecord) -> float:

@@ -186,7 +186,7 @@ def _row(line: tables.Line, level: bool, label: str, *, marked: bool) -> str:
         (name, ""),
         (f"{score(line.mean)}{mark if level and marked else ''}", f"{mean:.4f}"),
         (interval(line), f"{mean:.4f}"),
-        (tables.points(line.difference, signed=True), f"{line.difference.mean if line.difference else -9:.4f}"),
+        (tables.points(line.difference), f"{line.difference.mean if line.difference else -9:.4f}"),
         (str(line.seeds), str(line.seeds)),
         (tables.count(line.tokens), f"{line.tokens:.0f}"),
     ]

@@ -240,7 +240,7 @@ def run_algorithms(argv: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ProfilesArguments:
-    """Writes what each agent of an environment is told as JSON, to be edited and given back.
+    """Writes the agents' profiles of an environment as JSON, to be edited and given back.
 
     ``marft train --env ID --env-kwargs profiles=FILE`` plays with it.
     """
@@ -263,7 +263,7 @@ def run_profiles(argv: list[str]) -> int:
     options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
     if not presets.accepts(options.id, "profiles"):
         raise ConfigError(
-            f"'{options.id}' takes no profiles, so nobody could be told these. Expected an environment with that"
+            f"'{options.id}' takes no profiles, so these would not be shown. Expected an environment with that"
             " argument, such as those of mathematics, code and tools: marft envs"
         )
     env = marft_envs.make(options.id, **options.env_kwargs)

@@ -45,11 +45,11 @@ def run_train(argv: list[str]) -> int:
 
 @contextmanager
 def _unbegun(made: str) -> Iterator[None]:
-    """Says what there is where Ctrl-C comes before training has begun: whoever has begun says so itself."""
+    """Says what there is where Ctrl-C comes before training has begun: what has begun says so itself."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        if type(stop) is not KeyboardInterrupt:  # a warm start was broken off, and has said what was saved
+        if type(stop) is not KeyboardInterrupt:  # a warm start was interrupted, and has said what was saved
             raise
         raise KeyboardInterrupt(f"stopped before training began: {made}") from None
 
@@ -102,31 +102,31 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
         return 130
     say(f"report:  {run.report_file}")
     if run.profiles_file.is_file():
-        say(f"told:    {run.profiles_file}   # for any command: --env-kwargs profiles=FILE")
+        say(f"prompts: {run.profiles_file}   # for any command: --env-kwargs profiles=FILE")
     if not trainer.policies.policies:
         return 0
     say(f"advice:  {_advice(run, config, solved)}")
     recorded = run.recorded("eval")[-1:]
     seen = breakdown.seen_agents(episode for i in recorded for episode in run.episodes("eval", i))
     if speaker := next((agent for agent in trainer.policies.renderer.agents if agent in seen), ""):
-        say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the words of {speaker} matter?")
+        say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the messages of {speaker} matter?")
     return 0
 
 
 def _advice(run: RunFolder, config: TrainConfig, solved: float | None) -> str:
-    """Says what this start and this pay make of reinforcement; docs/should-i-train-a-team.md has the figures."""
+    """Says what the first score and the rewards mean for RL; docs/should-i-train-a-team.md has the figures."""
     if getattr(config.algorithm, "offline", False):
         onward = arguments.typed("train", "--start", run.root)
-        return f"this learnt what it was shown; reinforcement goes on from here: {onward}"
+        return f"this run imitated demonstrations; continue with RL: {onward}"
     credit = getattr(config.algorithm, "credit", "")
-    priced = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
+    with_costs = isinstance(credit, dict) and bool({"costs", "budgets"} & credit.keys())
     lines = [line for line in run.metrics() if {"return", "success"} <= line.keys()]
     if solved is not None and solved < start.LEAST:
-        text = f"{solved:.0%} solved at the start is little to learn from: demonstrations first (--warm-start N)"
-    elif priced or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
-        text = "pay was more than success: compare with imitation that sees it (rft with credit or weight_temperature)"
+        text = f"an untrained score of {solved:.3f} is little to learn from: demonstrations first (--warm-start N)"
+    elif with_costs or not all(math.isclose(line["return"], line["success"], abs_tol=1e-9) for line in lines):
+        text = "rewards were more than success: compare with RFT that uses them (rft with credit or weight_temperature)"
     else:
-        text = "pay was success alone, and there imitation of successes (rft) does as well for less: compare"
+        text = "the reward was 0 or 1: RFT usually reaches the same score at less cost; compare with marft train rft"
     return f"{text}; docs/should-i-train-a-team.md"
 
 
@@ -176,7 +176,7 @@ def _print_gain(run: RunFolder) -> float | None:
     say(f"on:      {run.evaluation_set()}")
     say(f"before:  {before}")
     say(f"after:   {after}")
-    say(f"gain:    {difference.signed()} (paired, 95 %)")
+    say(f"gain:    {difference.points()} (paired, 95 % interval)")
     if changed := breakdown.most(breakdown.changes(*both)):
         say(f"kinds:   {clean(changed, line=True)}")
     return before.mean

@@ -47,7 +47,7 @@ def play(options: EvalArguments) -> int:
     evaluation = HeldOut(config)
     swapped = _agent_called(options.swap, evaluation.team) if options.swap else ""
     if swapped and len(evaluation.evaluation_set) < 2:
-        raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
+        raise ConfigError("Shuffling messages takes at least two episodes. Raise --episodes.")
     if trained is not None:
         checkpoint.check_policies(trained, evaluation.names)
     if swapped:
@@ -73,17 +73,17 @@ def play(options: EvalArguments) -> int:
         say(f"{trained.name:<12} {after}")
         if options.one_by_one:
             played = _waited(played, evaluation.waited)
-        say(f"difference   {difference.signed()} (paired, 95 %)")
+        say(f"difference   {difference.points()} (paired, 95 % interval)")
         if changed := breakdown.most(breakdown.changes(before, now)):
             say(f"kinds        {clean(changed, line=True)}")
     files = {Path(options.out): played} if options.out else {}
     if swapped:
         _check_seen(swapped, evaluation.team, breakdown.seen_agents(t.episode for t in played))
-        again = evaluation.exchange([swapped], played)
+        again = evaluation.shuffle([swapped], played)
         _, after, difference = runs.compare(play.records(played), play.records(again))
-        say(f"exchanged    {after}, with {swapped}'s messages from other problems")
-        say(f"difference   {difference.signed()} (paired, 95 %)")
-        files |= {file.with_stem(f"{file.stem}-exchanged"): again for file in files}
+        say(f"shuffled     {after}, with {swapped}'s messages from other problems")
+        say(f"difference   {difference.points()} (paired, 95 % interval)")
+        files |= {file.with_stem(f"{file.stem}-shuffled"): again for file in files}
     for file, episodes in files.items():
         records.write(file, [records.row(t) for t in episodes])
         say(f"episodes:    {file}")
@@ -257,7 +257,7 @@ def cross(options: EvalArguments) -> int:
 
     teams = [runs.RunFolder.find(run) for run in options.cross]
     found = compared.cross(teams, options.seats, options.checkpoint, options.episodes)
-    say(f"rows play {', '.join(found.seats)}, columns the others; paid to the row's / to the others', n = {found.n}")
+    say(f"rows play {', '.join(found.seats)}, columns the others; scores of the row's / the others', n = {found.n}")
     say(str(found))
     own, others = found.cross_play
     say(f"with itself {own:.3f}, with others {others:.3f}, difference {own - others:+.3f} (means of both sides)")

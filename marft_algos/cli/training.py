@@ -149,7 +149,7 @@ def _before(run: RunFolder, first: Mapping[str, str]) -> TrainConfig:
     """Reads the settings of a run that goes on.
 
     Raises:
-        ConfigError: It was told to be another one.
+        ConfigError: The words name another one.
     """
     if "start" in first:
         raise ConfigError(

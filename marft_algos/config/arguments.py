@@ -79,7 +79,7 @@ _NUMBERS = {int: "whole number", float: "number"}
 
 @registry.primitive_rule
 def _option(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
-    """Numbers, or none where the type says so, and tables: what cannot be read is told in words."""
+    """Numbers, or none where the type says so, and tables: an error says in words what cannot be read."""
     union = typing.get_origin(info.type) in (typing.Union, types.UnionType)
     parts = typing.get_args(info.type) if union else (info.type,)
     none, rest = type(None) in parts, [part for part in parts if part is not type(None)]

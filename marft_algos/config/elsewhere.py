@@ -1,4 +1,4 @@
-"""What settings of other trainers are called here: on the command line, in Python, in a file."""
+"""Names that settings of other trainers have here: on the command line, in Python and in files."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ class EvalConfig(Settings):
     """Another device than while training."""
     out: str = ""
     """Write the trained team's episodes (the untrained team's, with --untrained) to this JSONL file, and with --swap
-    those with exchanged messages to ``NAME-exchanged.jsonl`` beside it. With --engines: the evaluation's folder;
+    those with shuffled messages to ``NAME-shuffled.jsonl`` beside it. With --engines: the evaluation's folder;
     empty: ``evals/ENV-TIME``."""
     max_error_rate: Annotated[float, SHARE] = 0.1
-    """With --engines: largest share of the episodes that outages may take."""
+    """With --engines: largest share of the episodes that may be lost to infrastructure errors."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """With --engines: what an exception of the task's own code does while it judges a text."""
 
@@ -85,7 +85,7 @@ class EvalArguments(EvalConfig):
     one_by_one: bool = False
     """Play one episode after the other, as a single user waits for them, and print the seconds that each took."""
     swap: str = ""
-    """Also exchange this agent's messages between problems: what the team loses is what its words are worth."""
+    """Also shuffle this agent's messages between problems: the fall in score is what they are worth."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN_A RUN_B")] = ()
     """Two runs of one team, A and B; or teams on the hub, USER/NAME; or two folders that --engines wrote."""
     cross: Annotated[tuple[str, ...], tyro.conf.arg(metavar="RUN RUN …")] = ()
@@ -93,7 +93,8 @@ class EvalArguments(EvalConfig):
     seats: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT …")] = ()
     """With --cross: agents or roles that a row's run plays, the column's plays the others; none: the first agent."""
     scenarios: str = ""
-    """With --compare of runs: file of the frozen scenarios; written from A's held-out panel if there is none yet."""
+    """With --compare of runs: file of the frozen scenarios; written from A's held-out evaluation set if there is none
+    yet."""
     cohort: str = ""
     """With --compare of folders: also by ``kind`` of task, or by this column of the rows of their --data."""
     fail_if_worse: Annotated[float | None, NOT_NEGATIVE] = None

@@ -51,7 +51,7 @@ class About:
     command: str
     """Its key in ``MANUAL``."""
     text: str
-    """One line, and below it what else is to be said."""
+    """One line, and below it further text."""
     sections: tuple[str, ...] = ()
     """Of the settings, those that the short help has beside the common ones."""
 

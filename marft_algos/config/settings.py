@@ -77,7 +77,7 @@ class TrainConfig(Settings):
     """Demonstrations in an iteration of the warm start; None: ``episodes_per_iteration``. Set it where runs with other
     batches are compared, so that all begin with the same weights."""
     start_values: bool = False
-    """Begin with that run's value heads, too. Off: they have learnt what another algorithm paid, or nothing (sft)."""
+    """Begin with that run's value heads, too. Off: they have learnt another algorithm's returns, or nothing (sft)."""
     engines: dict[str, Any] = field(default_factory=dict)
     """Policy = where its replies come from, if not from here: ``{kind="vllm", url="…"}``, or, of a hosted model that is
     not trained, ``{kind="openai", model="…"}``; see docs/engines.md."""
@@ -155,7 +155,7 @@ class TrainConfig(Settings):
     seed: Annotated[int, SEED] = 0
     """Fixes problems, samples, minibatches and initial weights, whatever the number of environments."""
     eval_every: Annotated[int, NOT_NEGATIVE] = 20
-    """Iterations between evaluations on the held-out panel (one before and one after training in any case)."""
+    """Iterations between evaluations on the held-out evaluation set (one before and one after training in any case)."""
     eval_episodes: Annotated[int, COUNT] = 500
     """Held-out problems per evaluation. 500: a 95 % interval of about ± 4 points at worst."""
     eval_kwargs: dict[str, Any] = field(default_factory=dict)
@@ -179,11 +179,12 @@ class TrainConfig(Settings):
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     reduction_slots: Annotated[int, NOT_NEGATIVE] = 0
-    """Lanes in which an update's sums are made, a power of two: on as many ranks or fewer, the bits are the same. 0:
-    one lane on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
+    """Slots in which an update's sums are made (a fixed order of summation), a power of two: on as many ranks or fewer,
+    the bits are the same. 0: one slot on one rank, else 8, or as many as there are ranks; fixed when a run starts
+    (docs/scale.md)."""
     chunk: Annotated[int, NOT_NEGATIVE] = 0
-    """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of a panel
-    in one lane, else 8, on GPUs a lane's or worker's share up to ``engine_batch`` (docs/scale.md)."""
+    """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of them
+    in one slot, else 8, on GPUs a slot's or worker's share up to ``engine_batch`` (docs/scale.md)."""
     rollouts: Literal["here", "ray"] = "here"
     """Who plays: the ranks themselves, or workers on a Ray cluster (docs/scale.md)."""
     workers: Annotated[int, NOT_NEGATIVE] = 0
@@ -222,9 +223,9 @@ class TrainConfig(Settings):
     updates and scores, and counted as ``infrastructure_errors``. Beyond the share the run stops, its state saved. 0.1:
     the remaining episodes still represent the problems that were drawn, though such errors are seldom random."""
     on_task_error: Literal["worst", "stop"] = "worst"
-    """What an exception of the task's own code does while it judges a text: ``worst`` pays that text the worst, shows
-    the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one odd
-    text, and breaking the judge is no way out of a penalty."""
+    """What an exception of the task's own code does while it judges a text: ``worst`` gives that text the worst return,
+    shows the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one
+    odd text, and breaking the judge is no way out of a penalty."""
     permute_rewards: bool = False
     """A control: rewards are permuted among the episodes of an iteration, so there is nothing to learn."""
     runs_dir: str = "runs"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Message = dict[str, Any]
 _RESULTS = re.compile(r"\[feedback(?:, round \d+)?\]\n")
 _NEXT = re.compile(r"\n\n(?=\[\w[^\]\n]*\]\n)")
-"""Before a contribution of somebody else, in what an agent is told."""
+"""Before a message of another agent, in a prompt."""
 _WRITTEN = '<tool_call>\n{{"name": {}, "arguments": {}}}\n</tool_call>'
 """A call as the endpoint has written it, its arguments a text of JSON: where they are wrong, the call is malformed."""
 _BROKEN = re.compile(r'<tool_call>\n\{"name": ".*", "arguments": .*\}\n</tool_call>')
@@ -71,13 +71,13 @@ def messages(request: GenerationRequest) -> list[Message]:
     return out
 
 
-def heard(chat: Sequence[Mapping[str, Any]]) -> list[Message]:
+def received(chat: Sequence[Mapping[str, Any]]) -> list[Message]:
     """Returns messages without empty replies, which strict endpoints refuse; what stood around one is one message."""
     out: list[Message] = []
     for message in chat:
         if out and message["role"] == out[-1]["role"] == "user":
-            told = "\n\n".join(filter(None, (out[-1]["content"], message["content"])))
-            out[-1] = {**message, **out[-1], "content": told}
+            content = "\n\n".join(filter(None, (out[-1]["content"], message["content"])))
+            out[-1] = {**message, **out[-1], "content": content}
         elif message["role"] != "assistant" or "tool_calls" in message or message["content"].strip():
             out.append(dict(message))
     return out
@@ -199,7 +199,7 @@ def _broken(content: str) -> tuple[list[ToolCall], str]:
 
 
 def _results(content: str, n: int) -> tuple[list[str], str]:
-    """Returns the results of n calls, and what else an agent was told; nothing of it is lost.
+    """Returns the results of n calls, and the rest of the prompt; nothing of it is lost.
 
     They are its first contribution, a line each; one line is the result of all. Where lines are fewer or more, the last
     call gets all of them.

@@ -52,7 +52,7 @@ def refuses_prompt(status: int, message: str) -> bool:
 
 
 class Deadline:
-    """Ends an exchange at a time, whatever it waits for then: a socket's own timeout begins anew with each byte.
+    """Ends a request at a time, whatever it waits for then: a socket's own timeout begins anew with each byte.
 
     Args:
         seconds: From now on.
@@ -172,7 +172,7 @@ class EngineServer:
         return keys.masked(text, self._key)
 
     def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
-        data, _ = self.exchange(method, path, body, timeout)
+        data, _ = self.request(method, path, body, timeout)
         try:
             text = data.decode("utf-8")
             return json.loads(text)
@@ -181,7 +181,7 @@ class EngineServer:
         except (ValueError, RecursionError) as error:
             raise ServerDown(f"{self.url} answered what cannot be decoded: {error}") from error
 
-    def exchange(
+    def request(
         self, method: str, path: str, body: bytes | None, timeout: float, headers: Headers | None = None, most: int = 0
     ) -> tuple[bytes, str]:
         """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""

@@ -31,7 +31,7 @@ class Contexts:
 
     Args:
         size_gb: most of them to keep, in GB; what was used longest ago goes first.
-        notes: told once that it was too little.
+        notes: gets one note where it was too little.
     """
 
     def __init__(self, size_gb: float, notes: Notes) -> None:

@@ -52,7 +52,7 @@ _CHARACTERS = 256
 class OpenAIEngine(EngineBase):
     """Replies of one hosted model.
 
-    Lost connections, rate limits (with the endpoint's own waiting times) and overload are tried again by the
+    Lost connections, rate limits (after the time that the endpoint names) and overload are tried again by the
     ``openai`` package; what still fails is that request's ``StopReason.ERROR``. An answer without text is an empty
     reply. A request that is refused, where the endpoint answers others with the same settings, is
     ``StopReason.REFUSED``.
@@ -249,7 +249,7 @@ class OpenAIEngine(EngineBase):
         return answer
 
     def _chat(self, request: GenerationRequest, params: SamplingParams, refused: Set[str]) -> Any:
-        """Asks for chat completions, or the Responses API, which takes no seed and is told to keep nothing."""
+        """Asks for chat completions, or the Responses API, which takes no seed and is asked to store nothing."""
         responses, native = self._endpoint.api == "responses", self._native(request)
         limit = "max_completion_tokens" if "max_tokens" in refused else "max_tokens"
         settings: dict[str, Any] = {"store": False} if responses else {"seed": request.seed & _SEED}
@@ -261,7 +261,7 @@ class OpenAIEngine(EngineBase):
             settings["temperature"] = 0.0
         if native:
             settings["tools"] = calls.offered(request, responses=responses)
-        chat: list[Any] = calls.heard(calls.messages(request) if native else request.messages)
+        chat: list[Any] = calls.received(calls.messages(request) if native else request.messages)
         if responses:
             chat = [*calls.items(chat)]
             return self._client.responses.with_raw_response.create(input=chat, **settings)

@@ -5,7 +5,7 @@ and a GPU that is done with them sooner waits. With it an H200 decodes a model o
 (docs/performance.md).
 
 Sampling is by inverse CDF with one uniform per row and step, drawn from the row's own seed, so a row's sample does
-not depend on what else is in the batch (up to float rounding: padding moves log-probabilities by about 1e-6).
+not depend on the rest of the batch (up to float rounding: padding moves log-probabilities by about 1e-6).
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
     except RuntimeError as error:
         cause: BaseException = error
         while cause.__context__ is not None and not out_of_memory(cause):
-            cause = cause.__context__  # the end of a capture that was broken off says so, and not why
+            cause = cause.__context__  # the end of an interrupted capture says so, and not why
         if out_of_memory(cause):
             raise cause from None
         why = str(cause).partition("\n")[0]

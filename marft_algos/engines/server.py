@@ -56,7 +56,7 @@ class ServerSettings(Settings):
     dtype: str = "bfloat16"
     """Of the weights; float32 for log-probs that equal the learner's."""
     host: str = "127.0.0.1"
-    """Address to listen at. Whoever reaches it can load adapters: keep it private."""
+    """Address to listen at. Every client that reaches it can load adapters: keep it private."""
     port: Annotated[int, Range(1, 65535)] = 8000
     """Port to listen at; one server per replica, each with its own."""
     sleep: bool = False
@@ -158,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
         if dry_run:
             say(shown(command(settings), environment()))
             return 0
-        # Whoever ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
+        # What ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
         with serving(settings) as process:
             named = keys.VLLM if os.environ.get(keys.VLLM) else None  # a drawn key is found without a word

@@ -45,7 +45,7 @@ class VLLMEngine(EngineBase):
         retries: Further attempts of a request, each on the next replica.
         concurrency: Requests in flight at once, per server.
         staleness: Versions that stay loaded behind the newest one.
-        sleeps: Put the servers to sleep when told to (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
+        sleeps: Put the servers to sleep on request (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
         key: Sent as bearer token; by default that of a server that this user has started here.
 
     Raises:
@@ -145,7 +145,7 @@ class VLLMEngine(EngineBase):
             self._unload(policy, versions.pop(0)[0])
 
     def sleep(self) -> None:
-        """Frees the servers' weights and caches, if the engine was told that they should sleep."""
+        """Frees the servers' weights and caches, if the engine was made with ``sleeps``."""
         self._tell("/sleep?level=1")
 
     def wake(self) -> None:

@@ -12,9 +12,9 @@ from marft_algos.runs.intervals import Interval
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError, did_you_mean
 
-POSED = "posed"
+SERVED = "served"
 """In the facts of an episode whose task was a user's words: nobody knows what it is worth."""
-_BAD = ("cut", "errors", "obeyed", "seconds")
+_BAD = ("truncated", "errors", "obeyed", "seconds")
 """Metrics of which less is better."""
 _NEUTRAL = ("length", "turns", "infrastructure_errors")
 """Metrics that are shown and judged by nobody."""
@@ -85,7 +85,7 @@ def metrics(
         "score": scores,
         "return": lambda x: [t.score for t in x],
     }
-    if all(POSED in t.episode.info for t in (*before, *after)):
+    if all(SERVED in t.episode.info for t in (*before, *after)):
         scored = {}  # nobody knows the answers
     found = scored | {
         "errors": lambda x: [float(bool(t.fault)) for t in x],
@@ -109,12 +109,12 @@ _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
     "reward": lambda t, own, agent: (
         sum(turn.turn.reward for turn in own) + sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
     ),
-    "cut": lambda t, own, agent: float(
+    "truncated": lambda t, own, agent: float(
         any((turn.turn.extras or {}).get("stop_reason") == StopReason.LENGTH for turn in own)
     ),
     "length": lambda t, own, agent: float(sum(turn.length for turn in own)),
 }
-"""An agent's own numbers in an episode: what it alone was paid, whether a reply was cut, how much it said."""
+"""An agent's own numbers in an episode: its own reward, whether a reply was truncated, the length of its replies."""
 
 
 def printed(changes: Sequence[Change]) -> str:
@@ -129,7 +129,8 @@ def printed(changes: Sequence[Change]) -> str:
             same += 1
             continue
         alone = c.difference.n == 1
-        difference = f"{c.difference.mean:+.3f}" if alone else c.difference.signed()
+        difference = c.difference.points() if c.name.startswith(("score", "team ")) else c.difference.signed()
+        difference = difference.partition(" [")[0] if alone else difference
         shown = f"{difference}, n = {c.difference.n}" if c.cohort or alone else difference
         lines.append(f"{c.title:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {shown}  {c.verdict}".rstrip())
     return "\n".join([*lines, f"the same: {same} more metrics of task and agents (all: --json)"] if same else lines)

@@ -1,4 +1,4 @@
-"""Environments to play in: made, started once, and checked before a model is loaded; and panels of fixed episodes."""
+"""Environments to play in: made, started once, and checked before a model is loaded; and evaluation sets."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def env_factory(env_id: str, kwargs: Mapping[str, Any], reply_tokens: int | None
             "The run was trained on an environment that was made in Python, which no file can name. Pass it again:"
             " RUN.team(env=ENV), or marft_algos.evaluate(RUN, env=ENV)."
         )
-    told = {} if reply_tokens is None else {"reply_tokens": reply_tokens}
-    return partial(marft_envs.make, env_id, **(told | dict(kwargs)))
+    limit = {} if reply_tokens is None else {"reply_tokens": reply_tokens}
+    return partial(marft_envs.make, env_id, **(limit | dict(kwargs)))
 
 
 def held_out_kwargs(env_id: str, kwargs: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _starting(env_id: str) -> Iterator[None]:
             ) from error
         raise TaskError(
             f"The code of '{env_id}' raised before anybody had said anything: {what}. Expected an episode to start. "
-            f"Mend it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
+            f"Fix it, and try it alone: {shlex.join(['marft', 'check', env_id])}"
         ) from error
 
 

@@ -36,9 +36,9 @@ class Evaluation:
     root: Path
     settings: Mapping[str, Any]
     samples: dict[Task, list[Trajectory]]
-    """Of every task, those that no outage took."""
+    """Of every task, those without infrastructure errors."""
     infrastructure_errors: dict[Task, float]
-    """Share of a task's samples that outages took."""
+    """Share of a task's samples lost to infrastructure errors."""
     unknown: int
     """Tasks whose samples were all lost before anybody knew their id."""
 
@@ -93,7 +93,7 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
     _check_tasks(a, b)
     both = [task for task in a.samples if a.samples[task] and b.samples.get(task)]
     if not both:
-        raise ConfigError(f"Outages took every task of '{a.root}' or '{b.root}': nothing is left to compare.")
+        raise ConfigError(f"Nothing to compare in '{a.root}' and '{b.root}': all was lost to infrastructure errors.")
     computed = changes.metrics(*([t for task in both for t in side.samples[task]] for side in (a, b)))
     pairs: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
     for name, tasks in {"": both, **_cohorts(a, both, cohort)}.items():
@@ -108,7 +108,7 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
 
 
 def differing(a: Evaluation, b: Evaluation) -> list[str]:
-    """Returns the agents that are played by another engine or model, or are told other things; then other settings."""
+    """Returns the agents that are played by another engine or model, or have other prompts; then other settings."""
     tables = ("engines", "models", "adapters")
     agents = [{agent["name"]: agent for agent in side.settings["agents"]} for side in (a, b)]
     played = [
@@ -121,7 +121,7 @@ def differing(a: Evaluation, b: Evaluation) -> list[str]:
 
 
 def _check_tasks(a: Evaluation, b: Evaluation) -> None:
-    """Refuses two evaluations of different tasks; what an outage took before its id was known may be any task."""
+    """Refuses two evaluations of different tasks; a lost episode without an id may be any task."""
     for one, other in ((a, b), (b, a)):
         alone = [task for task in one.samples if task not in other.samples]
         if len(alone) > other.unknown:
@@ -145,7 +145,7 @@ def _cohorts(a: Evaluation, tasks: Sequence[Task], column: str) -> dict[str, lis
 
 
 def _column(a: Evaluation, column: str) -> dict[str, str]:
-    """Reads a column of the rows that an evaluation's tasks were made of: task id -> its cell, as text."""
+    """Reads a column of the rows that an evaluation's tasks were made of: task id -> its value, as text."""
     data = a.settings["env_kwargs"].get("data", "")
     if not str(data).endswith(".jsonl"):
         raise ConfigError(f"--cohort {column}: '{a.root}' was not made from a file of rows. Expected --cohort {KIND}")

@@ -1,4 +1,4 @@
-"""Plays a panel as at evaluation, and tests whether a team's messages matter."""
+"""Plays an evaluation set, and tests whether a team's messages matter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """Plays episodes of a panel as at evaluation."""
+    """Plays episodes as at evaluation."""
 
     make_env: EnvFactory
     renderer: Renderer
@@ -37,7 +37,7 @@ class Player:
     limits: ErrorLimits
 
     def play(self, prompts: Prompts, ended: Callable[[Trajectory], None] = lambda trajectory: None) -> list[Trajectory]:
-        """Plays the panel; returns its episodes in order.
+        """Plays prompts; returns their episodes in order.
 
         Args:
             prompts: Episodes to play.
@@ -58,7 +58,7 @@ class Player:
         return played
 
     def stream(self, prompts: Prompts, numbers: Sequence[int]) -> Generator[Trajectory]:
-        """Plays the episodes of a panel that have these numbers; yields each as soon as it has ended."""
+        """Plays the prompts with these numbers; yields each as soon as it has ended."""
         seeds.start_global(seeds.tasks_at_evaluation())
         starts = [prompts.seeds[i] for i in numbers], [prompts.options[i] for i in numbers]
         with closing(VectorEnv([self.make_env] * min(len(numbers), self.slots))) as vec:
@@ -67,15 +67,15 @@ class Player:
                 for group in groups:
                     yield from group
 
-    def exchanging(self, agent: str, played: Sequence[Trajectory]) -> Player:
+    def shuffling(self, agent: str, played: Sequence[Trajectory]) -> Player:
         """Returns a player whose ``agent`` says in every episode what it said in another one.
 
         Messages that carry information about their own problem are worth nothing there: what the team loses is what the
-        agent's words were worth. Play the same panel again with it.
+        agent's messages were worth. Play the same prompts again with it.
 
         Args:
-            agent: Whose messages are exchanged.
-            played: The panel as played before, in order.
+            agent: Whose messages are shuffled.
+            played: The same prompts as played before, in order.
 
         Raises:
             ConfigError: No such agent spoke, or there are fewer than two episodes.
@@ -87,7 +87,7 @@ class Player:
             names = {t.agent for trajectory in played for t in trajectory.transitions}
             raise ConfigError(f"No agent '{agent}' spoke in these episodes. {did_you_mean(agent, names)}")
         if len(played) < 2:
-            raise ConfigError("Exchanging messages takes at least two episodes. Raise --episodes.")
+            raise ConfigError("Shuffling messages takes at least two episodes. Raise --episodes.")
         replies: dict[int, str] = {}
         for episode, other in enumerate(derangement(len(played))):
             turns = [t.index for t in played[episode].transitions if t.agent == agent]
@@ -99,18 +99,18 @@ class Player:
         # Hosted agents have no tokens.
         tokenizer = self.renderer.tokenizer(policy) if policy in self.renderer.policies else None
         script = ScriptedEngine({agent: lambda request: replies.get(request.seed, "")}, tokenizer)
-        engines = {"exchanged": script, "own": self.engine}
-        return replace(self, engine=MixedEngine(engines, lambda r: "exchanged" if r.agent == agent else "own"))
+        engines = {"shuffled": script, "own": self.engine}
+        return replace(self, engine=MixedEngine(engines, lambda r: "shuffled" if r.agent == agent else "own"))
 
 
 def derangement(n: int) -> list[int]:
     """Returns a fixed permutation of n ≥ 2 things that leaves none in its place: one cycle in a shuffled order."""
-    order = seeds.generator(seeds.exchanged()).permutation(n)
+    order = seeds.generator(seeds.shuffled()).permutation(n)
     to = np.empty(n, dtype=int)
     to[order] = np.roll(order, -1)
     return [int(i) for i in to]
 
 
 def records(trajectories: Sequence[Trajectory]) -> list[EvalRecord]:
-    """Returns the outcomes in panel order."""
+    """Returns the outcomes in the order of the prompts."""
     return [EvalRecord.of(t.episode) for t in trajectories]

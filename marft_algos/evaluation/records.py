@@ -48,7 +48,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) -> dict[str, Any]:
-    """What the agent was told; first value, mean advantage and mean return; and of each token what is known of it.
+    """The agent's prompt; first value, mean advantage and mean return; and of each token what is known of it.
 
     ``pieces`` are the sampled tokens as text; ``logprobs`` those of the sampler; ``advantages`` has one number at
     action level; ``values`` is there at token level only.

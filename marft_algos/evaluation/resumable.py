@@ -1,9 +1,9 @@
 """Evaluates any team in a folder of its own: many samples of a problem, in parallel, to be gone on with when stopped.
 
 eval.json        what is evaluated; a folder is gone on with by the same settings, agents and problems only
-episodes.jsonl   one line per episode as soon as it has ended, in the order of the panel when all have
+episodes.jsonl   one line per episode as soon as it has ended, in the order of the evaluation set when all have
 replies.jsonl    every reply of a hosted model, and what it cost
-results.json     scores, intervals, outages, tokens, costs
+results.json     scores, intervals, infrastructure errors, tokens, costs
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ResumableEvaluation:
     players: Players
     problems: Prompts
     team: Sequence[AgentSpec]
-    """The agents, with what they are told; it may come from a file that has changed meanwhile."""
+    """The agents, with their profiles; these may come from a file that has changed meanwhile."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The digest of what problems are drawn from, a file as well."""
 
@@ -125,10 +125,10 @@ class ResumableEvaluation:
             )
 
     def finished(self) -> dict[int, Episode]:
-        """Returns the episodes that have ended, by their position in the panel; those that an outage took have not."""
+        """Returns the ended episodes by their position, without those lost to infrastructure errors."""
         if not self.episodes_file.is_file():
             return {}
-        disk.mend(self.episodes_file)
+        disk.fix(self.episodes_file)
         return {episode.index: episode for episode in read(self.episodes_file) if not episode.infrastructure_error}
 
 
@@ -191,7 +191,7 @@ def _problems(config: EvalConfig, env: FlexEnv) -> Prompts:
 def play(
     evaluation: ResumableEvaluation, player: Player, on_progress: Callable[[int, int, int], None]
 ) -> list[Trajectory]:
-    """Plays what is left of an evaluation; returns all of its episodes, in the order of the panel.
+    """Plays what is left of an evaluation; returns all of its episodes, in order.
 
     Args:
         evaluation: Its folder is open.
@@ -199,7 +199,8 @@ def play(
         on_progress: Called with (ended, all, lost) after every episode.
 
     Raises:
-        InfrastructureError: More were lost to outages than ``max_error_rate`` allows; the others are kept.
+        InfrastructureError: More were lost to infrastructure errors than ``max_error_rate`` allows; the others are
+            kept.
         TaskError: The task's code does not work.
     """
     evaluation_set = evaluation.evaluation_set
@@ -256,7 +257,7 @@ def passed(
     """Estimates pass@k, or pass^k with that for ``chance``, with its interval over problems.
 
     Args:
-        rates: For each problem, 1 or 0 for each sample that no outage took.
+        rates: For each problem, 1 or 0 for each sample without an infrastructure error.
         k: Samples that one is allowed.
         chance: Of samples, those that are right, and k.
     """
@@ -276,11 +277,11 @@ def powers(k: int) -> list[int]:
 
 
 def _check_lost(lost: Sequence[Episode], limits: ErrorLimits, total: int) -> None:
-    """Stops where an outage goes on: what is left would be lost, too."""
+    """Stops where infrastructure errors go on: what is left would be lost, too."""
     if lost and len(lost) > limits.max_error_rate * total:
         raise InfrastructureError(
-            f"{len(lost)} of {total} episodes were lost to outages ({blamed(lost)}), and the rest was not tried. At"
-            f" most a share of {limits.max_error_rate:g} may be. What has ended is kept: give the same command again."
+            f"{len(lost)} of {total} episodes were lost to infrastructure errors ({blamed(lost)}), others not tried."
+            f" At most a share of {limits.max_error_rate:g} may be. What has ended is kept: type the command again."
         )
 
 

@@ -26,7 +26,7 @@ from marft_envs.workers.pool import Ticket, Turns
 if TYPE_CHECKING:
     from marft_algos.extras import shadow
 
-    Heard = shadow.Record | shadow.Shadow | None
+    Recorder = shadow.Record | shadow.Shadow | None
 
 WAITING = 64
 """Requests that may wait for the team; one more is refused."""
@@ -48,7 +48,7 @@ class ServeArguments:
     """Environment variable with a key that users have to show; ``drawn``: a new one, printed; none: everybody of this
     machine can ask."""
     shadow: str = ""
-    """Another team, named as RUN is, that plays every request after it has been answered, and is heard by nobody."""
+    """Another team, named as RUN is, that plays every request after it has been answered; its replies go to no user."""
     record: str = ""
     """Folder for what was said, as evaluations: live, and shadow, for marft eval --compare DIR/live DIR/shadow."""
 
@@ -120,15 +120,15 @@ def run_serve(argv: list[str]) -> int:
         raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
     team, said, live = _team(options.run, options.record, "live")
     with ExitStack() as open_:
-        heard: Heard = live
+        recorder: Recorder = live
         if options.shadow:
             from marft_algos.extras import shadow
 
             other, shown, kept = _team(options.shadow, options.record, "shadow")
             assert live is not None and kept is not None
-            heard = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
+            recorder = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
             said += f"; its shadow: {shown}"
-        server = open_.enter_context(TeamServer(team, options.run, options.port, heard, keys.of_users(options.key)))
+        server = open_.enter_context(TeamServer(team, options.run, options.port, recorder, keys.of_users(options.key)))
         say(f"serving: {said}")
         key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
         key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
@@ -160,17 +160,19 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
 class TeamServer(ChatServer):
     """The server of one ``marft serve``."""
 
-    def __init__(self, team: ServedTeam, name: str, port: int = 0, heard: Heard = None, key: str | None = None) -> None:
+    def __init__(
+        self, team: ServedTeam, name: str, port: int = 0, recorder: Recorder = None, key: str | None = None
+    ) -> None:
         """Listens on a port of the loopback interface.
 
         Args:
             team: Answers.
             name: Of the model.
             port: 0: any that is free.
-            heard: Is told what was answered.
+            recorder: Records what was answered.
             key: What users have to show; None: nothing.
         """
-        self.team, self.models, self.heard = team, (name,), heard
+        self.team, self.models, self.recorder = team, (name,), recorder
         super().__init__(_Handler, port, key=key)
 
 
@@ -192,8 +194,8 @@ class _Handler(ChatHandler):
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
         self.answer(asked, self.server.models[0], {"content": episode.turns[-1].text}, finish, usage, **more)
-        if self.server.heard is not None:
-            self.server.heard.answered(text, episode)
+        if self.server.recorder is not None:
+            self.server.recorder.answered(text, episode)
 
 
 def _task(asked: ChatRequest) -> str:

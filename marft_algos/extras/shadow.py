@@ -135,8 +135,7 @@ def check(env: Any, name: str) -> None:
 
 
 def _lost(answered: Episode, why: str) -> Episode:
-    """Returns the record of a request that the shadow could not play: an infrastructure error, left out of
-    comparisons."""
+    """Returns the record of a request that the shadow could not play: an infrastructure error."""
     return replace(answered, turns=[], layers=[], rounds=[], metrics={}, stop_reason=f"error: {why}", fault="machine")
 
 

@@ -164,7 +164,7 @@ def check(count: int, ranks: int) -> None:
     """
     if not power_of_two(count) or count < ranks:
         raise ConfigError(
-            f"{count} reduction slots cannot be dealt to {ranks} ranks. Expected a power of two, at least as many as ranks:"
+            f"{count} reduction slots cannot be dealt to {ranks} ranks. Expected a power of two, no fewer than ranks:"
             f" --reduction-slots {max(USUAL, ranks)}. (A run that goes on with other slots differs in the last bits.)"
         )
 

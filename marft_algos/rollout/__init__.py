@@ -1,1 +1,1 @@
-"""Plays episodes: collects them, replays branches, keeps past opponents, and settles what was broken off."""
+"""Plays episodes: collects them, replays branches, keeps past opponents, and settles those that errors ended."""

@@ -1,4 +1,4 @@
-"""Plays a panel of episodes, and returns them as trajectories, group by group or all at once."""
+"""Plays a batch of episodes, and returns them as trajectories, group by group or all at once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ OnProgress = Callable[[int, int, int], None]
 PolicyAssignment = Callable[[str, int, int], str]
 """(agent, iteration, episode) -> the policy that plays it there."""
 _BATCHES = count()
-"""Numbers the panels of this process: what was read in another one is no part of this one's prompts."""
+"""Numbers the batches of this process: what was read in another one is no part of this one's prompts."""
 
 
 class Collector:
-    """Drives a vector environment with a rollout engine, one panel of episodes after the other.
+    """Drives a vector environment with a rollout engine, one batch of episodes after the other.
 
     Args:
         vec: The episodes.
@@ -85,10 +85,10 @@ class Collector:
         keep: Keep = "nothing",
         all_may_be_lost: bool = False,
     ) -> list[Trajectory]:
-        """Plays one episode per seed; returns them in the panel's order, whatever order they ended in.
+        """Plays one episode per seed; returns them in the batch's order, whatever order they ended in.
 
         The arguments are those of ``stream``, and the episodes are all that it yields; then those that a text broke
-        off are paid no more than the lowest of the others (``panel.settle``), for which all of them must be there.
+        off get no more than the lowest return of the others (``episodes.settle``), for which all of them must be there.
 
         Raises:
             InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode; not with
@@ -122,20 +122,20 @@ class Collector:
             seeds: Of the environment, one an episode.
             options: Of ``reset``, one mapping a seed.
             iteration: Seeds of replies depend on it.
-            first: Number of the first episode. Samples depend on the numbers: a second panel of one iteration goes on
+            first: Number of the first episode. Samples depend on the numbers: a second batch of one iteration goes on
                 counting.
             group_size: Episodes of one start, which have numbers side by side; 1: every episode is a group.
             keep: States to keep copies of, in ``states``.
-            numbers: Of the episodes, where they do not simply count on from ``first``: what is left of a panel.
+            numbers: Of the episodes, where they do not simply count on from ``first``: what is left of a batch.
 
         Yields:
-            The episodes of one group, in the panel's order. Those that an infrastructure error ended are among them,
-            and those that a text broke off have what the environment paid them.
+            The episodes of one group, in the batch's order. Those that an infrastructure error ended are among them,
+            and those that a text ended have the rewards that the environment gave.
         """
         self._iteration, self._keep = iteration, keep
         self._numbers = range(first, sys.maxsize) if numbers is None else numbers
         for number in self._numbers[: len(seeds)]:
-            self.states.pop(number, None)  # of an iteration that was broken off
+            self.states.pop(number, None)  # of an interrupted iteration
         self._vec.reset(seeds, options)
         return self._play(len(seeds), group_size)
 
@@ -172,7 +172,7 @@ class Collector:
             raise
         finally:
             rounds.close()
-            threads.shutdown(wait=abandoned, cancel_futures=True)  # an error is raised at once, whoever still answers
+            threads.shutdown(wait=abandoned, cancel_futures=True)  # an error is raised at once
             if abandoned:
                 self._vec.reset([])
 
@@ -357,8 +357,8 @@ class Collector:
         given = len(turn.text) - len(said) if t.request.begun else 0
         if said != turn.text[given:]:
             raise ConfigError(
-                f"The task paid segments of a reply of '{t.agent}' that the environment received as other text than was"
-                " sampled, so that no token is known to write them. Pay such turns whole (Outcome.turn_rewards), or"
+                f"The task rewarded segments of a reply of '{t.agent}' that the environment got as other text than was"
+                " sampled, so that no token is known to write them. Reward such turns whole (Outcome.turn_rewards), or"
                 " leave out the wrapper that changes replies."
             )
         return replace(t, tokens_at={end: chat.token_at(ids, said, max(end - given, 1)) for end in sorted(ends)})

@@ -35,12 +35,12 @@ Progress = Mapping[str, float]
 
 
 def tell(prompts: Prompts, progress: Progress) -> Prompts:
-    """Returns the panel with the progress among the options of ``reset``."""
+    """Returns the prompts with the progress among the options of ``reset``."""
     return Prompts(prompts.seeds, [{**options, "progress": dict(progress)} for options in prompts.options])
 
 
-def told(prompts: Prompts, profiles: Sequence[Mapping[str, str]]) -> Prompts:
-    """Returns the panel with these profiles, one after the other, among the options of ``reset``; none: as it is."""
+def with_profiles(prompts: Prompts, profiles: Sequence[Mapping[str, str]]) -> Prompts:
+    """Returns the prompts with these profiles, one after the other, among the options of ``reset``; none: as it is."""
     if not any(profiles):
         return prompts
     each = [{**o, "profiles": dict(profiles[i % len(profiles)])} for i, o in enumerate(prompts.options)]
@@ -48,7 +48,7 @@ def told(prompts: Prompts, profiles: Sequence[Mapping[str, str]]) -> Prompts:
 
 
 def progressed(progress: Progress, followed: Sequence[str], played: Sequence[Trajectory]) -> Progress:
-    """Returns the progress after an iteration's episodes, but those that an outage took."""
+    """Returns the progress after an iteration's episodes, without those lost to infrastructure errors."""
     measured = {name: [t.metrics[name] for t in whole(played) if name in t.metrics] for name in followed}
     return {**progress, **{name: float(np.mean(values)) for name, values in measured.items() if values}}
 
@@ -65,7 +65,7 @@ def weight(rate: float) -> float:
 
 
 class Curriculum:
-    """Draws the panels of training iterations.
+    """Draws the prompts of training iterations.
 
     Args:
         problems: Where candidates come from.
@@ -77,7 +77,7 @@ class Curriculum:
         self._problems, self._make_env, self._kind_of = problems, make_env, kind_of
 
     def draw(self, evidence: Evidence, seed: int, iteration: int, n: int, refill: int = 0) -> Prompts:
-        """Draws the panel of one training iteration, as ``ProblemSplit.train`` does; nothing of it is played."""
+        """Draws the prompts of one training iteration, as ``ProblemSplit.train`` does; nothing of it is played."""
         many = self._problems.train(seed, iteration, n * CANDIDATES, refill)
         rng, chosen = seeds.generator(seeds.curriculum(seed, iteration, refill)), list[int]()
         with closing(self._make_env()) as env:
@@ -100,7 +100,7 @@ class Curriculum:
         return float(np.mean([success_rate(evidence, self._kind_of(t.episode.task_id)) for t in played]))
 
     def after(self, evidence: Evidence, played: Sequence[Trajectory]) -> Evidence:
-        """Returns the evidence with an iteration's episodes in it, but those that an outage took.
+        """Returns the evidence with an iteration's episodes in it, without those lost to infrastructure errors.
 
         Where the task does not say what success is, an episode's score counts, between 0 and 1.
         """

@@ -34,8 +34,8 @@ class _Demonstration:
     reason: str
     """Why it is left out; empty if it is not."""
     episode: Episode | None = None
-    heard: Sequence[Prompt] = ()
-    """What the agent of each turn was told."""
+    prompts: Sequence[Prompt] = ()
+    """The prompt of each turn."""
 
 
 def recorded(source: str) -> list[tuple[str, Episode]]:
@@ -78,7 +78,7 @@ class Demonstrations:
 
     Args:
         source: ``expert``, a JSONL file of episodes, or the folder of a run.
-        make_env: Makes the environment, in which episodes are played, or played again to see what agents were told.
+        make_env: Makes the environment, in which episodes are played, or played again to see agents' prompts.
         renderer: Who plays which policy, and how it is spoken to.
         max_new_tokens: Longest reply that an agent will be allowed.
         seed: The run's.
@@ -143,7 +143,7 @@ class Demonstrations:
         self._first = self.draw(prompts, 0, 0)
 
     def draw(self, prompts: Prompts, iteration: int, version: int) -> list[Trajectory]:
-        """Returns demonstrations to learn from in an iteration: at most one for each start of the panel.
+        """Returns demonstrations to learn from in an iteration: at most one for each prompt.
 
         Args:
             prompts: The starts; recorded episodes have their own, and only their number counts.
@@ -163,7 +163,7 @@ class Demonstrations:
             episode, number = demonstration.episode, len(trajectories)
             turns: list[Transition] | str = demonstration.reason
             if episode is not None and not turns:
-                turns = self._transitions(episode, demonstration.heard, version)
+                turns = self._transitions(episode, demonstration.prompts, version)
             if episode is None or isinstance(turns, str):
                 self._leave_out(str(turns), demonstration.name)
                 why.setdefault(str(turns), []).append(demonstration.name)
@@ -187,7 +187,7 @@ class Demonstrations:
         self._named.setdefault(reason, []).append(name)
 
     def news(self) -> str:
-        """Says what was left out for reasons that have not been told yet, by name; empty if nothing was."""
+        """Says what was left out for reasons that have not been named yet; empty if nothing was."""
         fresh = {reason: names for reason, names in self._named.items() if reason not in self._told}
         self._told |= fresh.keys()
         return f"left out of what is learnt from: {reasons(fresh)}" if fresh else ""
@@ -211,23 +211,23 @@ class Demonstrations:
         """Plays the expert's episodes."""
         for seed, options in zip(prompts.seeds, prompts.options, strict=True):
             try:
-                episode, heard = experts.demonstrate(self._env, seed, options)
+                episode, shown = experts.demonstrate(self._env, seed, options)
             except UnsolvedError:
                 yield _Demonstration(self._env.unwrapped.task.task_id, "nobody knows its solution")
                 continue
-            yield _Demonstration(episode.task_id, self._unfit(episode), episode, heard)
+            yield _Demonstration(episode.task_id, self._unfit(episode), episode, shown)
 
     def _again(self, episodes: Sequence[tuple[str, Episode]]) -> Iterator[_Demonstration]:
         """Plays recorded episodes again."""
         for name, episode in episodes:
-            reason, heard = self._unfit(episode), list[Prompt]()
+            reason, prompts = self._unfit(episode), list[Prompt]()
             if not reason:
                 found = self._heard(episode)
-                reason, heard = (found, heard) if isinstance(found, str) else ("", found)
-            yield _Demonstration(name, reason, episode, heard)
+                reason, prompts = (found, prompts) if isinstance(found, str) else ("", found)
+            yield _Demonstration(name, reason, episode, prompts)
 
     def _heard(self, episode: Episode) -> list[Prompt] | str:
-        """Plays a recorded episode again; returns what the agent of each turn is told, or why it cannot be."""
+        """Plays a recorded episode again; returns the prompt of each turn, or why it cannot be played."""
         if PROMPT in episode.info:
             known = episode.turns[0].agent in self._env.possible_agents
             return [episode.info[PROMPT]] if known else f"a reply of '{episode.turns[0].agent}', who is not in the team"
@@ -264,10 +264,10 @@ class Demonstrations:
             return "a reply that was cut"
         return "words that route nobody" if episode.invalid else ""
 
-    def _transitions(self, episode: Episode, heard: Sequence[Prompt], version: int) -> list[Transition] | str:
+    def _transitions(self, episode: Episode, prompts: Sequence[Prompt], version: int) -> list[Transition] | str:
         """Returns an episode's turns as training has them; or why they cannot be learnt from."""
         transitions = []
-        for turn, (messages, tools) in zip(episode.turns, heard, strict=True):
+        for turn, (messages, tools) in zip(episode.turns, prompts, strict=True):
             policy = self._renderer.policy_of(turn.agent) if self._renderer.plays(turn.agent) else ""
             if policy not in self._renderer.policies:
                 transitions.append(Transition(turn, trainable=False))

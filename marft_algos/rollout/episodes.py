@@ -1,12 +1,12 @@
-"""Draws panels of episodes, cuts them into chunks, settles those broken off, and computes numbers of those played.
+"""Draws prompts, cuts them into chunks, settles episodes that errors ended, and computes metrics of episodes.
 
-A chunk's episodes are the same whoever plays it, on whatever machine and however often. What is sampled for a row does
+A chunk's episodes are the same for every player, on every machine and every time. What is sampled for a row does
 not depend on its batch, but its log-probabilities do, in their last bits. The episodes of a chunk are always decoded
 together, and with nothing else. So a chunk follows from the run's settings, the versions of the policies and what
 stands in it: it can be dealt to any rank or worker, and be played again where one has died.
 
-A text's fault is paid the worst, outages are left out and counted: of the update, groups, scores and metrics. Whose
-fault it was stands in the record (``core.types.Fault``). Too many outages are an error, never a number.
+A text's fault gets the worst return. Infrastructure errors are excluded from update, groups, scores and metrics, and
+counted. Whose fault it was stands in the record (``core.types.Fault``). Too many are an error, never a number.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ class Prompts:
         return len(self.seeds)
 
     def repeated(self, times: int) -> Prompts:
-        """Repeats each episode in a row: the groups of one start."""
+        """Repeats each prompt in a row: groups of episodes."""
         each = [i for i in range(len(self)) for _ in range(times)]
         return Prompts([self.seeds[i] for i in each], [self.options[i] for i in each])
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSplit:
-    """Where a run's problems come from: a held-out panel, and what is left to train on."""
+    """Where a run's problems come from: a held-out evaluation set, and what is left to train on."""
 
     held_out: Prompts
     remaining: tuple[str, ...] | None
     """Task ids to train on when training and evaluation share one data set; None: the environment draws."""
     apart: bool = False
-    """Whether nothing in the panel is trained on; without a split, or lists of ids to tell, an environment is evaluated
-    on draws of what it trains on."""
+    """Whether nothing in the evaluation set is trained on; without a split, or lists of ids to tell, an environment is
+    evaluated on draws of what it trains on."""
     reserved: frozenset[str] = frozenset()
-    """Task ids that nobody may learn from: of the whole test split, for a later evaluation may have a larger panel."""
+    """Task ids that nobody may learn from: of the whole test split, for a later evaluation may use more of it."""
 
     def train(self, seed: int, iteration: int, n: int, refill: int = 0) -> Prompts:
-        """Draws the panel of one training iteration; ``refill``: a further one, of fresh starts."""
+        """Draws the prompts of one training iteration; ``refill``: further, fresh ones."""
         rng = seeds.generator(seeds.training_problems(seed, iteration, refill))
         drawn = [int(s) for s in rng.integers(2**31, size=n)]
         if self.remaining is None:
@@ -73,21 +73,21 @@ class ProblemSplit:
 
 
 CHUNK = 8
-"""Episodes of a chunk where a panel is shared out on CPUs, if the settings do not say; on GPUs at least so many."""
+"""Episodes of a chunk where prompts are shared out on CPUs, if the settings do not say; on GPUs at least so many."""
 
 
 def chunk_of(config: TrainConfig, players: int, *, on_gpus: bool) -> int:
-    """Returns the episodes of a chunk where so many players share a panel."""
+    """Returns the episodes of a chunk where so many players share an iteration."""
     size = chunk_size(config.episodes_per_iteration, players, config.engine_batch)
     return config.chunk or (size if on_gpus else CHUNK)
 
 
 def chunk_size(episodes: int, players: int, most: int) -> int:
-    """Returns how many episodes GPUs that share a panel decode together, if the settings do not say: a whole share.
+    """Returns how many episodes GPUs that share an iteration decode together by default: a whole share.
 
     Args:
-        episodes: Of the panel; a step takes a GPU about as long for 8 rows as for 64.
-        players: Lanes or workers, as the settings name them: weights depend on it.
+        episodes: Of the iteration; a step takes a GPU about as long for 8 rows as for 64.
+        players: Reduction slots or workers, as the settings name them: weights depend on it.
         most: Rows that are decoded together.
     """
     return max(min(-(-episodes // max(players, 1)), most), CHUNK)
@@ -95,16 +95,16 @@ def chunk_size(episodes: int, players: int, most: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Consecutive episodes of a panel, whole groups."""
+    """Consecutive episodes of an iteration, whole groups."""
 
     prompts: Prompts
     iteration: int
-    """Seeds depend on it; ``seeds.EVALUATION``: of the held-out panel, played as at evaluation."""
+    """Seeds depend on it; ``seeds.EVALUATION``: of the held-out evaluation set, played as at evaluation."""
     first: int = 0
     """Number of its first episode among those of the iteration."""
     refill: int = 0
     place: int = 0
-    """Among the chunks of its panel."""
+    """Among the chunks of its iteration."""
     group_size: int = 1
     keep: Keep = "nothing"
     """States that replays will begin at."""
@@ -114,7 +114,7 @@ class Chunk:
 
 @dataclass(slots=True)
 class Played:
-    """What a chunk came to. Episodes that a text broke off are not settled with those of other chunks yet."""
+    """What a chunk came to. Episodes that a text ended are not settled with those of other chunks yet."""
 
     trajectories: list[Trajectory]
     """In the chunk's order, with what the credit rule's replays credited their turns with."""
@@ -124,7 +124,7 @@ class Played:
     branches: int = 0
     """How many replays there were, their episodes' costs included in ``trajectories``."""
     lost: Sequence[Episode] = ()
-    """Replays that an outage broke off."""
+    """Replays lost to infrastructure errors."""
     engine: Mapping[str, float] = field(default_factory=dict)
     """What a worker's engine counted meanwhile."""
     player: str = ""
@@ -134,7 +134,7 @@ class Played:
 
 
 def cut(batch: Prompts, size: int, iteration: int, *, first: int = 0, group_size: int = 1, **rest: Any) -> list[Chunk]:
-    """Cuts a panel into chunks.
+    """Cuts prompts into chunks.
 
     Args:
         batch: What is to be played.
@@ -155,7 +155,7 @@ def cut(batch: Prompts, size: int, iteration: int, *, first: int = 0, group_size
 
 
 def lost(chunk: Chunk, env_id: str, why: str) -> Played:
-    """Returns what a chunk came to that nobody could play: episodes that an outage broke off.
+    """Returns what a chunk came to that nobody could play: episodes lost to an infrastructure error.
 
     Args:
         chunk: Whose episodes they are.
@@ -172,7 +172,7 @@ def lost(chunk: Chunk, env_id: str, why: str) -> Played:
     return Played(trajectories, frozenset(t.number for t in trajectories))
 
 
-# Broken off ------------------------------------------------------------------------------------------
+# Ended by errors ------------------------------------------------------------------------------------------
 
 
 class StoppedError(MarftError, RuntimeError):
@@ -200,7 +200,7 @@ class ErrorLimits(Protocol):
 
 
 def whole(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Leaves out the episodes that an outage broke off: the others are learnt from and scored."""
+    """Leaves out the episodes lost to infrastructure errors: the others are learnt from and scored."""
     return [t for t in played if not t.infrastructure_error]
 
 
@@ -216,10 +216,10 @@ def counts(played: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def settle(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """Pays those that a text broke off no more than the lowest return of the others that were played with them.
+    """Gives those that a text ended no more than the lowest return of the others that were played with them.
 
-    The environment has paid them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. Who
-    spoke there is paid no more than nothing, and than the lowest it was paid elsewhere, by rewards of its own: where
+    The environment has given them the task's ``worst_return``, or at most 0; the rest is booked at the last layer. The
+    agents there get no more than 0, and than their lowest rewards elsewhere, by rewards of their own: where
     agents are rivals, a broken game is no draw. Where nobody's success is judged, theirs is not either: the return
     counts.
     """
@@ -244,7 +244,7 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
 
 
 def _agent_reward(t: Trajectory, agent: str) -> float:
-    """Sums the rewards that only this agent was paid."""
+    """Sums the rewards of this agent alone."""
     return sum(layer.agent_rewards.get(agent, 0.0) for layer in t.layers)
 
 
@@ -277,12 +277,12 @@ def check(
     if errors and limits.on_task_error == "stop":
         raise TaskError(
             f"The task's code raised on {len(errors)} of the {len(played)} episodes of {what}; the first: {errors[0]}. "
-            "With on_task_error=worst such a text is paid the worst, and the run goes on."
+            "With on_task_error=worst such a text gets the worst return, and the run goes on."
         )
 
 
 def check_any(played: Sequence[Trajectory]) -> None:
-    """Refuses a panel of which nothing is left.
+    """Refuses a batch of which nothing is left.
 
     Raises:
         InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode.
@@ -294,7 +294,7 @@ def check_any(played: Sequence[Trajectory]) -> None:
 def _check_share(lost: Sequence[Episode], of: int, limits: ErrorLimits, what: str) -> None:
     if lost and (len(lost) > limits.max_error_rate * of or len(lost) == of):
         raise InfrastructureError(
-            f"{len(lost)} of the {of} episodes of {what} were lost to outages ({blamed(lost)}). "
+            f"{len(lost)} of the {of} episodes of {what} were lost to infrastructure errors ({blamed(lost)}). "
             f"At most a share of {limits.max_error_rate:g} may be (max_error_rate), and never all."
         )
 
@@ -314,7 +314,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Summarises episodes: return, success, what the task measured, how long each agent's replies are.
 
     Tokens are of all of them (``tokens``: sampled; ``tokens_processed``: prompts, too; of these ``tokens_cached`` were
-    not read again), and how many failed is counted; the other numbers are of those that no outage took. A
+    not read again), and how many failed is counted; the other numbers are of those without infrastructure errors. A
     ``critical_path`` and its prefill are means over episodes, in tokens.
     """
     kept = whole(trajectories)
@@ -384,7 +384,7 @@ def _shortened(episode: Episode) -> bool:
 
 
 def permuted(trajectories: Sequence[Trajectory], rng: np.random.Generator) -> list[Trajectory]:
-    """Pays every episode, at its end, what another one of the iteration earned, with its verdict: a control."""
+    """Gives every episode, at its end, another one's return of the iteration, and its verdict: a control."""
     paid = []
     for trajectory, other in zip(trajectories, rng.permutation(len(trajectories)), strict=True):
         earned = trajectories[other]

@@ -105,14 +105,14 @@ class Preferences(Demonstrations):
                 return "a held-out problem"
             if episode is better and episode.invalid:
                 return "words that route nobody"
-            heard = self._heard(episode)
-            if isinstance(heard, str):
-                return heard
-            turns = self._transitions(episode, heard, version)
+            prompts = self._heard(episode)
+            if isinstance(prompts, str):
+                return prompts
+            turns = self._transitions(episode, prompts, version)
             if isinstance(turns, str):
                 return turns
             sides.append(turns)
-            begun.append(_first(episode, heard))
+            begun.append(_first(episode, prompts))
         if begun[0] != begun[1]:
             return "another start"
         differ = self._differing(*sides)
@@ -147,6 +147,6 @@ def _sides(episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
     return above, [e for e, value in zip(episodes, outcomes, strict=True) if value < mean]
 
 
-def _first(episode: Episode, heard: Sequence[Prompt]) -> Any:
-    """Returns who spoke first, and what they were told."""
-    return (episode.turns[0].agent, heard[0]) if episode.turns else None
+def _first(episode: Episode, prompts: Sequence[Prompt]) -> Any:
+    """Returns the first agent and its prompt."""
+    return (episode.turns[0].agent, prompts[0]) if episode.turns else None

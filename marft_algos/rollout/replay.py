@@ -2,7 +2,7 @@
 
 A replay starts from a copy of an episode (``FlexEnv.fork``, kept by the Collector) and plays it to its end with the
 rollout engine. Random numbers are common: a turn's seed is the one it had in the episode unless another sample is asked
-for, so who is told the same says the same, and a difference between two replays has a cause in what was changed.
+for, so equal prompts get equal replies, and a difference between two replays has a cause in what was changed.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ class Replayer:
         self.branches = 0
         """Branches played since ``add_costs`` was last called."""
         self.lost: list[Episode] = []
-        """Those of them that an outage broke off."""
+        """Those of them lost to infrastructure errors."""
 
     def play(
         self, branches: Sequence[Branch], iteration: int, states: States | None = None, *, learnt: bool = False
     ) -> list[Trajectory | None]:
-        """Plays every branch; None for those that an outage broke off.
+        """Plays every branch; None for those lost to infrastructure errors.
 
         Args:
             branches: Of any episodes of the iteration.
@@ -157,10 +157,10 @@ class Replayer:
         return [None if t.infrastructure_error else t for t in played]
 
     def prompt(self, t: Transition, words: str) -> list[int]:
-        """Returns a turn's prompt with further words behind what its agent is told; [] if it is too long."""
+        """Returns a turn's prompt with further words behind its agent's prompt; [] if it is too long."""
         assert self._renderer is not None
-        (*before, told), begun = t.request.messages, t.request.begun
-        rendered = self._renderer.render(t.policy, [*before, {**told, "content": f"{told['content']}\n\n{words}"}])
+        (*before, last), begun = t.request.messages, t.request.begun
+        rendered = self._renderer.render(t.policy, [*before, {**last, "content": f"{last['content']}\n\n{words}"}])
         ids = [*rendered, *t.request.prompt_ids[len(t.request.prompt_ids) - begun :]]
         return ids if len(ids) + len(t.reply.action_ids) <= self._renderer.chat(t.policy).context else []
 
@@ -371,7 +371,7 @@ class TreeCollector(Collector):
             for j, (_, reply) in enumerate(candidates[turn.episode, turn.index_hint]):
                 if reply.stop_reason is StopReason.ERROR:
                     continue
-                # The layer's first candidates together are one branch, whoever is judged by it.
+                # The layer's first candidates together are one branch for all turns judged by it.
                 place = (turn.episode, turn.index_hint if j else -1, j)
                 if place not in places:
                     texts = {**firsts[turn.episode], turn.index_hint: turn.prefix + reply.text}

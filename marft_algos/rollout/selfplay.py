@@ -69,7 +69,7 @@ class Pool:
         return changed
 
     def results(self, trajectories: Sequence[Trajectory]) -> dict[str, float]:
-        """Returns the mean of what the present state was paid in episodes against the pool."""
+        """Returns the present state's mean return in episodes against the pool."""
         scores = []
         for trajectory in trajectories:
             learners = {t.agent for t in trajectory.transitions if t.trainable}

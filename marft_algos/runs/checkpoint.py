@@ -5,7 +5,7 @@
       state.pt           value heads, optimisers, random states, episodes that wait to be learnt from; loaded with
                          ``weights_only=True``
       state.json         iteration, version, position in metrics.jsonl, best evaluation
-      SHA256SUMS         checksums of all these files; whoever reads one compares it (:mod:`marft_envs.artefacts`)
+      SHA256SUMS         checksums of all these files; every reader compares them (:mod:`marft_envs.artefacts`)
 
 A run samples by stateless seeds (run seed, iteration, episode, turn), so these are the only things that an iteration
 hands to the next. The global random states are kept too: tasks or models of users may draw from them.

@@ -50,7 +50,7 @@ def held(folder: Path, command: str = "") -> Iterator[None]:
 
     Args:
         folder: Of the run; it exists.
-        command: What the holder does, for whoever is refused.
+        command: What the holder does, as a refusal says it.
 
     Raises:
         InUse: Another process holds it; the message says which, on which machine, since when.
@@ -178,7 +178,7 @@ def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], *, nee
     return record
 
 
-def mend(path: Path) -> None:
+def fix(path: Path) -> None:
     """Drops the last line of a JSONL file if it was cut, as another one is to be added, or all are to be read.
 
     Raises:

@@ -8,7 +8,7 @@
 * ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
 * ``lost/``: chunks that ended every worker that they were given to, for ``marft replay``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
-* ``profiles.json``: what agents are told best, of runs that learn this
+* ``profiles.json``: the best profiles, of runs that learn prompts
 * ``curves.png``, ``report.html``
 * ``.lock``: held by the process that writes here, see ``disk``
 """
@@ -32,7 +32,7 @@ from typing import Any, ClassVar
 
 from marft_algos.config import manual, trust
 from marft_algos.lazy import frame
-from marft_algos.runs.disk import FILE, Inside, held, lines, mend, write_whole, writing
+from marft_algos.runs.disk import FILE, Inside, fix, held, lines, write_whole, writing
 from marft_algos.runs.intervals import Interval, mean, paired
 from marft_envs import Episode
 from marft_envs.errors import ConfigError, MarftError, did_you_mean, hinted
@@ -50,7 +50,7 @@ class EvalRecord:
     outcome: float
     """1 or 0 where the task says whether it was solved, else the team's return."""
     lost: bool = False
-    """An outage took it, and its outcome says nothing."""
+    """An infrastructure error ended it, and its outcome says nothing."""
     tokens: int = 0
     """Sampled for it."""
     processed: int = 0
@@ -250,7 +250,7 @@ class RunFolder:
         """Keeps other processes from writing here; see ``disk.held``.
 
         Args:
-            command: What is done, for whoever is refused.
+            command: What is done, as a refusal says it.
 
         Raises:
             InUse: Another process is writing here.
@@ -271,7 +271,7 @@ class RunFolder:
         here = {"folder": os.getcwd(), "root": os.path.abspath(self.root)}
         line = {"time": time.time(), "iteration": iteration, "made": made, **here, "command": command}
         with self._writing(self.commands_file):
-            mend(self.commands_file)
+            fix(self.commands_file)
             with self.commands_file.open("ab") as file:
                 file.write(json.dumps(line).encode() + b"\n")
 
@@ -337,7 +337,7 @@ class RunFolder:
         return list(trajectory.read(self.episodes_file(kind, iteration)))
 
     def evaluation(self, iteration: int) -> list[EvalRecord]:
-        """Outcomes of one evaluation, in panel order."""
+        """Outcomes of one evaluation, in order."""
         return [EvalRecord.of(episode) for episode in self.episodes("eval", iteration)]
 
     def evaluation_set(self) -> EvaluationSetFacts | None:
@@ -384,7 +384,7 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
     if len(before) != len(after):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     known = [(a, b) for a, b in zip(before, after, strict=True) if not (a.lost or b.lost)]
-    # What an outage took before anybody acted may not even have its problem's name.
+    # An episode that was lost before any agent acted may lack its problem's name.
     if any(a.task_id != b.task_id for a, b in known):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]

@@ -24,16 +24,26 @@ class Interval:
     high: float
     n: int
     infrastructure_errors: int | None = None
-    """Episodes beside these n that outages took; None where that is not known."""
+    """Episodes beside these n that were lost to infrastructure errors; None where that is not known."""
     agreeing_seeds: int = 0
     """Seeds whose outcomes are all the same, so that the bounds are over problems alone; 0: they differ."""
 
     def __str__(self) -> str:
         lost = "" if self.infrastructure_errors is None else f", infrastructure errors {self.infrastructure_errors}"
-        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]{self.seeds}, n = {self.n}{lost}"
+        return f"{self.score()}, n = {self.n}{lost}"
+
+    def score(self) -> str:
+        """Writes a score: ``0.830 [0.795, 0.860]``, without n; without bounds where there are none."""
+        bounds = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]{self.seeds}"
+        return f"{self.mean:.3f}{bounds}"
+
+    def points(self, unit: str = " points") -> str:
+        """Writes a difference of scores in percentage points: ``+28.0 points [+25.1, +31.0]``."""
+        bounds = "" if math.isnan(self.low) else f" [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{self.seeds}"
+        return f"{100 * self.mean:+.1f}{unit}{bounds}"
 
     def signed(self) -> str:
-        """Returns it as a difference is read: with signs, without n."""
+        """Writes a difference of another quantity, in its unit: ``+0.280 [+0.251, +0.310]``."""
         return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]{self.seeds}"
 
     @property

@@ -88,7 +88,7 @@ def sparkline(values: list[float], width: int = 40) -> str:
 
 
 class Display:
-    """Progress for people: a live panel on a terminal, plain lines otherwise.
+    """Progress for people: a live display on a terminal, plain lines otherwise.
 
     Args:
         total: Iterations of the run.
@@ -145,7 +145,7 @@ class Display:
             self.note(f"evaluated on {evaluation_set}")
         self._evaluation_set = evaluation_set
         what = "untrained" if iteration == 0 else f"iteration {iteration}"
-        text = str(now) + (f"; against untrained {gain.signed()}" if gain else "")
+        text = str(now) + (f"; against untrained {gain.points()}" if gain else "")
         self._evaluations.append((what, text))
         if self._live is None:
             self.note(f"evaluation ({what}): {text}")
@@ -185,7 +185,7 @@ class Display:
         rows: list[Any] = [head]
         if self._returns:
             now = "  ".join([*_outcome(self._last), f"infrastructure errors {self._lost}"])
-            rows.append(Text(f"while training  {sparkline(self._returns)}  {now}"))
+            rows.append(Text(f"training  {sparkline(self._returns)}  {now}"))
         if policies := self._policies():
             rows.append(policies)
         if pace := brief(self._last):

@@ -15,7 +15,7 @@ from marft_envs.errors import MissingExtraError
 
 Points = list[tuple[float, float]]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6d5bd0", "#7a7f87")
-"""Told apart on light and dark paper, by those who see fewer colours, too (after Okabe and Ito); agents take them in
+"""Distinguishable on light and dark paper, with colour blindness too (after Okabe and Ito); agents take them in
 order. The page of ``marft view`` has the same."""
 INK, LINE = "#667085", "#dfe3ea"
 """Of text and of grids; a page has them lighter or darker."""
@@ -27,7 +27,7 @@ FEW = 30
 """Points that are marked; one alone would be no line."""
 DEMONSTRATED = "rejected"
 """Is counted where an iteration has demonstrations: their returns are not the team's."""
-_SHARES = ("clip_share", "cut")
+_SHARES = ("clip_share", "truncated")
 """What lies between 0 and 1: its axis starts at 0, and ends at 1 at most."""
 _FLOORS = {"explained_variance": -1.0}
 """No value head is of use there, and where returns hardly vary it is any number."""
@@ -72,8 +72,8 @@ def diagrams(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
         y for diagram in shown if diagram.title == "KL" for points in diagram.series.values() for _, y in points
     ):
         shown = [diagram for diagram in shown if diagram.title not in _OFF_POLICY]
-    shown.append(_grouped(metrics, "agent", "length", "reply length", "tokens per turn while training"))
-    shown.append(_grouped(metrics, "agent", "cut", "cut replies", "share that reached the token limit"))
+    shown.append(_grouped(metrics, "agent", "length", "reply length", "tokens per turn in training"))
+    shown.append(_grouped(metrics, "agent", "truncated", "truncated replies", "share that reached the token limit"))
     return [diagram for diagram in shown if any(diagram.series.values())]
 
 
@@ -97,9 +97,10 @@ def _outcomes(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     baseline = points[0][1] if points and points[0][0] == 0 else None
     unit = all(0 <= y <= 1 for _, y in points + trained)
     held_out = any(m.get("eval/held_out") for m in evaluated)
-    label = "held out" if held_out else "evaluated"
-    while_training = "demonstrations" if any(DEMONSTRATED in m for m in metrics) else "while training"
-    note = f"{'held-out problems' if held_out else 'evaluations'} with 95 % interval; dashed: the untrained team"
+    label = "evaluation (held out)" if held_out else "evaluation"
+    while_training = "demonstrations" if any(DEMONSTRATED in m for m in metrics) else "training"
+    where = "on held-out problems " if held_out else ""
+    note = f"evaluations {where}with 95 % interval; training: sampled episodes, mean of 5 iterations; dashed: untrained"
     shown = [Diagram(name, note, {label: points, while_training: _smooth(trained)}, band, baseline, unit)]
     if solved and returns != solved:
         shown.append(Diagram("return", "mean return of the team's episodes", {while_training: _smooth(returns)}))
@@ -164,7 +165,7 @@ def finish(axes: Any, title: str = "") -> None:
 
 
 def legend(drawn: Any) -> None:
-    """Names what is drawn once for all panels, beside them: twenty algorithms would cover what they are about."""
+    """Draws one legend for all diagrams, beside them: the names of twenty algorithms would cover the curves."""
     entries = [pair for axes in drawn.axes for pair in zip(*axes.get_legend_handles_labels(), strict=True)]
     if entries:
         by_name = {text: line for line, text in entries}

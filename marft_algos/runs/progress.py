@@ -28,7 +28,7 @@ class RunProgress:
     seconds: float = 0.0
     """Time spent so far, over all sessions."""
     unevaluated: bool = False
-    """An outage kept the evaluation that was due here from being made."""
+    """Infrastructure errors kept the evaluation that was due here from being made."""
     best_iteration: int | None = None
     best_score: float = -float("inf")
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _Pair = tuple[Episode, Episode]
-"""An episode of the panel as the untrained and as the trained team played it."""
+"""An episode of the evaluation set as the untrained and as the trained team played it."""
 SHOWN = 6
 """Episodes of each kind on the page."""
 ROUNDS = 4
@@ -97,14 +97,14 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> dict[str, An
     if gain is not None:
         before, after, difference = gain
         cards += [
-            ("untrained team", f"{before.mean:.1%}", _interval(before)),
-            ("trained team", f"{after.mean:.1%}", _interval(after)),
-            ("gain, paired", f"{100 * difference.mean:+.1f} pts", _interval(difference, "+")),
+            ("untrained team", *_parts(before.score())),
+            ("trained team", *_parts(after.score())),
+            ("gain, paired", *_parts(difference.points())),
         ]
     counted = ("infrastructure_errors", "eval/infrastructure_errors", "tokens")
     lost, failed, tokens = (sum(int(m.get(key, 0)) for m in metrics) for key in counted)
     cards += [
-        ("lost to outages", f"{lost + failed}", f"{lost} in training, {failed} in evaluations"),
+        ("infrastructure errors", f"{lost + failed}", f"{lost} in training, {failed} in evaluations"),
         ("iterations", f"{last.get('iteration', 0)}", f"{tokens:,} tokens sampled".replace(",", " ")),
         ("time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min", "evaluations included"),
     ]
@@ -112,8 +112,10 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> dict[str, An
     return {"cards": cards, "scored": scored}
 
 
-def _interval(e: Interval, sign: str = "") -> str:
-    return f"[{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]"
+def _parts(text: str) -> tuple[str, str]:
+    """Splits a number from its interval."""
+    number, _, bounds = text.partition(" [")
+    return number, f"[{bounds}" if bounds else ""
 
 
 def _curves(metrics: Sequence[dict[str, Any]]) -> list[tuple[plots.Diagram, str, dict[str, str]]] | str:
@@ -160,7 +162,7 @@ def shares(episodes: Sequence[Episode]) -> list[Matrix]:
 
 
 def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, list[_Pair]]:
-    """Returns the panel before and after, side by side: first what training solved, then what it did not."""
+    """Returns the evaluation set before and after, side by side: first what training solved, then what it did not."""
     both = list(zip(before, after, strict=True))
     kept = [
         (old, new, new.score - old.score)
@@ -171,7 +173,7 @@ def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, lis
         "solved only after training": [(old, new) for old, new, gain in kept if gain > 0],
         "not solved after training": [(old, new) for old, new, _ in kept if new.score <= 0],
         "lost by training": [(old, new) for old, new, gain in kept if gain < 0],
-        "taken by outages, and counted nowhere": [
+        "lost to infrastructure errors, in no score": [
             (old, new) for old, new in both if old.infrastructure_error or new.infrastructure_error
         ],
     }
@@ -179,7 +181,7 @@ def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, lis
 
 
 def _counted(some_pairs: Sequence[_Pair], pairs: Sequence[_Pair]) -> str:
-    """Counts how many of a panel these are: distinct problems where it plays some of them several times."""
+    """Counts these episodes: distinct problems where some are played several times."""
     some, every = len(_distinct(some_pairs)), len(_distinct(pairs))
     episodes = f"{len(some_pairs)} of {len(pairs)}"
     return episodes if every == len(pairs) else f"{some} of {every} instances ({episodes} episodes)"

@@ -57,7 +57,7 @@ def train(
 
     Raises:
         ConfigError: A setting that cannot work, before any folder is made.
-        InfrastructureError: Too many episodes were lost to outages; the state was saved, as below.
+        InfrastructureError: Too many episodes were lost to infrastructure errors; the state was saved, as below.
         TrustError: The file has settings that execute or send, and ``trusted`` is false.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; the state was saved, and ``marft train --resume`` goes on.
     """

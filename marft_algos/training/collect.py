@@ -22,7 +22,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.ranks.group import RankGroup, lead
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, told
+from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, with_profiles
 from marft_algos.rollout.demonstrations import Demonstrations
 from marft_algos.rollout.episodes import (
     Played,
@@ -52,7 +52,7 @@ class Collected:
     trajectories: Sequence[Trajectory]
     """To learn from."""
     metrics: dict[str, Any]
-    """Return and the like of the first panel, which no choice has touched, and counts of everything sampled."""
+    """Return and the like of the first prompts, which no choice has touched, and counts of everything sampled."""
     judged: Sequence[diagnostics.Judged] = ()
     """What replays say about some turns."""
     evidence: Evidence = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Collected:
         return int(self.metrics.get("tokens_played", self.metrics["tokens"]))
 
     def learnt_from(self, config: TrainConfig, iteration: int) -> list[Trajectory]:
-        """Returns the episodes without those that an outage broke off, which say nothing about the replies before."""
+        """Leaves out episodes lost to infrastructure errors, which say nothing about the replies before."""
         trajectories = whole(self.trajectories)
         if not config.permute_rewards:
             return trajectories
@@ -122,7 +122,7 @@ class RolloutQueue:
         Args:
             progress: Of the learner.
             version: Of the policies.
-            on_progress: Is told how far it is, unless the learner goes on meanwhile.
+            on_progress: Receives the progress, unless the learner goes on meanwhile.
 
         Raises:
             InfrastructureError: Too many episodes were lost.
@@ -131,7 +131,7 @@ class RolloutQueue:
         while self._lacks(progress):
             iteration, backend = progress.iteration + len(self._queue), self._backend
             collect = partial(self._collect, iteration, self._queue[-1].played if self._queue else None)
-            played = Future[Collected]()  # of ranks other than the first: what that one's others play is told to all
+            played = Future[Collected]()  # of ranks other than the first: that one sends what others play to all
             if self._demonstrations is not None:
                 played.set_result(self._demonstrated(self._demonstrations, iteration, version))
             elif not backend.apart:
@@ -154,10 +154,10 @@ class RolloutQueue:
         self._elsewhere.shutdown(wait=False)
 
     def held_out(self, on_progress: OnProgress) -> list[Trajectory]:
-        """Plays the held-out panel.
+        """Plays the held-out evaluation set.
 
         Args:
-            on_progress: Is told how far it is.
+            on_progress: Receives the progress.
 
         Raises:
             InfrastructureError: Too many episodes were lost for a score; see ``max_error_rate`` and ``on_task_error``.
@@ -168,7 +168,7 @@ class RolloutQueue:
         return self._held_out(on_progress)
 
     def _held_out(self, on_progress: OnProgress) -> list[Trajectory]:
-        prompts = told(self._problems.held_out, [self._algorithm.profiles(None)])
+        prompts = with_profiles(self._problems.held_out, [self._algorithm.profiles(None)])
         chunks = cut(prompts, self._backend.chunk, seeds.EVALUATION)
         played = [t for part in self._backend.play(chunks, on_progress) for t in part.trajectories]
         check_any(played)
@@ -183,7 +183,7 @@ class RolloutQueue:
         Args:
             iteration: Problems and samples depend on it.
             before: The iteration before it, if that has not been learnt from.
-            on_progress: Is told how far it is.
+            on_progress: Receives the progress.
             weights: What is played with, see ``RolloutBackend.pin``.
 
         Raises:
@@ -204,7 +204,7 @@ class RolloutQueue:
             prompts = self._prompts(evidence, iteration, lacking, refill).repeated(size)
             if self._followed:
                 prompts = tell(prompts, progress)
-            prompts = told(prompts, [algorithm.profiles(i) for i in range(size)])
+            prompts = with_profiles(prompts, [algorithm.profiles(i) for i in range(size)])
             chunks = cut(
                 prompts,
                 self._backend.chunk,

@@ -51,15 +51,16 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     Args:
         a: The run to compare with.
         b: The run in question.
-        scenarios: Where the frozen set lies; made of A's held-out panel if there is no such file, None: not kept.
+        scenarios: Where the frozen set lies; made of A's held-out evaluation set if there is no such file, None: not
+            kept.
         which: Checkpoint, see ``checkpoint.pick``.
 
     Raises:
-        ConfigError: Teams, models or adapters differ, so nothing can be exchanged; or they are scored on other
+        ConfigError: Teams, models or adapters differ, so agents cannot change teams; or they are scored on other
             problems.
     """
     config, other = paths.of_run(a), paths.of_run(b)
-    what = "agents cannot be exchanged. Compare their scores alone: marft eval RUN"
+    what = "agents cannot change teams. Compare their scores alone: marft eval RUN"
     _check_alike(config, other, a, b, (*SHAPE, "policies"), what)
     tasks = [(each.env, eval_kwargs(each)) for each in (config, other)]
     if tasks[0] != tasks[1] and _problems(config) != _problems(other):
@@ -100,7 +101,7 @@ def _problems(config: TrainConfig) -> list[str]:
 
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
-    """Leaves out the scenarios that an outage took from either."""
+    """Leaves out the scenarios with an infrastructure error in either."""
     indices = [
         i
         for i, (a, b) in enumerate(zip(before, after, strict=True))
@@ -141,24 +142,24 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], evaluation_set: Prompts
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """What the row's seats and the others were paid, by run of the row and of the column."""
+    """Rewards of the row's seats and of the others, by run of the row and of the column."""
 
     names: Sequence[str]
     seats: Sequence[str]
     """Agents that the row's run plays."""
     rows: Sequence[Sequence[Interval]]
-    """What the row's seats were paid, each, mean over them."""
+    """Mean reward of the row's seats."""
     columns: Sequence[Sequence[Interval]]
-    """What the other seats were paid."""
+    """Mean reward of the other seats."""
 
     @property
     def n(self) -> int:
-        """Returns the fewest episodes of a cell; outages took the rest."""
-        return min(cell.n for line in self.rows for cell in line)
+        """Returns the fewest episodes of a pair; the rest were lost to infrastructure errors."""
+        return min(pair.n for line in self.rows for pair in line)
 
     @property
     def cross_play(self) -> tuple[float, float]:
-        """Returns means of both sides' pay: of a run with itself, and with others."""
+        """Returns means of both sides' rewards: of a run with itself, and with others."""
         both = [
             [(r.mean + c.mean) / 2 for r, c in zip(*lines, strict=True)]
             for lines in zip(self.rows, self.columns, strict=True)
@@ -169,14 +170,14 @@ class Matrix:
     def nash_conv(self, i: int) -> float:
         """Returns what both sides of run ``i`` together would gain by the best run that is there."""
         row = max(line[i].mean for line in self.rows) - self.rows[i][i].mean
-        return row + max(cell.mean for cell in self.columns[i]) - self.columns[i][i].mean
+        return row + max(pair.mean for pair in self.columns[i]) - self.columns[i][i].mean
 
     def __str__(self) -> str:
         width = max(18, *(len(name) + 2 for name in self.names))
         lines = [" " * width + "".join(f"{name:>{width}}" for name in self.names)]
-        for name, *cells in zip(self.names, self.rows, self.columns, strict=True):
-            paid = (f"{row.mean:.3f} / {column.mean:.3f}" for row, column in zip(*cells, strict=True))
-            lines.append(f"{name:<{width}}" + "".join(f"{cell:>{width}}" for cell in paid))
+        for name, *pairs in zip(self.names, self.rows, self.columns, strict=True):
+            scores = (f"{row.mean:.3f} / {column.mean:.3f}" for row, column in zip(*pairs, strict=True))
+            lines.append(f"{name:<{width}}" + "".join(f"{score:>{width}}" for score in scores))
         return "\n".join(lines)
 
 
@@ -239,6 +240,6 @@ def _seats(seats: Sequence[str], both: HeldOut, known: Sequence[str]) -> list[st
 
 
 def _paid(trajectory: Trajectory, agents: Sequence[str]) -> float:
-    """Returns what these agents were paid, each, mean over them: the team's rewards, their own and their turns'."""
+    """Returns these agents' mean reward: the team's rewards, their own and their turns'."""
     paid = credit.broadcast(trajectory)
     return float(np.mean([credit.agent_score(trajectory, paid, agent, Estimates()) for agent in agents]))

@@ -41,7 +41,7 @@ def eval_kwargs(config: TrainConfig) -> dict[str, Any]:
 
 
 def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSplit:
-    """Decides the held-out panel.
+    """Decides the held-out evaluation set.
 
     A finite task with splits gives ids without replacement; if they are also training problems (one file for both),
     a part is held out and training draws from the rest. Other tasks are evaluated on seeds of their own.
@@ -65,7 +65,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
     remaining = tuple(sorted(set(training) - set(ids)))
     if not remaining:
         raise ConfigError(
-            f"All {len(set(training))} training problems are in the evaluation's panel: nothing is left to train on. "
+            f"All {len(set(training))} training problems are in the evaluation set: nothing is left to train on. "
             "Name other problems for evaluation: --eval-kwargs data=PATH"
         )
     return ProblemSplit(evaluation_set(len(ids), ids), remaining, apart=True, reserved=frozenset(ids))

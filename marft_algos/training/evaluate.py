@@ -1,4 +1,4 @@
-"""Evaluates a run's team on its held-out panel: in the course of training, and afterwards, as it was or is."""
+"""Evaluates a run's team on its held-out evaluation set: during training, and afterwards, as it was or is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from marft_algos.evaluation import records as rows
 from marft_algos.evaluation.environments import check_prompts, started
 from marft_algos.evaluation.play import Player, records
 from marft_algos.rollout.collector import OnProgress
-from marft_algos.rollout.curriculum import told
+from marft_algos.rollout.curriculum import with_profiles
 from marft_algos.rollout.episodes import Prompts, summary
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as folders
@@ -46,11 +46,11 @@ def numbers(
 
 
 class Evaluator:
-    """Plays the held-out panel in the course of a run, and says what is in the way of learning.
+    """Plays the held-out evaluation set during a run, and says what is in the way of learning.
 
     Args:
         parts: Of the run.
-        held_out: Plays the panel.
+        held_out: Plays the evaluation set.
     """
 
     def __init__(self, parts: Parts, held_out: Callable[[OnProgress], list[Trajectory]]) -> None:
@@ -58,7 +58,7 @@ class Evaluator:
         self._held_out, self.notes, self._advised = held_out, Hindrances(parts.demonstrations), False
 
     def evaluate(self, run: folders.RunFolder, display: Display, progress: RunProgress) -> dict[str, float]:
-        """Plays the panel, writes its episodes and notes the best score; returns its numbers."""
+        """Plays the evaluation set, writes its episodes and notes the best score; returns its numbers."""
 
         def show(done: int, total: int, tokens: int) -> None:
             display.phase(f"evaluating: {done}/{total}")
@@ -148,7 +148,7 @@ class HeldOut:
         seed = self.config.seed + VOTE_SEEDS * (i + 1)
         return self._play(dataclasses.replace(self.player, sampling=sampling(self.config), seed=seed))
 
-    def exchange(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
+    def shuffle(self, agents: Sequence[str], played: Sequence[Trajectory]) -> list[Trajectory]:
         """Plays every problem once more, with these agents' words taken from other problems.
 
         Args:
@@ -158,10 +158,10 @@ class HeldOut:
         Raises:
             ConfigError: One of them never spoke, or there are fewer than two problems.
         """
-        exchanging = self.player
+        shuffling = self.player
         for agent in agents:
-            exchanging = exchanging.exchanging(agent, played)
-        return self._play(exchanging)
+            shuffling = shuffling.shuffling(agent, played)
+        return self._play(shuffling)
 
     def _play(self, by: Player) -> list[Trajectory]:
         self.waited, began = [], time.perf_counter()
@@ -172,9 +172,9 @@ class HeldOut:
             self.waited += [] if trajectory.infrastructure_error else [now - began]
             began = now
 
-        return by.play(told(self.evaluation_set, [self.profiles]), ended)
+        return by.play(with_profiles(self.evaluation_set, [self.profiles]), ended)
 
 
 def score(played: Sequence[Trajectory]) -> float:
-    """Averages the outcomes of what was played, outages left out."""
+    """Averages the outcomes of what was played, without infrastructure errors."""
     return folders.estimate(records(played)).mean

@@ -67,7 +67,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
     """Starts ranks, which do what the command line says, and waits for them; returns the exit code.
 
     Raises:
-        ConfigError: The run's lanes cannot be dealt to so many ranks, or its name is taken.
+        ConfigError: The run's reduction slots cannot be dealt to so many ranks, or its name is taken.
         RanksError: Ranks died, again and again.
     """
     reduction.check(config.reduction_slots or max(reduction.USUAL, nproc), nproc)
@@ -218,13 +218,13 @@ def settled(config: TrainConfig, run: RunFolder | None, group: ranks.RankGroup) 
     root = run.root if run is not None else Path(config.runs_dir) / config.name
     before = ranks.restarts() > 0 or _marked(AGAIN).is_file()
     again = group.agree(before)
-    told = group.gather(run is not None)
-    if again or any(told) != all(told):  # a machine that takes another's place is told what to begin, or to go on with
+    resumed = group.gather(run is not None)
+    if again or any(resumed) != all(resumed):  # a machine that takes another's place is sent what to do
         there = ranks.lead(group, lambda: (bool(config.name) or run is not None) and (root / "config.toml").is_file())
         if there and run is None:
             run = RunFolder.open(root)
             config = paths.of_run(run)
-        elif not there and run is None and any(told):
+        elif not there and run is None and any(resumed):
             raise ConfigError(
                 f"Some machines go on with a run, and others begin '{config.name}'. Type the same on all."
             )

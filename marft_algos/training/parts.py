@@ -45,9 +45,9 @@ class Parts:
     make_env: EnvFactory
     """Makes environments to train in."""
     make_eval_env: EnvFactory
-    """Makes environments of the held-out panel."""
+    """Makes environments of the held-out evaluation set."""
     problems: ProblemSplit
-    """The held-out panel, and what is left to train on."""
+    """The held-out evaluation set, and what is left to train on."""
     algorithm: Algorithm
     policies: PolicySet
     engine: RolloutEngine
@@ -62,7 +62,7 @@ class Parts:
     curriculum: Curriculum | None = None
     """What draws training starts; None: ``problems``, all alike."""
     followed: Sequence[str] = ()
-    """Metrics whose progress the task is told."""
+    """Metrics whose progress the task receives."""
     optimiser: MakeOptimiser = LocalOptimiser
     """Makes who takes a policy's steps: where its weights are."""
     trunk: PolicySet | None = None
@@ -90,7 +90,7 @@ def build(
         config: The settings.
         env: An environment that has been made, or a function that makes one; the run's copies come from it, whatever
             ``config.env`` says, which then only names the run.
-        eval_env: The same for the held-out panel; by default ``env``.
+        eval_env: The same for the held-out evaluation set; by default ``env``.
         model: A causal language model of ``transformers`` and its tokenizer, for all policies, instead of
             ``config.models``. Its memory is not estimated: it is there already.
         engine: Writes the replies, instead of what ``config.engines`` says: an engine, or a function of the policies

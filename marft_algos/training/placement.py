@@ -115,7 +115,7 @@ class RankMemory:
         largest = max((s.parameters if spec.config.full_finetune else s.adapter for s in trained), default=0)
         held += [
             MemoryItem("value heads, and Adam", 16 * heads),
-            MemoryItem("sums of gradients, by lanes", slot_sums(self.ranks) * 4 * largest),
+            MemoryItem("sums of gradients, by reduction slots", slot_sums(self.ranks) * 4 * largest),
         ]
         phases = dict(alone.phases)
         if all(spec.endpoints[policy].kind != "native" for policy in spec.local):
@@ -148,6 +148,6 @@ def value_heads(spec: RunSpec, shapes: Mapping[str, Shape]) -> int:
 def slot_sums(ranks: int) -> int:
     """Counts the sums of gradients that one of several ranks holds at most beside its gradient.
 
-    They are one of each level of the tree of its lanes, and the lane that is added; at the end its own and a partner's.
+    They are one of each level of the tree of its slots, and the slot that is added; at the end its own and a partner's.
     """
     return max(int(math.log2(max(reduction.USUAL, ranks) // ranks)) + 1, 2)

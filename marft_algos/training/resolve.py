@@ -206,7 +206,7 @@ def make_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
 
 
 def fitting_algorithm(spec: RunSpec, sampling: SamplingParams) -> Algorithm:
-    """Makes the run's algorithm, once it is certain that the run offers what it needs, whoever is trained.
+    """Makes the run's algorithm, once it is certain that the run offers what it needs, for every trained agent.
 
     Raises:
         ConfigError: Something is missing.

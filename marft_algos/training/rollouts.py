@@ -30,21 +30,21 @@ class RolloutBackend(Protocol):
     """Plays chunks with the policies' published weights."""
 
     chunk: int
-    """Episodes that a panel is to be cut into; 0: a panel is one chunk."""
+    """Episodes of a chunk, into which an iteration is cut; 0: it is one chunk."""
 
     apart: bool
     """Whether others play than learn. Rank 0 alone asks them, and tells the other ranks; it may do so from another
     thread, while it learns. Otherwise all ranks call ``play``, and each plays its share."""
 
     lost: Path | None
-    """Folder for chunks that end whoever plays them; none: they are not kept."""
+    """Folder for chunks that end every worker that plays them; none: they are not kept."""
 
     def play(self, chunks: Sequence[Chunk], on_progress: OnProgress, weights: Any = None) -> list[Played]:
         """Plays every chunk once; returns what they came to, in their order.
 
         Args:
             chunks: What to play.
-            on_progress: Is told how far it is.
+            on_progress: Receives the progress.
             weights: What ``pin`` returned; None: what is published now.
         """
 
@@ -289,7 +289,7 @@ class RolloutWorker:
             self._held_out.close()
             self._held_out = None
         collector = self.prepare()
-        self._replayer.forget()  # a chunk that was broken off
+        self._replayer.forget()  # an interrupted chunk
         seeds.start_global(seeds.tasks(self._config.seed, chunk.iteration, chunk.refill, chunk.place))
         return collector
 

@@ -1,6 +1,6 @@
 """A session of a run: its folder, who watches, and what ends it with its state saved, Ctrl-C and signals included.
 
-And what is told of a team that cannot begin to learn: replies that are cut, answers that nobody can read.
+And what is said of a team that cannot begin to learn: truncated replies, answers without a readable form.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from marft_algos.types import Trajectory
 SAME_S = 2.0
 """Seconds within which two signals to one of several ranks are one."""
 STACK_S = 25.0
-"""Seconds after which a rank that was told to stop says where it hangs: after 30 its launcher kills it."""
+"""Seconds after which a rank that was asked to stop says where it hangs: after 30 its launcher kills it."""
 
 REPETITIVE = 0.5
 """Below this share of distinct transcripts in a group a run says so, once."""
@@ -138,7 +138,7 @@ class TrainingSession:
                 raise Interrupted from None
             except StoppedError as error:
                 save()
-                raise type(error)(f"{error} Mend it, and go on: marft train --resume {self.run.root}") from error
+                raise type(error)(f"{error} Fix it, and go on: marft train --resume {self.run.root}") from error
 
     def log(self, metrics: dict[str, Any], progress: RunProgress, started: float) -> None:
         """Writes and shows a line of metrics, with the time since ``started`` and in all."""
@@ -176,13 +176,13 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     solved = numbers.get("success", numbers.get("return", 0.0))
     cut = {key.split("/")[1]: v for key, v in numbers.items() if key.startswith("agent/") and key.endswith("/truncated")}
     seen = [
-        f"{share:.0%} of {agent}'s replies were cut at max_new_tokens = {config.max_new_tokens}"
+        f"{share:.0%} of {agent}'s replies were truncated at max_new_tokens = {config.max_new_tokens}"
         for agent, share in cut.items()
         if share >= HALF and solved < start.LEAST  # else only their end is missing
     ]
     if (unread := _unread(numbers)) >= HALF:
         what = "turns" if "task/malformed" in numbers else "answers"
-        seen.append(f"nothing could be read from {unread:.0%} of {what}")
+        seen.append(f"{unread:.0%} of {what} have no form that the task reads")
     if not seen:
         return ""
     examples = ""
@@ -192,8 +192,8 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
             " profiles=profiles.json), "
         )
     return (
-        f"note: {'; '.join(seen)}. Little can be learnt from that. Next: {examples}start from demonstrations (marft"
-        " sft, with the same options), or, if its replies are good but long, raise --max-new-tokens."
+        f"note: {'; '.join(seen)}. A team like this may not start to learn. Next: {examples}start from demonstrations"
+        " (marft sft, with the same options), or, if its replies are good but long, raise --max-new-tokens."
     )
 
 
@@ -240,10 +240,10 @@ class Variety:
         """Returns numbers of the episodes of an iteration; warns, once, where groups mostly repeat themselves.
 
         Args:
-            played: Each with its ``group``; those that an outage broke off are left out.
+            played: Each with its ``group``; those lost to infrastructure errors are left out.
 
         Returns:
-            ``prompts``: visits to a start, a group being one; with groups ``distinct``: different transcripts in a
+            ``prompts``: distinct prompts, one for each group; with groups ``distinct``: different transcripts in a
             group, mean over groups.
         """
         groups: dict[int, set[tuple[tuple[str, str], ...]]] = {}

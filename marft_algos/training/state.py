@@ -28,7 +28,7 @@ class RunState:
 
     Args:
         parts: Of the run.
-        config: Its settings, with the number of lanes.
+        config: Its settings, with the number of reduction slots.
         learner: What learns.
         critics: Their value heads, if there are any.
         queue: What is played and not yet learnt from.

@@ -187,7 +187,7 @@ class Trainer:
         return known
 
     def _catch_up(self, session: TrainingSession) -> None:
-        """Evaluates the team as it stands: untrained, or where an outage stopped the run before it was evaluated."""
+        """Evaluates the team as it stands: untrained, or where infrastructure errors stopped the run before."""
         started = time.monotonic()
         with session.interrupt.allowed():
             metrics = self._evaluator.evaluate(session.run, session.display, self.progress)

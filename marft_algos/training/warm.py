@@ -27,11 +27,11 @@ def warmed(
 ) -> TrainConfig:
     """Trains the warm start that the settings ask for, a run of its own, and returns settings that begin with it.
 
-    It is there already if a run of that name was broken off: then it is finished, or taken as it is.
+    It is there already if a run of that name was interrupted: then it is finished, or taken as it is.
 
     Args:
         config: Of the run that is to begin.
-        command: What was typed, for whoever finds the folder.
+        command: What was typed, as the folder records it.
         group: The ranks that train together.
         name: Of the warm start's run; empty: that of the run itself, with ``-warm``.
         **parts: What ``build`` takes instead of what the settings say.

@@ -204,7 +204,7 @@ def test_untrained_and_trained_stand_beside_each_other(visit: driver.Visit, addr
     marks = [page.locator(".episode h2").nth(i).inner_text()[0] for i in range(2)]
     assert marks == ["✓", "✗"] and page.get_by_text("other words").count() == 12
     page.locator("select[name=beside]").select_option(label="✓ second · evaluation, iteration 4")
-    page.get_by_text("same words").first.wait_for()
+    page.get_by_text("same reply").first.wait_for()
     boxes = [page.locator(".episode").nth(i).bounding_box() for i in range(2)]
     assert boxes[0] and boxes[1]
     assert (boxes[0]["y"] < boxes[1]["y"]) if visit.look == "phone" else (boxes[0]["x"] < boxes[1]["x"])

@@ -113,7 +113,7 @@ def test_streams_start_from_these_words() -> None:
     same(seeds.permuted_rewards(7, 5), 7, 3, 5)
     same(seeds.opponents(7, 5, 3), 7, 4, 5, 3)
     same(seeds.order(7, 5), 7, 12, 6)
-    same(seeds.exchanged(), 0)
+    same(seeds.shuffled(), 0)
     same(seeds.minibatches(7, "actor_0", 5, 1), 7, zlib.crc32(b"actor_0"), 5, 1)
     same(seeds.minibatches(7, "actor_0", 5, 1, critic=True), 7, zlib.crc32(b"actor_0"), 5, 1, 1)
     assert ProblemSplit(Prompts([], []), None).train(7, 5, 3).seeds == [317246200, 1182001564, 251366555]
@@ -126,7 +126,7 @@ def test_streams_start_from_these_words() -> None:
 def every_stream() -> Iterator[tuple[str, tuple[int, ...]]]:
     """All places of some runs, each with the words that its numbers start from."""
     yield "held out", seeds.held_out()
-    yield "exchanged", seeds.exchanged()
+    yield "shuffled", seeds.shuffled()
     yield "tasks at evaluation", seeds.tasks_at_evaluation()
     for seed in (0, 1, 2, 3, 4, 5, 6, 7, 1000, 2**32 - 1):
         for iteration in range(9):

@@ -159,7 +159,7 @@ def test_the_page_has_the_team_d_and_its_profiles(run: RunFolder) -> None:
     assert "Plan." in page and "Solve." in page, "what each agent is told"
     figures = re.findall(r'<svg class="D".*?</svg>', page, re.DOTALL)
     assert len(figures) == 1, "one round, and the untrained team's D is the trained one's"
-    cells = re.findall(r'<rect class="cell".*?fill-opacity="(.*?)"><title>(.*?)</title>', figures[0])
+    cells = re.findall(r'<rect class="edge".*?fill-opacity="(.*?)"><title>(.*?)</title>', figures[0])
     assert cells == [("1.000", "planner_0 → solver_0: 100%"), ("0.000", "solver_0 → planner_0: 0%")]
 
 

@@ -79,7 +79,7 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     playing = player(made, make_env, policies.renderer, engine)
     played = playing.play(prompts)
     assert all(t.success for t in played) and len(played) == 60
-    again = playing.exchanging("planner_0", played).play(prompts)
+    again = playing.shuffling("planner_0", played).play(prompts)
     shown = [t.transitions[0].turn.text for t in again]
     assert shown == [played[i].transitions[0].turn.text for i in derangement(60)]
     assert [t.task_id for t in again] == [t.task_id for t in played]
@@ -89,7 +89,7 @@ def test_exchanged_messages_cost_a_team_that_relies_on_them(model: Path, tmp_pat
     ]
     assert sum(bool(t.success) for t in again) < 30
     with pytest.raises(ConfigError, match="Did you mean 'planner_0'"):
-        playing.exchanging("planer_0", played)
+        playing.shuffling("planer_0", played)
 
 
 def rows(path: Path, n: int) -> Path:

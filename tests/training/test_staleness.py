@@ -73,7 +73,7 @@ def test_iteration_i_learns_from_version_i_minus_s(
     assert watched.versions == [{max(0, i - staleness)} for i in range(6)]
     for i, line in enumerate(run.metrics()[1:]):
         age = min(i, staleness)
-        shares = {key: value for key, value in line.items() if key.endswith("/share") and key.startswith("behind")}
+        shares = {key: value for key, value in line.items() if key.endswith("/share") and key.startswith("staleness")}
         assert shares == ({f"staleness/{age}/share": 1.0} if staleness else {})
         assert (line[f"staleness/{age}/gap"] < 1e-4) if age else "staleness/0/gap" not in line
     assert run.metrics()[-1]["tokens_total"] == sum(line["tokens_played"] for line in run.metrics()[1:])

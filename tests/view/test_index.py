@@ -56,7 +56,7 @@ def test_filters_take_what_a_loop_over_all_records_takes(tmp_path: Path) -> None
     outage = {6}
     solved = [i + 1 for i, r in enumerate(rows) if r["success"] is True and i + 1 not in outage]
     assert lines(made, outcome="solved") == solved
-    assert lines(made, outcome="outage") == [6] and lines(made, outcome="unjudged") == [7]
+    assert lines(made, outcome="error") == [6] and lines(made, outcome="unjudged") == [7]
     assert lines(made, task="TASK/29") == [i + 1 for i in range(300) if f"task/{i}".startswith("task/29")]
     scores = [rows[line - 1]["layers"][0]["team_reward"] for line in lines(made, order="best")]
     assert scores == sorted(scores, reverse=True)

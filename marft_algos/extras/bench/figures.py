@@ -81,8 +81,7 @@ def _beside(name: str, look: Mapping[str, Any]) -> float:
 
 
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
-    """Draws the score on the evaluation set over what was spent, where it was measured: the mean of seeds, and their
-    range."""
+    """Draws evaluations' scores over what was spent, where it was measured: the mean of seeds, and their range."""
     for name, runs in grouped(rows, label).items():
         curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
         if not curves:

@@ -295,7 +295,7 @@ def _check_envs(grid: Grid) -> None:
                 f"{did_you_mean(source, [e for e in grid.envs if not grid.env_entry(e).trained_on])}"
             )
         if entry.swap and not source:
-            raise ConfigError(f"[env.{label}]: swap shuffles the messages of a trained team. Name the team: trained_on = LABEL.")
+            raise ConfigError(f"[env.{label}]: swap shuffles messages of a trained team. Name it: trained_on = LABEL.")
         if entry.members == 1 or (entry.members and source):
             raise ConfigError(f"[env.{label}]: members is {entry.members}; a vote takes two or more, trained here.")
         if entry.sweep_lr and (grid.sweep is None or source):

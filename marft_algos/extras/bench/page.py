@@ -65,7 +65,7 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     return folder.root / "report.html"
 
 
-BRIEF = ("environment", "algorithm", "mean", "difference", "seeds")
+BRIEF = ("environment", "algorithm", "score", "difference", "seeds")
 """Columns that a terminal shows, by the beginning of their titles."""
 _FEW = 4
 """Names that a sentence lists; of more it has the number."""
@@ -75,13 +75,13 @@ def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
     """Says for each environment which algorithms are above the baseline, below it, or not significantly different."""
     said = []
     for env in dict.fromkeys(line.env for line in lines if line.difference and line.env != tables.EVERYTHING):
-        found: dict[str, list[str]] = {}
+        found, none = dict[str, list[str]](), f"no significant difference from {baseline}"
         for line in lines:
             if line.env == env and (e := line.difference):
-                words = f"ahead of {baseline}" if e.low > 0 else f"behind {baseline}" if e.high < 0 else "not decided"
-                found.setdefault(words if e.low == e.low else "with too few seeds to say", []).append(line.algorithm)
-        each = (f"{', '.join(who) if len(who) <= _FEW else f'{len(who)} rows'} {words}" for words, who in found.items())
-        said.append(f"{env}: {'; '.join(each)}.")
+                words = f"above {baseline}" if e.low > 0 else f"below {baseline}" if e.high < 0 else none
+                found.setdefault(words if e.low == e.low else "too few seeds to tell", []).append(line.algorithm)
+        who = {words: ", ".join(rows) if len(rows) <= _FEW else f"{len(rows)} rows" for words, rows in found.items()}
+        said.append(f"{env}: {'; '.join(f'{words}: {rows}' for words, rows in who.items())}.")
     return " ".join(said)
 
 
@@ -193,11 +193,11 @@ def compare(new: Sequence[Mapping[str, Any]], old: Sequence[Mapping[str, Any]]) 
             continue
         change = statistics.departure(*kept)
         if math.isnan(change.low):
-            lines.append(f"{title}: {points(change, signed=True)}, no interval: the baseline has too few seeds")
+            lines.append(f"{title}: {points(change)}, no interval: the baseline has too few seeds")
             continue
         out = change.low > 0 or change.high < 0
         verdict = ("better" if change.mean > 0 else "worse") if out else "as before"
-        lines.append(f"{title}: {points(change, signed=True)}, {verdict}")
+        lines.append(f"{title}: {points(change)}, {verdict}")
         departed += [title] if out else []
     if not lines:
         raise ConfigError("The baseline and this benchmark have no finished row in common.")

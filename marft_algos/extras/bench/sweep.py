@@ -92,14 +92,14 @@ def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     envs = list(dict.fromkeys(env for _, env in by_pair))
     for algorithm, env in sorted(by_pair, key=lambda pair: envs.index(pair[1])):
         by_rate = by_pair[algorithm, env]
-        cells = [_points(by_rate.get(lr)) for lr in rates]
+        scores = [_scores(by_rate.get(lr)) for lr in rates]
         choice = "pending" if (algorithm, env) in pending else _choice(by_rate)
-        out.append([env, algorithm, *cells, choice])
+        out.append([env, algorithm, *scores, choice])
     return out
 
 
-def _points(means: tuple[float, float] | None) -> str:
-    return "–" if means is None else f"{100 * means[0]:.1f} ({100 * means[1]:.1f})"
+def _scores(means: tuple[float, float] | None) -> str:
+    return "–" if means is None else f"{means[0]:.3f} ({means[1]:.3f})"
 
 
 def _choice(by_rate: Tried) -> str:

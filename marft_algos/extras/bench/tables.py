@@ -86,8 +86,7 @@ def outcomes(rows: Sequence[Row]) -> tuple[list[int], Outcomes]:
 
 
 def alike(rows: Sequence[Row]) -> bool:
-    """Whether runs were scored on the same problems; an episode lost to an infrastructure error may lack its problem's
-    name."""
+    """Whether runs were scored on the same problems; episodes with infrastructure errors may lack their names."""
     if len({len(r["problems"]) for r in rows}) > 1:
         return False
     known = ([p if y is not None else None for p, y in zip(r["problems"], r["outcomes"], strict=True)] for r in rows)
@@ -190,12 +189,12 @@ def _note(played: Sequence[Outcomes], kept: Sequence[Outcomes]) -> str:
         return "no problem is left: each was lost to an infrastructure error in some run"
     notes = [] if statistics.enough(kept) else [f"no interval: {min(map(len, kept))} of {statistics.MIN_SEEDS} seeds"]
     left, whole = (sum(p.shape[1] for p in per_env) for per_env in (kept, played))
-    return "; ".join([*notes, *([f"{left} of {whole} problems: others were lost to infrastructure errors"] if left < whole else [])])
+    rest = f"{left} of {whole} problems: others were lost to infrastructure errors"
+    return "; ".join([*notes, *([rest] if left < whole else [])])
 
 
 def _improvement(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) -> Interval | None:
-    """Estimates P(a run scores above the baseline's); None where no problem is left without infrastructure errors in
-    both."""
+    """Estimates P(a run scores above the baseline's); None where no problem is left in both."""
     pairs = [complete(outcomes(part)[1], outcomes(base)[1]) for part, base in zip(parts, bases, strict=True)]
     if not all(new.size for new, _ in pairs):
         return None
@@ -227,13 +226,14 @@ def _difference(parts: Sequence[Sequence[Row]], bases: Sequence[Sequence[Row]]) 
 # Printed ------------------------------------------------------------------------------------------
 
 
-def points(e: Interval | None, *, signed: bool = False) -> str:
-    """Writes ``83.0 [79.5, 86.0]``: hundredths, with the interval if there is one."""
-    if e is None:
-        return "–"
-    sign = "+" if signed else ""
-    text = f"{100 * e.mean:{sign}.1f}"
-    return text if math.isnan(e.low) else f"{text} [{100 * e.low:{sign}.1f}, {100 * e.high:{sign}.1f}]{e.seeds}"
+def score(e: Interval | None) -> str:
+    """Writes ``0.830 [0.795, 0.860]``, with the interval if there is one."""
+    return "–" if e is None else e.score()
+
+
+def points(e: Interval | None) -> str:
+    """Writes ``+1.2 [-0.4, +2.9]``: a difference in percentage points, a unit that the column's title names."""
+    return "–" if e is None else e.points("")
 
 
 def share(e: Interval | None) -> str:
@@ -252,17 +252,17 @@ def _score(line: Line) -> str:
     """Writes the mean, with a note on it; without a score it says why."""
     if line.mean is None:
         return line.note + (f" ({line.pending} pending)" if line.pending else "")
-    return points(line.mean) + (f" ({line.note})" if line.note else "")
+    return score(line.mean) + (f" ({line.note})" if line.note else "")
 
 
 _COLUMNS: dict[str, Callable[[Line], str]] = {
     "environment": lambda line: line.env,
     "algorithm": lambda line: line.algorithm,
     "mean": _score,
-    "sampled": lambda line: points(line.sampled),
-    "IQM": lambda line: points(line.iqm),
-    "difference": lambda line: points(line.difference, signed=True),
-    "across": lambda line: points(line.across, signed=True),
+    "sampled": lambda line: score(line.sampled),
+    "IQM": lambda line: score(line.iqm),
+    "difference": lambda line: points(line.difference),
+    "across": lambda line: points(line.across),
     "P(improvement)": lambda line: share(line.improvement),
     "seeds": lambda line: str(line.seeds) + (f" (+{line.pending} pending)" if line.pending and line.mean else ""),
     "failed": lambda line: str(line.failed),
@@ -274,9 +274,8 @@ _COLUMNS: dict[str, Callable[[Line], str]] = {
     "seconds": lambda line: count(line.seconds, ""),
     "MiB": lambda line: count(line.memory / 2**20, ""),
 }
-"""Of the printed tables; scores and differences in points, with 95 % intervals. ``failed`` counts runs,
-``infrastructure_errors``
-episodes lost in the others' training and last evaluation."""
+"""Of the printed tables, with 95 % intervals. ``failed`` counts runs, ``infrastructure errors`` episodes lost in the
+others' training and last evaluation."""
 _COUNTED_LATER = ("processed", "prompts", "critical path")
 
 
@@ -286,7 +285,8 @@ def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[lis
     ``across`` is there only with a reference, ``sampled`` (titled ``avg@k``) and what was not counted from the first
     version on only where some run has it.
     """
-    titles = {"difference": f"difference to {baseline}", "across": f"difference to {reference}"}
+    titles = {"mean": "score", "difference": f"difference to {baseline}, points"}
+    titles["across"] = f"difference to {reference}, points"
     titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
     columns = {name: [entry(line) for line in shown] for name, entry in _COLUMNS.items()}
     empty = [name for name in ("sampled", *_COUNTED_LATER) if set(columns[name]) <= {"–"}]
@@ -299,7 +299,8 @@ def matrix(shown: Sequence[Line], value: Literal["mean", "difference"]) -> list[
     """Algorithms down, environments across: means, or differences to the baseline; its head first."""
     envs, names = (list(dict.fromkeys(getattr(line, key) for line in shown)) for key in ("env", "algorithm"))
     by_run = {(line.algorithm, line.env): getattr(line, value) for line in shown}
-    rows = [[name, *(points(by_run.get((name, env)), signed=value != "mean") for env in envs)] for name in names]
+    written = score if value == "mean" else points
+    rows = [[name, *(written(by_run.get((name, env))) for env in envs)] for name in names]
     return [["algorithm", *envs], *rows]
 
 

@@ -201,8 +201,7 @@ def _mean_over_policies(line: Mapping[str, Any], name: str) -> float | None:
 
 
 def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[str, float]:
-    """Scores the trained team, and that with each policy set back to its start, on the first problems of the evaluation
-    set."""
+    """Scores the trained team on the first problems, also with each policy set back to its start."""
     evaluation = HeldOut(config, episodes)
     with tempfile.TemporaryDirectory() as aside:
         saved = checkpoint.pick(run.checkpoints)
@@ -221,8 +220,7 @@ def contributions(config: TrainConfig, run: RunFolder, episodes: int) -> dict[st
 
 
 def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
-    """Averages each problem's outcome over so many sampled answers of the trained team; None: lost to infrastructure
-    errors."""
+    """Averages each problem's outcome over sampled answers of the trained team; None: infrastructure errors."""
     config = configs.build(job["config"])
     trained = config.iterations or config.warm_start
     run = _trained(folder, job["key"], f"samples = {job['samples']}") if trained else None
@@ -260,7 +258,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -
     evaluation.load(_trained(folder, source, "An ablation"))
     played = evaluation.play()
     if swap:
-        played = evaluation.exchange([swap], played)
+        played = evaluation.shuffle([swap], played)
     started = time.monotonic()
     return _scored(folder, played, _known(records(played)), [source], started)
 

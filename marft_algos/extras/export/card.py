@@ -79,7 +79,7 @@ def policy_card(part: ExportedPart, team: ExportedTeam) -> str:
         played=played,
         profile=repr(team.profiles[played[0]].prompt if played else ""),
         silent=not chat.thinking and "enable_thinking" in str(chat.tokenizer.chat_template),
-        told={agent: clean(spec.prompt) for agent, spec in team.profiles.items()},
+        profiles={agent: clean(spec.prompt) for agent, spec in team.profiles.items()},
     )
 
 

@@ -163,7 +163,7 @@ def _results(run: RunFolder, config: Any, iteration: int) -> str:
             *lines,
             f"| {'as this run began' if config.start or config.adapters else 'untrained'} | {before} |",
             f"| iteration {iteration} | {after} |",
-            f"| difference, paired | {difference.signed()} |",
+            f"| difference, paired | {difference.points()} |",
         ]
     )
 

@@ -34,7 +34,7 @@ SDK = "0.25.0"
 ADAPTER_BYTES = 8 << 30
 """Largest adapter that is downloaded."""
 _POLL, _BEAT = 60.0, 10.0
-"""Seconds of one long poll at most, and between two signs of life; an outage of the server is reported as often as the
+"""Seconds of one long poll at most, and between two signs of life; a server that is down is reported as often as the
 former."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 8.0
 """Seconds before a request is sent again; they double."""
@@ -100,8 +100,8 @@ class TinkerServer:
         """
         value = answer.get(name) if isinstance(answer, dict) else None
         if type(value) not in (str, int) or value == "":
-            told = self._http.masked(str(answer))[:200]
-            raise TinkerError(f"{self.url} answered {told} where '{name}' was expected. Does --tinker name its server?")
+            found = self._http.masked(str(answer))[:200]
+            raise TinkerError(f"{self.url} answered {found}, not '{name}'. Expected: --tinker names its server.")
         return str(value)
 
     def call(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class TinkerServer:
             ServerRefused: It is not there, or elsewhere.
         """
         line = EngineServer(host, self._timeout) if host not in ("", self.url) else self._http
-        return line.exchange("GET", path, None, max(until - time.monotonic(), 0.001), most=ADAPTER_BYTES)[0]
+        return line.request("GET", path, None, max(until - time.monotonic(), 0.001), most=ADAPTER_BYTES)[0]
 
     def deadline(self) -> float:
         """Returns until when, by the monotonic clock, what is asked now may take."""
@@ -144,7 +144,7 @@ class TinkerServer:
     def tell(self, path: str, body: Mapping[str, Any]) -> None:
         """Sends once what nothing depends on: a sign of life, or that a place is free."""
         with suppress(ServerDown, ServerRefused):  # the thread that waits for work raises it
-            self._http.exchange("POST", V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
+            self._http.request("POST", V1 + path, json.dumps(body).encode(), min(_BEAT, self._timeout))
 
     def _live(self) -> None:
         while not self._over.wait(_BEAT):
@@ -162,7 +162,7 @@ class TinkerServer:
         while True:
             began, left = time.monotonic(), until - time.monotonic()
             try:
-                answer = self._http.exchange(method, V1 + path, body, max(min(left, _POLL), 0.001), headers)
+                answer = self._http.request(method, V1 + path, body, max(min(left, _POLL), 0.001), headers)
                 self._count(len(body or b""), len(answer[0]), time.monotonic() - began)
                 return answer
             except (ServerDown, ServerRefused) as error:

@@ -35,8 +35,8 @@ def settled(spec: RunSpec, algorithm: Algorithm, ranks: int) -> RunSpec:
         ConfigError: The protocol has no place for a setting; the message says what to change.
     """
     config = spec.config
-    if told := next((told for told, wrong in _beyond(spec, algorithm, ranks).items() if wrong), ""):
-        raise ConfigError(f"With --tinker, the weights are on a server. {told}")
+    if hint := next((hint for hint, wrong in _beyond(spec, algorithm, ranks).items() if wrong), ""):
+        raise ConfigError(f"With --tinker, the weights are on a server. {hint}")
     if config.lora_alpha != ALPHA:
         say(f"note: adapters on the server count {ALPHA} / rank times: lora_alpha is {ALPHA}", error=True)
     if set(spec.remote) >= set(spec.trained):

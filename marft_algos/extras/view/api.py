@@ -14,6 +14,7 @@ from marft_algos.extras.view.index import EpisodeEntry, Filter, Order, Outcome
 from marft_algos.extras.view.sources import ViewSource, writer
 from marft_algos.runs import plots, start
 from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.intervals import Interval
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.records import trajectory
 
@@ -82,7 +83,7 @@ class Api:
         return self._told[number][1]
 
     def verdicts(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Returns what the report of each benchmark says first: who is ahead of the baseline, who behind, who neither.
+        """Returns the verdict of each benchmark's report: which algorithms are above or below the baseline.
 
         Intervals take seconds: they are computed again only when there are new results.
         """
@@ -121,8 +122,8 @@ class Api:
                 "keys": keys,
             }
         except (LookupError, TypeError, ValueError) as error:
-            told = f"{source.run.metrics_file} holds a line that is no record of an iteration ({error!r})."
-            raise DataError(f"{told} Expected what marft train writes.") from error
+            fault = f"{source.run.metrics_file} holds a line that is no record of an iteration ({error!r})."
+            raise DataError(f"{fault} Expected what marft train writes.") from error
 
     def episodes(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Returns a page of a source's episodes; the arguments are those of ``Filter``, ``after`` and ``limit``."""
@@ -178,11 +179,11 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     names = {0: "untrained"}
     for line in scores[:1] + scores[-1:] if len(scores) > 1 else scores:
         name = names.get(line["iteration"], f"after iteration {line['iteration']}")
-        interval = f" [{line['eval/low']:.1%}, {line['eval/high']:.1%}]" if "eval/low" in line else ""
-        facts.append([name, f"{line['eval/success']:.1%}{interval}"])
+        ends = line.get("eval/low", math.nan), line.get("eval/high", math.nan)
+        facts.append([name, Interval(line["eval/success"], *ends, 0).score()])
     if "eval/gain" in last:
-        low, high = 100 * last["eval/gain_low"], 100 * last["eval/gain_high"]
-        facts.append(["gain, paired", f"{100 * last['eval/gain']:+.1f} [{low:+.1f}, {high:+.1f}] points"])
+        gain = Interval(last["eval/gain"], last["eval/gain_low"], last["eval/gain_high"], 0)
+        facts.append(["gain, paired", gain.points()])
     if (evaluation_set := run.evaluation_set()) is not None:
         facts.append(["scored on", str(evaluation_set)])
     return {"iteration": last.get("iteration"), "facts": facts}

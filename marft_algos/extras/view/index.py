@@ -27,7 +27,7 @@ LONGEST = 1 << 25
 """Bytes of a line; what is longer is listed as damaged, and not read."""
 BUDGET = 0.4
 """Seconds of one look at the files, or of one search in them; the next request goes on from there."""
-Outcome = Literal["", "solved", "failed", "unjudged", "outage", "damaged"]
+Outcome = Literal["", "solved", "failed", "unjudged", "error", "damaged"]
 Order = Literal["", "best", "worst", "longest"]
 
 
@@ -190,8 +190,7 @@ class EpisodeIndex:
             raise DataError(f"{entry.file}.jsonl, line {entry.line}: nested too deep") from error
 
     def alike(self, task: str, line: int, beside: str = "", limit: int = 16) -> list[EpisodeEntry]:
-        """Returns episodes of a task: of each file the one in the same place of the evaluation set, if that is of this
-        task.
+        """Returns episodes of a task: of each file the one at the same position, if that is of this task.
 
         Args:
             task: Its id.
@@ -290,7 +289,7 @@ def _entry(file: str, number: int, offset: int, length: int, line: bytes) -> Epi
 
 def _outcome(data: Mapping[str, Any]) -> Outcome:
     if data.get("fault", "") not in ("", "text"):
-        return "outage"
+        return "error"
     known: dict[Any, Outcome] = {True: "solved", False: "failed"}
     success = data.get("success")
     return known[success] if isinstance(success, bool) else "unjudged"

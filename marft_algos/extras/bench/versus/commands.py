@@ -28,8 +28,8 @@ class VersusArguments(Question):
     Trains the team, the team without D, and one agent by the best of several algorithms, each at the best of several
     rates; the single agent gets what the team has cost in training: in sampled tokens, in processed tokens and in
     latency. The cost of an answer at test time is reported, and not equalised. The verdict is one of "team needed",
-    "no team needed", "too costly" and "no significant difference", and whether D matters. docs/versus.md has the rules. The same command goes on
-    with what was stopped, and writes the report again.
+    "no team needed", "too costly" and "no significant difference", and whether D matters. docs/versus.md has the rules.
+    The same command goes on with what was stopped, and writes the report again.
     """
 
     out: Path

@@ -1,8 +1,8 @@
 """The grids of a trial: each side has a sweep, over algorithms and learning rates, and the runs of what it chose.
 
 ``team`` (with the trained team's messages shuffled, and with its D cut, as rows of their own), ``no-communication`` (D
-cut and retrained) and ``single``. All three choose among algorithms and rates by themselves; the single agent once per budget,
-all from the same runs, since a run up to one budget is the beginning of a run up to a larger one.
+cut and retrained) and ``single``. All three choose among algorithms and rates by themselves; the single agent once per
+budget, all from the same runs, since a run up to one budget is the beginning of a run up to a larger one.
 """
 
 from __future__ import annotations

@@ -152,12 +152,12 @@ def _row(unit: Unit, team: Sequence[Row], single: Sequence[Row], label: str, com
 
 def _against(rows: Sequence[Row], comparison: Comparison) -> list[str]:
     says = comparison.word + (f": {comparison.why}" if comparison.why else "")
-    return [_score(rows), tables.points(comparison.difference, signed=True), says]
+    return [_score(rows), tables.points(comparison.difference), says]
 
 
 def _score(rows: Sequence[Row]) -> str:
     scores = [r["score"] for r in rows if r["status"] == "done"]
-    return f"{100 * fmean(scores):.1f} ({len(scores)} seeds)" if scores else "–"
+    return f"{fmean(scores):.3f} ({len(scores)} seeds)" if scores else "–"
 
 
 def _costs(sides: Mapping[str, Sequence[Row]]) -> Sheet:

@@ -89,8 +89,9 @@ def matters(retrained: Comparison | None) -> Matters:
     """Says whether D matters, from the team and the one that was trained without D."""
     if retrained is None:
         return "not asked"
-    words: dict[Word, Matters] = {"ahead": "D matters", "level": "D does not matter", "open": "no significant difference by D"}
-    return words[retrained.word]
+    if retrained.word == "open":
+        return "no significant difference by D"
+    return "D matters" if retrained.word == "ahead" else "D does not matter"
 
 
 _NAMES = {"sampled": "sampled tokens", "processed": "processed tokens", "latency": "latency in training"}

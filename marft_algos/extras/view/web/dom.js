@@ -50,7 +50,7 @@ export function short(x) {
 }
 
 export const count = (n) => n.toLocaleString("en");
-export const MARKS = { solved: "✓", failed: "✗", unjudged: "·", outage: "!", damaged: "?" };
+export const MARKS = { solved: "✓", failed: "✗", unjudged: "·", error: "!", damaged: "?" };
 
 /** What a file of episodes is called: `eval-000020` is "evaluation, iteration 20". */
 export function fileName(file) {

@@ -2,7 +2,7 @@
 import { ask, count, el, failure, fileName, MARKS, short, visible } from "./dom.js";
 import { compared } from "./episode.js";
 
-const OUTCOMES = { "": "any outcome", solved: "solved", failed: "not solved", unjudged: "without a verdict", outage: "lost to outages", damaged: "damaged lines" };
+const OUTCOMES = { "": "any outcome", solved: "solved", failed: "not solved", unjudged: "without a verdict", error: "infrastructure error", damaged: "damaged lines" };
 const ORDERS = { "": "as recorded", best: "best first", worst: "worst first", longest: "most turns first" };
 const FIELDS = ["source", "file", "outcome", "order", "task", "text"];
 const PAGE = 50;
@@ -58,7 +58,7 @@ export class Episodes {
     this.form.replaceChildren(
       choose("source", Object.fromEntries(this.app.sources.map((s, i) => [i, s.name])), "run"),
       choose("file", files, "episodes"), choose("outcome", OUTCOMES, "outcome"), choose("order", ORDERS, "order"),
-      write("task", "task", "part of its name"), write("text", "words", "said, seen or returned"));
+      write("task", "task", "part of its name"), write("text", "text", "in a prompt, reply or result"));
   }
 
   soon() { clearTimeout(this.typing); this.typing = setTimeout(() => this.filter(), 350); }

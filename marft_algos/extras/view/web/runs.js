@@ -8,7 +8,7 @@ const UNITS = { iteration: "iteration", tokens: "tokens sampled", seconds: "seco
 
 const MANY = 6, AT_ONCE = 8;
 // What the team does has a colour of its own; agents and policies have theirs here as in their episodes.
-const TEAM = { "held out": "var(--ink)", evaluated: "var(--ink)", "while training": "var(--soft)", demonstrations: "var(--soft)" };
+const TEAM = { "evaluation (held out)": "var(--ink)", evaluation: "var(--ink)", training: "var(--soft)", demonstrations: "var(--soft)" };
 
 const sample = (line) => svg("svg", { width: 18, height: 8 }, line.dots ? svg("circle", { cx: 9, cy: 4, r: 3.5, fill: line.color })
   : svg("line", { x1: 0, x2: 18, y1: 4, y2: 4, stroke: line.color, "stroke-width": 2, "stroke-dasharray": line.dash }));
@@ -107,10 +107,10 @@ export class Runs {
 
   async settings(i, details) {
     try {
-      const told = await ask("settings", { source: i });
+      const settings = await ask("settings", { source: i });
       details.replaceChildren(details.firstElementChild,
-        ...told.commands.map((c) => el("pre", { class: "command" }, visible(c.command))),
-        told.start && el("p", { class: "note" }, `begins with the weights of ${visible(told.start)}`), el("pre", {}, visible(told.config)));
+        ...settings.commands.map((c) => el("pre", { class: "command" }, visible(c.command))),
+        settings.start && el("p", { class: "note" }, `begins with the weights of ${visible(settings.start)}`), el("pre", {}, visible(settings.config)));
     } catch (error) { details.replaceChildren(details.firstElementChild, failure(error)); }
   }
 
