@@ -9,7 +9,7 @@ that its agent saw has a reward of a half, so that toys learn in seconds.
 | ``halves`` | the digit is on one of two pages, an agent reads each | the first alone: its page only | yes | no |
 | ``relay`` | the first sees the digit, the second answers | the second alone: sees nothing | yes | yes |
 | ``told`` | the first sees the digit, the second answers | the first alone: sees it, and answers | no | yes |
-| ``dear`` | the digit is always 1, unseen; the second answers | one agent, who adds up 32 ones first | too costly | no |
+| ``dear`` | the digit is always 1, unseen; the second answers | one agent: adds up 32 ones first | too costly | no |
 
 In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit seven times in eight,
 which takes eight to 24 iterations to unlearn. Equal sampled tokens are 32 iterations of the team, and two of the single

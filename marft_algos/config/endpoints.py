@@ -244,11 +244,11 @@ def _checked_url(url: str) -> str:
     return url.strip().rstrip("/")
 
 
-def prices(text: str) -> tuple[float, float] | None:
+def token_prices(text: str) -> tuple[float, float] | None:
     """Reads ``IN,OUT``, the prices of a million tokens; "": None.
 
     Raises:
-        ConfigError: They are no two prices.
+        ConfigError: It is not two numbers of 0 or more.
     """
     if not text:
         return None

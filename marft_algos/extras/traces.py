@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import tyro
 
 from marft_algos.config import arguments
-from marft_algos.config.endpoints import prices
+from marft_algos.config.endpoints import token_prices
 from marft_algos.runs.disk import write_whole
 from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, DataError
@@ -48,7 +48,7 @@ class TracesArguments:
 def run_traces(argv: list[str]) -> int:
     """``marft traces FILE…``."""
     options: TracesArguments = arguments.parse(TracesArguments, argv, prog="marft traces")
-    price, cases_file = prices(options.price), Path(options.cases or "cases.jsonl")
+    token_price, cases_file = token_prices(options.price), Path(options.cases or "cases.jsonl")
     team_file = cases_file.with_name(f"{cases_file.stem}-team.json")
     for path in (options.sft, options.cases, str(team_file) if options.cases else ""):
         if path and Path(path).exists():
@@ -57,7 +57,7 @@ def run_traces(argv: list[str]) -> int:
     if not traces:
         why = f"Unread: {'; '.join(unread[:_NAMED])}" if unread else "Expected JSON of chats, or spans of models"
         raise DataError(masked(f"There is no trace in {', '.join(options.files)}. {why}."))
-    for line in report(traces, unread, price):
+    for line in report(traces, unread, token_price):
         say(clean(masked(line), line=True))
     team, words = team_of(traces), ["--env", "ID"]
     if options.cases:
@@ -144,7 +144,7 @@ def _id(trace: Trace) -> str:
 # What is said ----------------------------------------------------------------------------------------
 
 
-def report(traces: Sequence[Trace], unread: Sequence[str], price: tuple[float, float] | None) -> list[str]:
+def report(traces: Sequence[Trace], unread: Sequence[str], token_price: tuple[float, float] | None) -> list[str]:
     """Says what the team does, a line each: turns, handoffs, loops, errors of tools, costs, what cannot be read."""
     turns = [turn for trace in traces for turn in trace.turns]
     judged = [trace.success for trace in traces if trace.success is not None]
@@ -152,9 +152,9 @@ def report(traces: Sequence[Trace], unread: Sequence[str], price: tuple[float, f
     lines = [f"traces:    {len(traces)}, {len(turns)} turns{known}"]
     for agent in dict.fromkeys(turn.agent for turn in turns):
         own = [turn for turn in turns if turn.agent == agent]
-        heard, said = (statistics.mean(getattr(t, kind) for t in own) for kind in ("prompt_tokens", "tokens"))
+        read, sampled = (statistics.mean(getattr(t, kind) for t in own) for kind in ("prompt_tokens", "tokens"))
         models = ", ".join(dict.fromkeys(t.model for t in own if t.model)) or "unknown model"
-        lines.append(f"agent:     {agent}, {len(own)} turns, {heard:.0f} + {said:.0f} tokens each, {models}")
+        lines.append(f"agent:     {agent}, {len(own)} turns, {read:.0f} + {sampled:.0f} tokens each, {models}")
     handed = Counter((a.agent, b.agent) for trace in traces for a, b in pairwise(trace.turns) if a.agent != b.agent)
     lines += [f"handoff:   {a} -> {b}, {n} times" for (a, b), n in handed.most_common()]
     words = Counter((i, t.agent, t.said.content) for i, one in enumerate(traces) for t in one.turns if t.said)
@@ -163,8 +163,8 @@ def report(traces: Sequence[Trace], unread: Sequence[str], price: tuple[float, f
     )
     called, wrong = (Counter(name for t in traces for name, bad in t.calls if bad >= least) for least in (0, 1))
     lines += [f"tool:      {name}, {n} calls, {wrong[name]} went wrong" for name, n in called.most_common()]
-    if paid := [cost for turn in turns if (cost := _cost(turn, price)) is not None]:
-        lines.append(f"cost:      {sum(paid):.4f}" + (f", of {len(paid)} turns" if len(paid) < len(turns) else ""))
+    if spent := [cost for turn in turns if (cost := _cost(turn, token_price)) is not None]:
+        lines.append(f"cost:      {sum(spent):.4f}" + (f", of {len(spent)} turns" if len(spent) < len(turns) else ""))
     return lines + _few("unread:", unread)
 
 
@@ -173,7 +173,7 @@ def _few(title: str, items: Sequence[str]) -> list[str]:
     return [f"{title:<10} {item}" for item in [*items[:_NAMED], *more]]
 
 
-def _cost(turn: TracedTurn, price: tuple[float, float] | None) -> float | None:
-    if turn.cost is not None or price is None:
+def _cost(turn: TracedTurn, token_price: tuple[float, float] | None) -> float | None:
+    if turn.cost is not None or token_price is None:
         return turn.cost
-    return (turn.prompt_tokens * price[0] + turn.tokens * price[1]) / 1e6
+    return (turn.prompt_tokens * token_price[0] + turn.tokens * token_price[1]) / 1e6

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 from typing import Any, Protocol
 
+import rich.panel
 from rich.console import Console, Group
 from rich.live import Live
-from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
@@ -176,7 +176,7 @@ class Display:
         by_budget = share > self.done / max(self.total, 1)
         return f"{self.done} ({100 * share:.0f} % of its budget)" if by_budget else f"{self.done}/{self.total}"
 
-    def __rich__(self) -> Panel:
+    def __rich__(self) -> rich.panel.Panel:
         share = self._share_of()
         bar = Text("━" * round(40 * share), "green") + Text("━" * (40 - round(40 * share)), "bright_black")
         spent = minutes(time.monotonic() - self._start)
@@ -193,7 +193,7 @@ class Display:
         if self._evaluations and self._evaluation_set:
             rows.append(Text(f"evaluated on {self._evaluation_set}", "bright_black"))
         rows += [Text(f"{what}: {text}") for what, text in self._evaluations[:1] + self._evaluations[1:][-3:]]
-        return Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
+        return rich.panel.Panel(Group(*rows), title=Text(self.title), title_align="left", border_style="bright_black")
 
     def _policies(self) -> Table | None:
         """Makes a table of the last numbers of every policy."""
