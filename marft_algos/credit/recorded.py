@@ -32,9 +32,8 @@ def last(trajectory: Trajectory) -> Rewards:
         if end == i:
             continue
         inside = sum(float(x.sum()) for k in layer.turns if (x := credit.tokens[k]) is not None)
-        credit.team[end] += (
-            credit.team[i] + sum(credit.turns[k] for k in layer.turns) + sum(credit.late[i].values()) + inside
-        )
+        late = sum(credit.late[i].values())
+        credit.team[end] += credit.team[i] + sum(credit.turns[k] for k in layer.turns) + late + inside
         credit.agents[end] = _add(credit.agents[end], credit.agents[i])
         credit.team[i], credit.agents[i], credit.late[i] = 0.0, {}, {}
         for k in layer.turns:

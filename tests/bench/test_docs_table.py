@@ -23,7 +23,7 @@ def test_rows_are_paired_by_length_and_seed() -> None:
     cells = docs.finished(rows)
     assert {cell: len(runs) for cell, runs in cells.items()} == {("chain", 2): 2, ("memory", 2): 1, ("chain", 1): 1}
     ((length, what, each, over),) = docs.differences(cells)
-    assert (length, what, over) == ("2", "chain less memory", "") and each.startswith("+0.333 ["), (
+    assert (length, what, over) == ("2", "chain less memory", "") and each.startswith("+33.3 ["), (
         "of three pairs that are known"
     )
     lines = {(line[0], line[1]): line for line in docs.scores(cells)}
@@ -39,13 +39,13 @@ def test_three_seeds_have_an_interval_over_seeds() -> None:
     rows = [run("chain", [1.0, 1.0, None, 1.0], seed) for seed in range(3)]
     rows += [run("memory", [0.0, 1.0, 1.0, 0.0], seed) for seed in range(3)]
     ((*_, over),) = docs.differences(docs.finished(rows))
-    assert over.startswith("+0.667 ["), "of the three documents that nobody has lost"
+    assert over.startswith("+66.7 ["), "of the three documents that nobody has lost"
 
 
 def test_what_training_added_is_the_last_evaluation_less_the_first() -> None:
     curve = [{"outcomes": [0.0, None, 0.0, 1.0]}, {"outcomes": [1.0, 1.0, 1.0, 1.0]}]
     ((length, who, first, gained),) = docs.gains(docs.finished([run("tree-2", [1.0] * 4, curve=curve)]))
-    assert (length, who, first) == ("2", "tree", "0.333") and gained.startswith("+0.667 ["), "of three documents"
+    assert (length, who, first) == ("2", "tree", "0.333") and gained.startswith("+66.7 ["), "of three documents"
 
 
 def test_a_figure_names_its_model_in_the_title() -> None:

@@ -91,7 +91,7 @@ def test_entries_are_sorted_by_score_and_compared_with_the_baseline_of_their_fil
     grid_runs = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", text)]
     rows = {row[0]: row[2:] for row in grid_runs}
     assert list(rows) == ["grpo", "rloo", "untrained"]
-    assert rows["grpo"][0].startswith("90.0 [") and rows["untrained"][0].startswith("25.0 [")
+    assert rows["grpo"][0].startswith("0.900 [") and rows["untrained"][0].startswith("0.250 [")
     assert ["≈" in row[0] for row in rows.values()] == [True, True, False]
     assert rows["untrained"][2] == "–" and rows["grpo"][2].startswith("+65.0 [")
     assert [row[3:5] for row in rows.values()] == [["3", "1 020"], ["3", "1 020"], ["3", "0"]]

@@ -64,7 +64,7 @@ def test_a_mean_over_three_seeds_has_the_interval_of_seeds_and_problems(folder: 
         write(folder, "marft", seed, better[seed])
     (row,) = cells(smollm2.differences(["bf16"], [0, 1, 2], "rft")).values()
     found = estimate([np.array(better) - np.array([1.0, 1, 0, 0] * 10)], difference=True)
-    assert row[3] == f"{tables.points(found, signed=True)} (3)" and row[3].startswith("+20.0 [-")
+    assert row[3] == f"{tables.points(found)} (3)" and row[3].startswith("+20.0 [-")
 
 
 def test_pooled_runs_are_those_of_all_settings(folder: Path) -> None:

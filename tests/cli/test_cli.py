@@ -161,8 +161,8 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
 
     assert main(["eval", "first", "--swap", "planner", "--out", "out/episodes.jsonl"]) == 0
     shown = capsys.readouterr().out
-    assert "untrained" in shown and "step_000002" in shown and "exchanged" in shown and shown.count("paired, 95 %") == 2
-    played = [list(trajectory.read(Path("out") / name)) for name in ("episodes.jsonl", "episodes-exchanged.jsonl")]
+    assert "untrained" in shown and "step_000002" in shown and "shuffled" in shown and shown.count("paired, 95 %") == 2
+    played = [list(trajectory.read(Path("out") / name)) for name in ("episodes.jsonl", "episodes-shuffled.jsonl")]
     assert [e.task_id for e in played[0]] == [e.task_id for e in played[1]] and len(played[0]) == 12
     words = [[e.turns[0].text for e in episodes] for episodes in played]
     assert sorted(words[0]) == sorted(words[1]), "every message of the planner is in another episode"

@@ -93,7 +93,7 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
     gain = run.gain()
     assert gain is not None
     before, after, difference = gain
-    for number in (f"{before.mean:.1%}", f"{after.mean:.1%}", f"{100 * difference.mean:+.1f} pts", f"n = {after.n}"):
+    for number in (f"{before.mean:.3f}", f"{after.mean:.3f}", f"{100 * difference.mean:+.1f} points", f"n = {after.n}"):
         assert number in page
     for word in (
         "KL",
@@ -114,8 +114,11 @@ def test_what_is_solved_and_what_is_paid_are_two_diagrams() -> None:
     ends = {"eval/low": 0.3, "eval/high": 0.6, "eval/held_out": 1.0}
     lines = [{"iteration": 0, "eval/success": 0.44, **ends}, {"iteration": 1, "return": 0.811, "success": 0.5}]
     success, paid = plots.diagrams(lines)
-    assert success.title == "success" and success.series == {"held out": [(0, 0.44)], "while training": [(1, 0.5)]}
-    assert paid.title == "return" and paid.series == {"while training": [(1, 0.811)]}
+    assert success.title == "success" and success.series == {
+        "evaluation (held out)": [(0, 0.44)],
+        "training": [(1, 0.5)],
+    }
+    assert paid.title == "return" and paid.series == {"training": [(1, 0.811)]}
 
     alike = [lines[0], {"iteration": 1, "return": 0.5, "success": 0.5}]
     assert [d.title for d in plots.diagrams(alike)] == ["success"], "1 for success: the same number twice"

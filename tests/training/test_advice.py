@@ -31,7 +31,7 @@ def test_a_team_that_answers_is_left_alone():
 
 def test_cut_replies_are_named_by_agent_with_what_to_type():
     words = advice({**FINE, "agent/reasoner_0/truncated": 0.9}, CONFIG)
-    assert "90% of reasoner_0's replies were cut at max_new_tokens = 32" in words and "actor_0's" not in words
+    assert "90% of reasoner_0's replies were truncated at max_new_tokens = 32" in words and "actor_0's" not in words
     for command in ("marft profiles math-dual-v0", "marft sft", "--max-new-tokens"):
         assert command in words
 
@@ -59,9 +59,9 @@ def test_profiles_are_advised_where_the_environment_takes_some(capsys):
 
 
 def test_answers_programs_and_calls_that_nobody_can_read_are_named():
-    assert "nothing could be read from 80% of answers" in advice({**FINE, "task/parsed": 0.2}, CONFIG)
-    assert "from 75% of answers" in advice({"task/verdict/no_code": 0.75, "turns": 3.0}, CONFIG)
-    assert "from 50% of turns" in advice({"task/malformed": 2.0, "turns": 4.0}, CONFIG)
+    assert "80% of answers have no form that the task reads" in advice({**FINE, "task/parsed": 0.2}, CONFIG)
+    assert "75% of answers" in advice({"task/verdict/no_code": 0.75, "turns": 3.0}, CONFIG)
+    assert "50% of turns" in advice({"task/malformed": 2.0, "turns": 4.0}, CONFIG)
     assert advice({"task/malformed": 1.0, "turns": 4.0}, CONFIG) == ""
 
 
@@ -70,7 +70,7 @@ def test_a_run_says_it_once(tmp_path, capsys):
     command += ["--eval-every", "1", "--eval-episodes", "4", "--runs-dir", str(tmp_path), "--lora-r", "2"]
     assert main(command) == 0
     said = "".join(capsys.readouterr())
-    assert said.count("were cut at max_new_tokens = 2") == 2  # reasoner and actor, in one note
+    assert said.count("were truncated at max_new_tokens = 2") == 2  # reasoner and actor, in one note
     assert said.count("note: ") == 1
 
 

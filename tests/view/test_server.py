@@ -70,7 +70,7 @@ def test_the_overview_says_where_each_run_stands(api: Api) -> None:
     assert (one["name"], two["name"], file["name"]) == ("one", "two", "exchanged.jsonl")
     assert one["iteration"] == 4 and one["files"] == {"eval-000000": 8, "train-000002": 6, "eval-000004": 8}
     facts = dict(one["facts"])
-    assert facts["untrained"] == "25.0% [15.0%, 35.0%]" and facts["after iteration 4"].startswith("75.0%")
+    assert facts["untrained"] == "0.250 [0.150, 0.350]" and facts["after iteration 4"].startswith("0.750")
     assert facts["scored on"] == "8 held-out problems" and facts["tokens sampled"] == "500"
     assert file["iteration"] is None and file["files"] == {"exchanged": 8}
 
@@ -78,7 +78,10 @@ def test_the_overview_says_where_each_run_stands(api: Api) -> None:
 def test_curves_are_those_of_the_report_and_come_once(api: Api) -> None:
     told = api.answer("curves", {"source": "0"})
     score, loss = told["diagrams"]
-    assert score["series"]["held out"] == [[0, 0.25], [4, 0.75]] and score["bars"] == [[0, 0.15, 0.35], [4, 0.65, 0.85]]
+    assert score["series"]["evaluation (held out)"] == [[0, 0.25], [4, 0.75]] and score["bars"] == [
+        [0, 0.15, 0.35],
+        [4, 0.65, 0.85],
+    ]
     assert loss["title"] == "loss" and loss["series"]["a_0"][-1] == [4, 0.25]
     assert told["axes"]["tokens"] == [0, 100, 200, 300, 400] and told["axes"]["seconds"][-1] == 8
     assert api.answer("curves", {"source": "0", "seen": str(told["size"])}) == {"size": told["size"], "same": True}
@@ -138,7 +141,7 @@ def test_a_run_that_still_trains_is_followed(tmp_path: Path) -> None:
     told = api.answer("sources", {})["sources"][0]
     assert told["writer"] == "here" and told["iteration"] == 3 and told["files"]["train-000003"] == 1
     after = api.answer("curves", {"seen": str(before["size"])})
-    assert after["diagrams"][0]["series"]["while training"][-1][0] == 3
+    assert after["diagrams"][0]["series"]["training"][-1][0] == 3
     ended = subprocess.Popen(["true"])
     ended.wait()
     (root / ".lock").write_text(json.dumps({**lock, "pid": ended.pid}))
@@ -269,11 +272,11 @@ def test_a_benchmark_says_its_verdict_as_its_report_does_and_again_when_there_ar
     bench = write_bench(tmp_path / "bench")
     api = Api(open_sources([str(bench.root)]))
     assert [s.name for s in api.sources][:2] == ["reinforce · made-up · 0", "reinforce · made-up · 1"]
-    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: ours ahead of reinforce."]}
+    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: above reinforce: ours."]}
     assert page.said(bench) == page.verdict(tables.lines(bench.rows(), "reinforce"), "reinforce")
     for key in ("ours0", "ours1"):
         bench.result_file(key).unlink()
-    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: ours with too few seeds to say."]}
+    assert api.answer("verdicts", {}) == {"verdicts": ["made-up: too few seeds to tell: ours."]}
     assert Api(open_sources([str(bench.runs / "ours0")])).answer("verdicts", {}) == {"verdicts": []}, (
         "a run is no comparison"
     )

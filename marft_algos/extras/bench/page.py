@@ -65,7 +65,7 @@ def write(folder: BenchFolder, baseline: str = "", reference: str = "") -> Path:
     return folder.root / "report.html"
 
 
-BRIEF = ("environment", "algorithm", "score", "difference", "seeds")
+BRIEF = ("environment", "algorithm", "score", "points over", "seeds")
 """Columns that a terminal shows, by the beginning of their titles."""
 _FEW = 4
 """Names that a sentence lists; of more it has the number."""

@@ -285,8 +285,8 @@ def sheet(shown: Sequence[Line], baseline: str, reference: str = "") -> list[lis
     ``across`` is there only with a reference, ``sampled`` (titled ``avg@k``) and what was not counted from the first
     version on only where some run has it.
     """
-    titles = {"mean": "score", "difference": f"difference to {baseline}, points"}
-    titles["across"] = f"difference to {reference}, points"
+    titles = {"mean": "score", "difference": f"points over {baseline}"}
+    titles["across"] = f"points over {reference}"
     titles["sampled"] = f"avg@{max((line.samples for line in shown), default=0)}"
     columns = {name: [entry(line) for line in shown] for name, entry in _COLUMNS.items()}
     empty = [name for name in ("sampled", *_COUNTED_LATER) if set(columns[name]) <= {"–"}]
