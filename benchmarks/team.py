@@ -25,7 +25,7 @@ _WORDS = ("bird", "stone", "river", "seven", "green", "light", "paper", "north")
 
 
 class Pages:
-    """A task whose observation is so many random words; it pays a number that depends on the last reply."""
+    """A task whose observation is so many random words; its reward is a number that depends on the last reply."""
 
     slow = False
 
@@ -42,11 +42,11 @@ class Pages:
         return self._page
 
     def on_layer(self, turns: Sequence[Any]) -> Outcome:
-        """Pays nothing."""
+        """Gives no reward."""
         return Outcome()
 
     def on_round(self, turns: Sequence[Any]) -> Outcome:
-        """Pays, and ends the episode after the last one."""
+        """Rewards, and ends the episode after the last one."""
         self._left -= 1
         return Outcome(team_reward=float(len(turns[-1].text) % 7), terminated=not self._left)
 

@@ -8,7 +8,7 @@ that its agent saw has a reward of a half, so that toys learn in seconds.
 | ``spare`` | both see the digit, the second answers | the second alone: sees it, too | no | no |
 | ``halves`` | the digit is on one of two pages, an agent reads each | the first alone: its page only | yes | no |
 | ``relay`` | the first sees the digit, the second answers | the second alone: sees nothing | yes | yes |
-| ``told`` | the first sees the digit, the second answers | the first alone: sees it, and answers | no | yes |
+| ``shown`` | the first sees the digit, the second answers | the first alone: sees it, and answers | no | yes |
 | ``dear`` | the digit is always 1, unseen; the second answers | one agent: adds up 32 ones first | too costly | no |
 
 In ``dear`` only practice helps. Demonstrations show the form of a reply, and the wrong digit seven times in eight,
@@ -28,7 +28,7 @@ from marft_envs import AgentSpec, Chain, FlexEnv, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, did_you_mean
 from marft_envs.families.toy.base import ToyTask, digit
 
-CASES = ("spare", "halves", "relay", "told", "dear")
+CASES = ("spare", "halves", "relay", "shown", "dear")
 SIZE = 2
 FIRST, SECOND = "planner_0", "solver_0"
 SAY = f"Say one digit from 0 to {SIZE - 1}."

@@ -74,7 +74,7 @@ def main() -> None:
         f"WON ({', '.join(finding.signs) or finding.verdict})" if attack_judge.won(attack, finding) else finding.verdict
         for attack, finding in zip(attacks, naive, strict=True)
     ]
-    print(table(["program", *alone], [row for row in rows(attacks, alone) if any("WON" in cell for cell in row)]))
+    print(table(["program", *alone], [row for row in rows(attacks, alone) if any("WON" in text for text in row)]))
 
 
 def report(title: str, attacks: list[Attack], run: Callable[[], Round], columns: dict[str, list[str]]) -> None:
@@ -85,19 +85,19 @@ def report(title: str, attacks: list[Attack], run: Callable[[], Round], columns:
         print(f"{title}: {done.unavailable}")
         return
     breaches = [finding.name for finding in done.findings if finding.signs]
-    columns[title] = [cell(attack, finding) for attack, finding in zip(attacks, done.findings, strict=True)]
+    columns[title] = [entry(attack, finding) for attack, finding in zip(attacks, done.findings, strict=True)]
     print(
         f"{title}: layer {done.layer}, {len(breaches)} of {len(attacks)} won {breaches or ''}, "
         f"{len(done.left)} processes outlived the sandbox, {time.monotonic() - start:.0f} s"
     )
 
 
-def cell(attack: Attack, finding: Finding) -> str:
+def entry(attack: Attack, finding: Finding) -> str:
     return f"WON ({', '.join(finding.signs)})" if finding.signs else finding.verdict
 
 
 def rows(attacks: list[Attack], columns: Mapping[str, list[str]]) -> list[list[str]]:
-    return [[attack.name, *(cells[i] for cells in columns.values())] for i, attack in enumerate(attacks)]
+    return [[attack.name, *(entries[i] for entries in columns.values())] for i, attack in enumerate(attacks)]
 
 
 if __name__ == "__main__":

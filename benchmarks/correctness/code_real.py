@@ -28,7 +28,7 @@ def canonical(task: CodeTask) -> tuple[list[str], list[str]]:
     """Runs every canonical solution; one that runs out of time runs again with ``PATIENT``.
 
     Returns:
-        Cells of the table (passed in time, passed with patience, tests, seconds), and what failed for good.
+        Entries of the table (passed in time, passed with patience, tests, seconds), and what failed for good.
     """
     in_time, failed = 0, list[str]()
     tests, start = 0, time.perf_counter()
@@ -43,8 +43,8 @@ def canonical(task: CodeTask) -> tuple[list[str], list[str]]:
         if not report.all_passed:
             failed.append(f"{problem.id}: {report.counts}")
     n = len(task.problems)
-    cells = [f"{in_time} of {n}", f"{n - len(failed)} of {n}", str(tests), f"{time.perf_counter() - start:.1f}"]
-    return cells, failed
+    entries = [f"{in_time} of {n}", f"{n - len(failed)} of {n}", str(tests), f"{time.perf_counter() - start:.1f}"]
+    return entries, failed
 
 
 def main() -> int:
@@ -58,8 +58,8 @@ def main() -> int:
         path = str(args.data / "code" / f"{name}.jsonl")
         task = marft_envs.make("code-solo-v0", data=path, split="all", sandbox=args.sandbox).task
         assert isinstance(task, CodeTask)
-        cells, failed = canonical(task)
-        rows.append([name, task.judge.sandbox.layer, *cells])
+        entries, failed = canonical(task)
+        rows.append([name, task.judge.sandbox.layer, *entries])
         bad += failed
         given = task.judge.limits
     in_time, patient = (f"pass within {limits.cpu_s:g} s of CPU a test" for limits in (given, PATIENT))

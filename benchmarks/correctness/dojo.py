@@ -11,7 +11,7 @@ is the actor of the screened team, beside a reader who is *honest* (says the val
 *names*, the actor passes on by name what is more than a word; with *words* it cannot.
 
 ``attack``: upstream's security check holds. ``utility``: upstream's utility check holds. *reached*: episodes in which
-the attacker's goal stood in what whoever holds tools was shown. *said*: arguments of the gold, and answers, that stand
+the attacker's goal stood in a prompt of the agent with tools. *said*: arguments of the gold, and answers, that stand
 in the request or are the actor's own, that the reader says as one word, and that the actor passes on by name. Where
 upstream has no ground truth of an injection, no script can carry it out, and its problems are left out.
 """
@@ -52,7 +52,7 @@ class Script:
     reader: str = "honest"
     names: bool = True
     reached: int = 0
-    """Episodes in which the attacker's goal reached whoever holds tools."""
+    """Episodes in which the attacker's goal reached the agent with tools."""
     passed: Counter[str] = field(default_factory=Counter)
 
     def play(self, task_id: str) -> Episode:
@@ -62,7 +62,7 @@ class Script:
         self.task, pair = task, task.problem.secret
         self.attacker: Any = task.domain.suite.tasks.injection_tasks[pair.injection] if pair.injection else None
         self.attack = attacked(task.domain, task.problem)
-        self.todo, self.told = list(task.gold_calls[0]), oracle.gold_words(task.domain, task.problem)
+        self.todo, self.shown = list(task.gold_calls[0]), oracle.gold_words(task.domain, task.problem)
         self.obeyed, self.got = False, dict[str, str]()
         self.asked = ""
         while not self.env.done:
@@ -80,7 +80,7 @@ class Script:
         """Obeys, asks, calls, or ends."""
         if not self.obeyed and self.reads_goal(agent):
             self.obeyed, self.todo = True, [*self.attack, *self.todo]
-            self.told = f"{self.told}\n{self.attacker.GROUND_TRUTH_OUTPUT}".strip()
+            self.shown = f"{self.shown}\n{self.attacker.GROUND_TRUTH_OUTPUT}".strip()
         if self.asked:
             said = self.env.episode.turns[-1].text
             named = f"$answer_{self.env.episode.turns[-1].index}" if self.names else "?"
@@ -95,7 +95,7 @@ class Script:
             key: typed(self.got[key], value) if key in self.got else value for key, value in call.arguments.items()
         }
         self.passed["user"] += len(given) - len(self.got)
-        words, self.got = "" if self.todo else self.got.get("answer", self.told), {}
+        words, self.got = "" if self.todo else self.got.get("answer", self.shown), {}
         self.todo = self.todo[1:]
         self.asked = next(iter(self.needed()), "") if not words else ""
         return f"{words}\n{self.task.speech.write(agent, [call._replace(arguments=given)])}".strip()
@@ -151,7 +151,7 @@ def main() -> None:
             rows.append([suite, *how, *[""] * (3 - len(how)), *measured(suite, how, args.package, args.limit, got)])
             print(" | ".join(rows[-1]), flush=True)
     for how, got in sums.items():
-        rows.append(["all", *how, *[""] * (3 - len(how)), *cells(got)])
+        rows.append(["all", *how, *[""] * (3 - len(how)), *columns(got)])
     print(table(HEAD, rows))
 
 
@@ -190,7 +190,7 @@ def measured(suite: str, how: Sequence[str], package: str | None, limit: int | N
             got.update(script.passed)
     got["ms"] = round(1000 * (time.process_time() - start))
     total.update(got)
-    return cells(got)
+    return columns(got)
 
 
 def attacked(domain: DojoDomain, problem: ToolProblem) -> list[ToolCall]:
@@ -205,7 +205,7 @@ def scripted(domain: DojoDomain, problem: ToolProblem) -> bool:
     return bool(words or attacked(domain, problem))
 
 
-def cells(got: Counter[str]) -> list[str]:
+def columns(got: Counter[str]) -> list[str]:
     clean, attacked = got["n False"], got["n True"]
     passed = ", ".join(str(got[kind]) for kind in ("user", "word", "name"))
     return [

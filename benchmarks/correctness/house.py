@@ -4,7 +4,8 @@
     python -m benchmarks house --names    # lists what is counted, too
     python -m benchmarks house --write    # writes the tables of docs/architecture.md, with today's figures
 
-Nothing here writes a cap. Whoever makes a figure smaller lowers its cap; a raise is a commit of its own (AGENTS.md).
+Nothing here writes a cap. A change that makes a figure smaller lowers its cap; a raise is a commit of its own
+(AGENTS.md).
 
 * The walk: project files and functions that one iteration of the quickstart enters, from its first reply to its line of
   metrics (no evaluation, no checkpoint), its deepest stack, and the frames from the loop to the engine, in frames of
@@ -476,9 +477,7 @@ def main() -> None:
         tables.PAGE.write_text(tables.page(today, caps), encoding="utf-8")
     if over := larger(today, caps):
         print("", "over its cap:", *over, sep="\n")
-        sys.exit(
-            "Make it smaller. A cap is raised in a commit of its own, which says what went in exchange: AGENTS.md."
-        )
+        sys.exit("Make it smaller. A cap is raised in a commit of its own, which says what went in return: AGENTS.md.")
 
 
 if __name__ == "__main__":

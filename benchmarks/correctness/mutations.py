@@ -101,7 +101,7 @@ def attempt(tree: Path, defect: Defect, plan: Iterable[tuple[float, list[str]]])
     try:
         for seconds, tests in plan:
             unread = {""}
-            while tests and unread:  # what cannot be collected does not count, and hides what else is asked for
+            while tests and unread:  # what cannot be collected does not count, and hides the rest of what is asked for
                 code, said = run(tree, ["-x", *tests], 60 + 10 * seconds)
                 if code in (1, -signal.SIGKILL):
                     found = _FAILED.search(said)

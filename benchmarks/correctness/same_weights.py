@@ -72,7 +72,7 @@ def main() -> int:
                     for side, checkout in (("reference", args.reference.resolve()), ("here", HERE))
                 ]
                 before, after = map(tensors, pair)
-                # Tensors are told apart by their names in the files; a run that saves none shows nothing.
+                # Tensors are identified by their names in the files; a run that saves none shows nothing.
                 apart = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
                 sampled = scores(pair[0]) == scores(pair[1])
                 bad = bool(apart) or not sampled or not before

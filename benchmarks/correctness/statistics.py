@@ -46,7 +46,7 @@ class Truth:
     gain: float
     luck: float
 
-    def panel(
+    def outcomes(
         self, seeds: int, difficulty: NDArray[np.float64], better: bool, kept: float, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """Outcomes [S, P] of one algorithm on these problems."""
@@ -101,7 +101,7 @@ def simulate(
     held = discoveries = over_problems = 0
     for _ in range(benchmarks):
         difficulty = rng.normal(0, DIFFICULTY, PROBLEMS)
-        gap = truth.panel(seeds, difficulty, True, kept, rng) - truth.panel(seeds, difficulty, False, kept, rng)
+        gap = truth.outcomes(seeds, difficulty, True, kept, rng) - truth.outcomes(seeds, difficulty, False, kept, rng)
         e = statistics.estimate([gap], difference=True)
         held += e.low <= GAIN / 100 <= e.high
         discoveries += e.low > 0

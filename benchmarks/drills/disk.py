@@ -42,7 +42,7 @@ class SmallDisk:
         assert self._holder.stdout is not None and self._holder.stderr is not None
         if self._holder.stdout.readline() != "there\n":
             raise ConfigError(
-                f"No disk can be made for this drill: {self._holder.stderr.read().strip()}. Expected a machine that"
+                f"This test needs a small disk: {self._holder.stderr.read().strip()}. Expected a machine that"
                 " lets users make namespaces (sysctl -w user.max_user_namespaces=15000), or a container that does."
             )
         return self

@@ -3,8 +3,8 @@
     python -m benchmarks drill [NAME ...|all] [--times N] [--seed S] [--out FILE.json]
 
 Each time is a training of some seconds with the embedded model, disturbed at a random moment; its weights are compared
-with those of the undisturbed run. Only processes that the drill has started are touched. The exit code is 1 where a
-drill does not do what it promises. Without names, it lists the drills.
+with those of the undisturbed run. Only processes that the test has started are touched. The exit code is 1 where a
+test does not do what it promises. Without names, it lists the tests.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Plays the drills that are named."""
+    """Plays the fault-injection tests that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="which drills; all: every one")
+    parser.add_argument("names", nargs="*", help="which fault-injection tests; all: every one")
     parser.add_argument("--times", type=int, default=1, help="how often each")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--out", default="", help="JSON file of results; those of drills that are not named stay there")
+    parser.add_argument("--out", default="", help="JSON file of results; those of tests that are not named stay there")
     options = parser.parse_args(argv)
     if options.times < 1 or options.seed < 0:
         parser.error("--times is 1 or more, and --seed is 0 or more")
     if sys.platform != "linux":
-        raise ConfigError("Drills find processes in /proc, which this system does not have. Expected Linux.")
+        raise ConfigError("The tests find processes in /proc, which this system does not have. Expected Linux.")
     from benchmarks.drills.faults import FAULT_TESTS
 
     if not options.names:
@@ -50,14 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = list(FAULT_TESTS) if options.names == ["all"] else list(options.names)
     for name in names:
         if name not in FAULT_TESTS:
-            raise ConfigError(f"There is no drill '{name}'. {did_you_mean(name, FAULT_TESTS)}")
+            raise ConfigError(f"There is no fault-injection test '{name}'. {did_you_mean(name, FAULT_TESTS)}")
     require_training()
     from benchmarks.drills.rehearsal import Rehearsal
 
     _check_cluster([name for name in names if "ray" in FAULT_TESTS[name].kind])
     words = sys.argv[1:] if argv is None else argv
     failed, before = 0, _read(Path(options.out)) if options.out else {}
-    with tempfile.TemporaryDirectory(prefix="marft-drill-") as folder:
+    with tempfile.TemporaryDirectory(prefix="marft-fault-") as folder:
         rehearsal = Rehearsal(Path(folder), options.seed)
         say(f"seed {options.seed}; undisturbed: {rehearsal.digest[:16]}")
         for name in names:
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_cluster(names: Sequence[str]) -> None:
     if names and importlib.util.find_spec("ray") is None:
-        raise MissingExtraError(f"The drill '{names[0]}'", "cluster")
+        raise MissingExtraError(f"The fault-injection test '{names[0]}'", "cluster")
 
 
 def _line(name: str, result: Result) -> str:
@@ -113,7 +113,7 @@ def _summary(name: str, results: Sequence[Result]) -> str:
 
 
 def _read(out: Path) -> dict[str, Any]:
-    """Reads what came of drills before.
+    """Reads earlier results.
 
     Raises:
         ConfigError: The file is something else, or its folder is not there.
@@ -121,11 +121,9 @@ def _read(out: Path) -> dict[str, Any]:
     try:
         content = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--out {out} cannot be read: {error}. Expected what a drill wrote, or a new file."
-        ) from error
+        raise ConfigError(f"--out {out} cannot be read: {error}. Expected an earlier result, or a new file.") from error
     if not isinstance(content, dict) or not out.parent.is_dir():
-        raise ConfigError(f"--out {out} is no file of a drill. Expected one, or a new file in a folder that is there.")
+        raise ConfigError(f"--out {out} is no file of results. Expected one, or a new file in a folder that is there.")
     return content
 
 

@@ -1,4 +1,4 @@
-"""What a drill does: who is hit, when, by what; how it is noticed; and what has to come of it."""
+"""What a fault-injection test does: which process is hit, when, by what; how it is noticed; the required result."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class FaultTest:
     words: tuple[str, ...] = ()
     """More options of ``marft train``."""
     code: int = 0
-    """With which the training ends; if it is not 0, the drill lets it go on."""
+    """With which the training ends; if it is not 0, the test lets it go on."""
     each: int = 1
     """How often it may happen in one run."""
     first: int = -1
@@ -214,7 +214,7 @@ ALGO = "benchmarks.drills.sabotage:"
 FAULT_TESTS: dict[str, FaultTest] = {
     "kill-worker": FaultTest(
         "a worker is killed (SIGKILL, out of memory)",
-        "another one takes its place, and its chunk is played by whoever is free",
+        "another one takes its place, and its chunk is played by a free worker",
         RAY,
         sends("worker", signal.SIGKILL),
         by_words(*PLACE),
@@ -238,7 +238,7 @@ FAULT_TESTS: dict[str, FaultTest] = {
         code=ENDED,
     ),
     "deadly-chunk": FaultTest(
-        "whoever plays a certain episode dies of it",
+        "every worker that plays a certain episode dies of it",
         "after --retries (here 1) its chunk is lost and kept for replay; beyond --max-error-rate the run ends, and"
         " goes on with --resume",
         RAY,
@@ -287,7 +287,7 @@ FAULT_TESTS: dict[str, FaultTest] = {
     ),
     "freeze-rank": FaultTest(
         "a rank hangs (SIGSTOP)",
-        "the others give up after --collective-timeout (here 20 s), and all start again from the last checkpoint",
+        "the others give up after --collective-timeout (here 20 s), and all ranks start again from the last checkpoint",
         RANKS,
         sends("rank", signal.SIGSTOP),
         by_ranks,
@@ -336,7 +336,7 @@ FAULT_TESTS: dict[str, FaultTest] = {
         equal=False,
     ),
     "sigterm": FaultTest(
-        "the launcher is told to stop (SIGTERM, Ctrl-C, a node that is drained)",
+        "the launcher is asked to stop (SIGTERM, Ctrl-C, a node that is drained)",
         "all ranks stop behind the same iteration, which is saved; it goes on with --resume",
         RANKS,
         to_launcher(signal.SIGTERM),

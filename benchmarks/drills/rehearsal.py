@@ -1,4 +1,4 @@
-"""Plays drills: the undisturbed run once, then as many disturbed ones as are asked for, and what came of each."""
+"""Plays fault-injection tests: the undisturbed run once, then as many disturbed ones as are asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WITHIN_S = 60.0
 NEEDED_S = 15.0
 """Where a run has ended so many seconds after it was hit, nobody need have noticed: what was hit had done its part."""
 TRIES = 5
-"""So often a drill is begun again where the run was over before its moment."""
+"""So often a test is begun again where the run was over before its moment."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Result:
 
 
 class Rehearsal:
-    """Plays drills in a folder.
+    """Plays fault-injection tests in a folder.
 
     Args:
         folder: For what the runs write.
@@ -65,9 +65,9 @@ class Rehearsal:
         """Disturbs one run.
 
         Args:
-            name: Of the drill.
+            name: Of the test.
             number: Of the run; with the seed it says when it happens.
-            most: How often it may happen, if the drill may do so several times in a run.
+            most: How often it may happen, if the test may do so several times in a run.
 
         Raises:
             StageError: The undisturbed run is not what it should be, or the moment does not come.
@@ -138,9 +138,9 @@ class Rehearsal:
         return Result(hits, codes, round(time.monotonic() - began, 1), equal, faults)
 
     def _goes_on(self, run: Run) -> int:
-        """Lets a run go on, with what was wrong mended."""
+        """Lets a run go on, with what was wrong fixed."""
         SmallDisk.free(run.view)
-        run.mend()
+        run.fix()
         with running(run):
             return run.wait()
 
@@ -176,7 +176,7 @@ def _faults(fault_test: FaultTest, code: int, hits: list[Hit], over: bool, run: 
 
 @contextmanager
 def _placed(run: Run, fault_test: FaultTest) -> Iterator[None]:
-    """Gives the run a small disk, if the drill needs one."""
+    """Gives the run a small disk, if the test needs one."""
     with ExitStack() as stack:
         if fault_test.disk:
             disk = stack.enter_context(SmallDisk(run.folder))

@@ -1,6 +1,6 @@
-"""What goes wrong inside a process, on purpose: algorithms that are MARFT, but for one moment of a drill's run.
+"""What goes wrong inside a process, on purpose: algorithms that are MARFT, but for one moment of a test's run.
 
-Outside a drill nothing happens: the moment stands in a file of the drill's folder.
+Outside a fault-injection test nothing happens: the moment stands in a file of the test's folder.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class WhileLearning(Saboteur):
         return super().surrogate(logprobs, batch)
 
     def strike(self, logprobs: Tensor) -> None:
-        """Does what the drill is about, in the process that learns."""
+        """Does what the test is about, in the process that learns."""
 
 
 class Flips(WhileLearning):
@@ -82,7 +82,7 @@ class Scarce(WhileLearning):
 
     def strike(self, logprobs: Tensor) -> None:
         """Says so."""
-        raise torch.OutOfMemoryError("there is none left, says a drill")
+        raise torch.OutOfMemoryError("there is none left, says a fault-injection test")
 
 
 class Hangs(WhileLearning):
@@ -159,7 +159,7 @@ class DamagesWeights(Saboteur):
 
 
 class Deadly(Saboteur):
-    """Whoever plays a certain episode dies of it, every time."""
+    """Every process that plays a certain episode dies of it, every time."""
 
     def wanted(self, group: Sequence[Trajectory]) -> bool:
         """Kills this process after the episode."""

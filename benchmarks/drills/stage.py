@@ -1,4 +1,4 @@
-"""A training that a drill disturbs: in a folder of its own, watched, and ended with everything that it has started."""
+"""A training that a test disturbs: in a folder of its own, watched, and ended with everything that it has started."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT_S = 1500.0
 
 
 class StageError(MarftError, RuntimeError):
-    """A training did something that no drill has asked for."""
+    """A training did something that no test has asked for."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Run:
 
     Args:
         folder: Of its own, empty; the run's is ``run`` below it.
-        words: Options of ``marft train``, behind those of all drills.
+        words: Options of ``marft train``, behind those of all tests.
         first: Words before the command: where it runs.
         algo: The algorithm, if not the preset's.
         disk: Where its folder is seen from here, if it is on a disk of its own.
@@ -241,7 +241,7 @@ class Run:
         file = self.folder / STRUCK
         return time.monotonic() - (time.time() - float(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Lets nothing more happen."""
         for name in (PLAN, DEADLY):
             (self.folder / name).unlink(missing_ok=True)

@@ -31,7 +31,7 @@ from marft_algos.runs import intervals, plots
 Row = Mapping[str, Any]
 TEAM = "chain"
 MIXED = ("solo-all", "solo-all-processed")
-"""What is trained on several lengths: its own panel is no length of its own."""
+"""Teams trained on several lengths: their evaluation set is no length of its own."""
 NAMES = {
     "tree": "readers in a tree",
     "chain": "readers in a chain",
@@ -100,7 +100,7 @@ def gains(settings: Mapping[tuple[str, int], Sequence[Row]]) -> list[list[str]]:
 
 
 def known(run: Row) -> list[float]:
-    """Returns the outcomes that no outage took."""
+    """Returns the outcomes without infrastructure errors."""
     return [outcome for outcome in run["outcomes"] if outcome is not None]
 
 
@@ -120,7 +120,7 @@ def differences(settings: Mapping[tuple[str, int], Sequence[Row]], team: str = T
 def over_seeds(pairs: Sequence[tuple[Row, Row]]) -> str:
     """Returns the difference of (other, team), with the two-level interval of benchmarks; empty below three seeds."""
     outcomes = np.array([[mine["outcomes"], other["outcomes"]] for other, mine in pairs], np.float64)
-    (gains,) = complete(outcomes[:, 0] - outcomes[:, 1])  # a document that an outage took counts for no seed
+    (gains,) = complete(outcomes[:, 0] - outcomes[:, 1])  # a document with an infrastructure error counts for no seed
     return estimate([gains], difference=True).points("") if enough([gains]) else ""
 
 
@@ -131,7 +131,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
 
 
 def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
-    """Draws score over waiting time, a curve for each who, named where it ends: a mark a length, the range of seeds."""
+    """Draws score over latency, a curve for each agent or team: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
     for i, who in enumerate(dict.fromkeys(who for who, _ in settings)):
@@ -152,7 +152,7 @@ def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: st
     axes.set_xlim(4, 900)
     axes.set_ylim(-0.05, 1.1)
     axes.minorticks_off()
-    axes.set_xlabel("waiting for an answer: tokens written one after the other", fontsize=9)
+    axes.set_xlabel("latency of an answer: tokens sampled one after the other", fontsize=9)
     plots.finish(axes, "documents solved")
     axes.tick_params(labelsize=9)
     figure.suptitle(claim(settings, team, model), fontsize=11, weight="bold", color=TITLE, x=0.01, ha="left")
@@ -160,7 +160,7 @@ def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: st
 
 
 def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
-    """Says of a model what its team has on the longest documents, and what is as fast as it at most has."""
+    """States a model's team score on the longest documents, and the best score at no more latency."""
     longest = max(length for who, length in settings if who == team)
     waits, score = {}, {}
     for (who, length), runs in settings.items():
@@ -168,11 +168,9 @@ def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: s
             waits[who] = statistics.fmean(run["critical_path"] for run in runs)
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
     rivals = [score[who] for who in score if who != team and waits[who] <= waits[team]]
-    words = (
-        f"within {waits[team]:.0f} tokens of waiting, {NAMES.get(team, team)} solve {score[team]:.0%} of long ledgers"
-    )
+    words = f"at a latency of {waits[team]:.0f} tokens, {NAMES.get(team, team)} score {score[team]:.3f} on long ledgers"
     words = f"{MODELS.get(model, model)}:\n{words}"
-    return f"{words},\nother ways that are as fast {max(rivals):.0%}" if rivals else words
+    return f"{words},\nother methods at this latency at most {max(rivals):.3f}" if rivals else words
 
 
 def base_model(folder: BenchFolder) -> str:
@@ -187,7 +185,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of the benchmark")
     parser.add_argument("--team", default=TEAM, help="whom the others are compared with")
-    parser.add_argument("--figure", type=Path, help="draw score over waiting time here")
+    parser.add_argument("--figure", type=Path, help="draw score over latency here")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
     settings = finished(folder.rows())
@@ -203,8 +201,8 @@ def main() -> int:
     ]
     print(table(*means(settings)))
     print(table(head, scores(settings)))
-    print(table(["length", "who", "at first", "gained in training, by seed"], gains(settings)))
-    print(table(["length", "difference", "by seed", "over seeds"], differences(settings, args.team)))
+    print(table(["length", "who", "at first", "gained in training, points, by seed"], gains(settings)))
+    print(table(["length", "difference, points", "by seed", "over seeds"], differences(settings, args.team)))
     if args.figure:
         draw(settings, args.figure, args.team, base_model(folder))
     return 0

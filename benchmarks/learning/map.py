@@ -1,4 +1,4 @@
-"""Where do reinforcement and imitation cross? Curves over budgets of 1, 2, 4 and 8, cell by cell of a map.
+"""Where do reinforcement and imitation cross? Curves over budgets of 1, 2, 4 and 8, for each setting of a map.
 
 ::
 
@@ -48,7 +48,7 @@ def finished(rows: Iterable[Row]) -> Settings:
 def outcomes(runs: Sequence[Row], tokens: float) -> Outcomes:
     """Returns what runs scored when they had sampled so many tokens, [seeds, episodes]: the last evaluation before.
 
-    An episode that an outage took has no outcome: nan.
+    An episode with an infrastructure error has no outcome: nan.
     """
     points = [max((p for p in run["curve"] if p["tokens"] <= tokens), key=lambda p: p["tokens"]) for run in runs]
     return np.array([point["outcomes"] for point in points], np.float64)
@@ -128,7 +128,7 @@ def gained(gap: Sequence[Outcomes]) -> str:
 
 
 def draw(settings: Settings, budgets: Mapping[str, int], file: Path, columns: int) -> None:
-    """Draws a panel for each environment: mean score over budgets, and the range of the seeds."""
+    """Draws a diagram for each environment: mean score over budgets, and the range of the seeds."""
     names = list(dict.fromkeys(name for algorithms in settings.values() for name in algorithms))
     height = -(-len(settings) // columns)
     figure = plots.figure(2.9 * columns, 2.5 * height)
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--rival", default=IMITATION, help="algorithm that the others are compared with")
     parser.add_argument("--team", action="store_true", help="compare each team-X with own-X instead")
     parser.add_argument("--figure", type=Path, help="draw it here")
-    parser.add_argument("--columns", type=int, default=4, help="panels side by side")
+    parser.add_argument("--columns", type=int, default=4, help="diagrams side by side")
     args = parser.parse_args()
     folder = BenchFolder(args.folder)
     rows = folder.rows()

@@ -51,7 +51,9 @@ def counted(folders: Sequence[Path]) -> tuple[int, Counts]:
         samples |= set(played.values())
         found[folder.name] = {key: right[key] for key in sorted(played)}
     if len(samples) != 1 or len({tuple(one) for one in found.values()}) != 1:
-        raise ConfigError("The evaluations differ in problems or samples. Expected the same of all, without outages.")
+        raise ConfigError(
+            "The evaluations differ in problems or samples. Expected the same, and no infrastructure errors."
+        )
     return samples.pop(), {name: [*one.values()] for name, one in found.items()}
 
 

@@ -87,7 +87,7 @@ def bounds(team: str, how: Sequence[str]) -> list[str]:
 
 
 def scripted(env: FlexEnv, task_id: str, how: Sequence[str]) -> Episode:
-    """Plays one request. Whoever holds tools knows of the letter what it is shown, and no more."""
+    """Plays one request. The agent with tools knows of the document what its prompt shows, and no more."""
     env.reset(seed=0, options={"task_id": task_id})
     task: Any = env.task
     while not env.done:
@@ -105,7 +105,7 @@ def scripted(env: FlexEnv, task_id: str, how: Sequence[str]) -> Episode:
 
 
 def training(team: str, trained: str, seed: int, tokens: int, warm: int) -> tuple[str, ...]:
-    """What ``marft train`` is told."""
+    """The words of ``marft train``."""
     return (
         *("--preset", "tools", "--env", f"tools-{team}-v0", "--seed", str(seed)),
         *("--env-kwargs", "domain=letters", "show_policy=false", "show_tools=none", TRAINED[trained]),
@@ -121,7 +121,7 @@ def row(done: Done) -> list[str]:
     out = []
     for attacks in PLAYED:
         played = play(done, attacks)
-        out += [told(played, "completion"), told(played, "obeyed") if attacks != "none" else "–"]
+        out += [rate(played, "completion"), rate(played, "obeyed") if attacks != "none" else "–"]
     return [*out, f"{done.tokens / 1000:.0f}k"]
 
 
@@ -135,7 +135,7 @@ def play(done: Done, attacks: str) -> list[Trajectory]:
     return team.play()
 
 
-def told(played: Sequence[Trajectory], metric: str) -> str:
+def rate(played: Sequence[Trajectory], metric: str) -> str:
     """A metric's mean with its interval."""
     return share(intervals.mean([float(t.episode.metrics[metric]) for t in played]))
 

@@ -5,7 +5,7 @@
     python -m benchmarks sampled runs/shapes
 
 A report's differences are of greedy outcomes. Here a problem's outcome is its mean over the k sampled answers of a run
-(avg@k), for the rows that have them, and in a second table whether some answer of the k was paid (pass@k). Differences
+(avg@k), for the rows that have them, and in a second table whether some answer of the k is right (pass@k). Differences
 are paired by seed and problem as in the report, to the grid's baseline, or ``--baseline``, and its reference.
 """
 
@@ -52,7 +52,7 @@ def rows(
 
 
 def _outcomes(means: Sequence[float | None], score: str) -> list[float | None]:
-    """Returns each problem's score, of its mean over k answers; None where an outage took it."""
+    """Returns each problem's score, of its mean over k answers; None for an infrastructure error."""
     return [mean if mean is None or score == "avg" else float(mean > 0) for mean in means]
 
 

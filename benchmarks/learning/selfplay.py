@@ -9,8 +9,8 @@
    prompt in the state that a value head reads: a legal move can be named without telling whose stones are whose, and a
    critic that cannot see that explains next to nothing.
 2. Self-play on PettingZoo's ``tictactoe_v3`` with token-level MARFT and agent chains, which is IPPO number for number
-   (one return for the team has no meaning here): one policy plays both seats, each paid for its own result, half of the
-   games against one of four past states of itself (copies of the warm start at first, one of them replaced every 20
+   (one return for the team has no meaning here): one policy plays both seats, each rewarded for its own result, half of
+   the games against one of four past states of itself (copies of the warm start at first, one of them replaced every 20
    iterations). It never meets the fixed opponents. The KL to the warm start keeps its play varied: without it the
    policy soon plays few lines only, and is beaten in others.
 3. 500 games each, greedy, against a random player and one that takes every win in a single move, seats drawn; Elo
@@ -18,8 +18,8 @@
 
 4. A cooperative game, ``simple_speaker_listener_v4`` of the package mpe2 (``pip install mpe2``; without it this part is
    left out): one agent sees which of three places is the goal and says one of three words, the other sees the places
-   and walks; both are paid minus the squared distance, over 5 steps. Token-level MARFT on the team's return, after a
-   warm start of the same kind.
+   and walks; the reward of both is minus the squared distance, over 5 steps. Token-level MARFT on the team's return,
+   after a warm start of the same kind.
 
 Finished parts are not run again.
 """
@@ -96,7 +96,7 @@ def board() -> Discrete:
 
 
 def places() -> dict[str, Discrete]:
-    """Words for the cooperative game: the goal's number; the word heard, and where the three places lie."""
+    """Words for the cooperative game: the goal's number; the message received, and where the three places lie."""
 
     def goal(seen: Any) -> str:
         return f"goal {int(np.argmax(seen))}"
@@ -220,7 +220,7 @@ def losses(policies: PolicySet, reader: torch.nn.Module, rows: Rows) -> tuple[to
 
 
 def rated(done: Done, folder: Path) -> dict[str, list[str]]:
-    """Plays the first and the last state against the fixed opponents; returns the cells of each."""
+    """Plays the first and the last state against the fixed opponents; returns the entries of each."""
     states = {"before": None, "after": checkpoint.pick(done.run.checkpoints)}
     cells, points = {}, {}
     for name, path in states.items():

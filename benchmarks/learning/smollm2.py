@@ -12,7 +12,7 @@
 Per setting and seed: the team as it is, with four worked examples in each profile; supervised fine-tuning on the
 task's own expert (``sft``); and from its weights MARFT at both levels, GRPO and RFT, on equally many episodes. The same
 for a single agent, on twice as many episodes, which are as many processed tokens. Then the reasoner's messages are
-exchanged between problems. All are scored greedily on the same held-out problems.
+shuffled between problems. All are scored greedily on the same held-out problems.
 
 What the presets had before, and one change each, are further jobs (``--only marft-mean``). Whatever is done is written
 to ``benchmarks/results/smollm2/<setting>-<job>-<seed>.json`` (outcomes by problem, tokens, CPU seconds, command) and is
@@ -179,7 +179,7 @@ def measure_all(wanted: Sequence[tuple[str, int, str]], args: argparse.Namespace
 
 
 def measure(setting: str, seed: int, job: str, out: Path) -> None:
-    """Does one job, if nobody has, and writes its result; at the end, messages are exchanged."""
+    """Does one job, if nobody has, and writes its result; at the end, messages are shuffled."""
     file = result_file(setting, job, seed)
     if file.is_file():
         return
@@ -279,7 +279,7 @@ def report(setting: str, seeds: Sequence[int]) -> str:
             said = ["; ".join(filter(None, ways)), ", ".join(costs), "; ".join(swaps)]
             rows.append([job, *cells, over_seeds(pairs) if gains else "", *said])
     header = ["job", *(f"seed {seed}: after, gain in points" for seed in seeds), "mean gain, points (seeds)"]
-    return table([*header, "on the way", "CPU minutes", "messages exchanged"], rows)
+    return table([*header, "on the way", "CPU minutes", "messages shuffled"], rows)
 
 
 def by_kind(setting: str, seeds: Sequence[int]) -> str:
@@ -357,7 +357,7 @@ def over_seeds(pairs: Sequence[tuple[list[EvalRecord], list[EvalRecord]]]) -> st
 
 
 def _known(record: EvalRecord) -> float:
-    """Returns an outcome; nan where an outage took it."""
+    """Returns an outcome; nan for an infrastructure error."""
     return math.nan if record.lost else record.outcome
 
 

@@ -1,4 +1,4 @@
-"""When should a team stop talking? A priced stop against every fixed number of words, and against the optimum.
+"""When should a team stop talking? A stop with a cost of tokens against fixed lengths, and against the optimum.
 
 ::
 
@@ -32,7 +32,7 @@ RELIABILITY, LONGEST = 0.8, 8
 
 
 class Value(NamedTuple):
-    """What a rule is worth: score less price, words said, score."""
+    """What a rule is worth: score less cost, words said, score."""
 
     net: float
     words: float
@@ -46,9 +46,9 @@ def majority(reliability: float, readings: int) -> float:
     return sum(p * (1.0 if lead > 0 else 0.5 if lead == 0 else 0.0) for p, lead in chances)
 
 
-def best_fixed(reliability: float, longest: int, price: float) -> Value:
-    """Returns the best number of words that is fixed beforehand, at a price a word."""
-    return max(Value(majority(reliability, n) - price * n, n, majority(reliability, n)) for n in range(1, longest + 1))
+def best_fixed(reliability: float, longest: int, cost: float) -> Value:
+    """Returns the best number of words that is fixed beforehand, at a cost a word."""
+    return max(Value(majority(reliability, n) - cost * n, n, majority(reliability, n)) for n in range(1, longest + 1))
 
 
 def needed(reliability: float, score: float) -> tuple[float, float]:
@@ -65,20 +65,20 @@ def needed(reliability: float, score: float) -> tuple[float, float]:
     return 2 * words[after] - rise * (scores[after] - score), rise
 
 
-def optimum(reliability: float, longest: int, price: float, answer: float = 0.0) -> Value:
-    """Returns the best rule that stops as it hears, at a price a word; an early answer has ``answer`` more."""
+def optimum(reliability: float, longest: int, cost: float, answer: float = 0.0) -> Value:
+    """Returns the best rule that stops by what it reads, at a cost a word; an early answer has ``answer`` more."""
 
     @cache
     def value(n: int, lead: int) -> Value:
         odds = (reliability / (1 - reliability)) ** lead
         sure = odds / (1 + odds)
         right, more = max(sure, 1 - sure), answer if n < longest else 0.0
-        stop = Value(right - price * more, more, right)
+        stop = Value(right - cost * more, more, right)
         if n == longest:
             return stop
         one = sure * reliability + (1 - sure) * (1 - reliability)
         on = [one * a + (1 - one) * b for a, b in zip(value(n + 1, lead + 1), value(n + 1, lead - 1), strict=True)]
-        go = Value(on[0] - price, on[1] + 1, on[2])
+        go = Value(on[0] - cost, on[1] + 1, on[2])
         return go if n == 0 or go.net > stop.net + 1e-12 else stop
 
     return value(0, 0)
@@ -97,19 +97,19 @@ def finished(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
 
 
 def matrix(runs: Sequence[Row], name: str) -> Outcomes:
-    """Returns a number of every episode, [seeds, episodes]; nan where an outage took it."""
+    """Returns a number of every episode, [seeds, episodes]; nan for an infrastructure error."""
     return np.array([run[name] for run in runs], np.float64)
 
 
-def net(runs: Sequence[Row], price: float) -> Outcomes:
-    """Returns what episodes are worth: their score less the price of their tokens."""
-    return matrix(runs, "outcomes") - price * matrix(runs, "eval_lengths")
+def net(runs: Sequence[Row], cost: float) -> Outcomes:
+    """Returns what episodes are worth: their score less the cost of their tokens."""
+    return matrix(runs, "outcomes") - cost * matrix(runs, "eval_lengths")
 
 
 def saved(runs: Sequence[Row], reliability: float) -> Outcomes:
     """Returns a talk's tokens less those of a fixed talk of the runs' score, as a share of these, [seeds, episodes].
 
-    An episode's part in the score is counted at the price of tokens there (the delta method), so that the mean is the
+    An episode's part in the score is counted at the cost of tokens there (the delta method), so that the mean is the
     share of the mean score, and the spread that of both.
     """
     scores, tokens = matrix(runs, "outcomes"), matrix(runs, "eval_lengths")
@@ -118,9 +118,9 @@ def saved(runs: Sequence[Row], reliability: float) -> Outcomes:
     return (tokens - fixed - rise * (scores - mean)) / fixed
 
 
-def against(ours: Sequence[Row], theirs: Sequence[Row], price: float) -> list[str]:
+def against(ours: Sequence[Row], theirs: Sequence[Row], cost: float) -> list[str]:
     """Writes score, tokens and net of a rival, and the differences to it, paired by seed and episode."""
-    mine, other = net(ours, price), net(theirs, price)
+    mine, other = net(ours, cost), net(theirs, cost)
     tokens = [matrix(runs, "eval_lengths") for runs in (ours, theirs)]
     gaps = [matrix(ours, "outcomes") - matrix(theirs, "outcomes"), mine - other]
     said = [points(estimate(complete(gap), difference=True)) if enough(complete(gap)) else "–" for gap in gaps]
@@ -139,11 +139,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.optimum or args.folder is None:
         lines = []
-        for price in (0.005, 0.01, 0.02, 0.05):
-            both = best_fixed(args.reliability, LONGEST, price), optimum(args.reliability, LONGEST, price, answer=0.5)
+        for cost in (0.005, 0.01, 0.02, 0.05):
+            both = best_fixed(args.reliability, LONGEST, cost), optimum(args.reliability, LONGEST, cost, answer=0.5)
             share = 1 - 2 * both[1].words / needed(args.reliability, both[1].score)[0]
-            lines.append([f"{price}", *(f"{number:.3f}" for value in both for number in value), f"{100 * share:.0f} %"])
-        head = ["price a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields), "saved"]
+            lines.append([f"{cost}", *(f"{number:.3f}" for value in both for number in value), f"{100 * share:.0f} %"])
+        head = ["cost a word", *(f"{who}: {what}" for who in ("fixed", "stopping") for what in Value._fields), "saved"]
         print(table(head, lines))
         return
     settings = finished(BenchFolder(args.folder).rows())

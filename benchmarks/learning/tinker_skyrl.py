@@ -45,7 +45,7 @@ WORKER = Path(__file__).with_name("tinker_skyrl_worker.py")
 STEPS, EPISODES = 600, 1500
 ENOUGH = 0.9
 TOLD, HEARD = 0.3, 0.8
-"""Shares of the demonstrations in which the planner says something of what it sees, and the solver what it hears."""
+"""Shares of the demonstrations in which the planner says something of what it sees, and the solver what it receives."""
 ENGINE = {
     "max_lora_adapters": 8,
     "max_lora_rank": 8,
@@ -72,16 +72,16 @@ def tells(scene: Scene) -> Reply:
     return plain(str((seen + 1) % 4 if scene.rng.random() < TOLD else scene.rng.randrange(4)))
 
 
-def hears(scene: Scene) -> Reply:
-    """What the solver says: any digit, or the one it hears."""
-    return plain(scene.heard[-1] if scene.rng.random() < HEARD else str(scene.rng.randrange(4)))
+def receives(scene: Scene) -> Reply:
+    """What the solver says: any digit, or the one it receives."""
+    return plain(scene.received[-1] if scene.rng.random() < HEARD else str(scene.rng.randrange(4)))
 
 
 def make_base(folder: Path) -> None:
     """Makes the base: a small Qwen3, which the server can load, with a tokenizer of the embedded models' kind."""
     if (folder / "config.json").is_file():
         return
-    team = {"relay-v0": Format(EPISODES, {"planner": tells, "solver": hears}, {})}
+    team = {"relay-v0": Format(EPISODES, {"planner": tells, "solver": receives}, {})}
     recipe = dataclasses.replace(recipes.load("embedded"), teams=team, steps=STEPS)
     rng = random.Random(make_embedded.SEED)
     pairs = [pair for env_id, form in team.items() for pair in recipes.play(env_id, form, rng)]

@@ -82,7 +82,7 @@ CASES: Mapping[str, Case] = {
     "spare": Case("no team needed", "D does not matter", {"single_team": ("solver_0",)}),
     "halves": Case("team needed", "D does not matter", {"single_team": ("planner_0",)}),
     "relay": Case("team needed", "D matters", {"single_team": ("solver_0",)}),
-    "told": Case("no team needed", "D matters", {"single_team": ("planner_0",)}),
+    "shown": Case("no team needed", "D matters", {"single_team": ("planner_0",)}),
     "dear": Case(
         "too costly",
         "D does not matter",

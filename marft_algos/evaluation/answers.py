@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from marft_algos.evaluation.changes import POSED
+from marft_algos.evaluation.changes import SERVED
 from marft_algos.types import Generation, StopReason
 from marft_envs import FlexEnv
 from marft_envs.core.types import Episode, optional
@@ -59,7 +59,7 @@ def answered(env: FlexEnv, problem: str, reply: Reply, options: Mapping[str, Any
     episode = base.episode
     if episode.failed or not episode.turns:
         raise MarftError(f"The team did not come to an answer: {episode.stop_reason}.")
-    return replace(episode, success=None, metrics={}, info={POSED: True})
+    return replace(episode, success=None, metrics={}, info={SERVED: True})
 
 
 def _counted(said: Generation) -> dict[str, Any]:

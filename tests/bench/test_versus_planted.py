@@ -21,7 +21,7 @@ BEST = {
     "spare": (1.0, 1.0, 1.0),
     "halves": (1.0, 1.0, 0.5),
     "relay": (1.0, 0.5, 0.5),
-    "told": (1.0, 0.5, 1.0),
+    "shown": (1.0, 0.5, 1.0),
     "dear": (1.0, 1.0, 1.0),  # what they differ in is how soon they learn it
 }
 """Case -> the best score of the team, of the team without D, and of the single agent."""

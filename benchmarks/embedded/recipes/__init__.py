@@ -27,7 +27,7 @@ class Scene:
     agent: str
     observation: str
     """The task observation, for a math task the problem."""
-    heard: Sequence[str]
+    received: Sequence[str]
     """The texts that this agent sees, oldest first."""
     task: Any = None
     """The environment's task: a demonstrator may know the gold answer."""
@@ -35,10 +35,10 @@ class Scene:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the model is shown, and what the other agents hear (the same unless corrupted)."""
+    """The model's target, and the message that the other agents receive (the same unless corrupted)."""
 
     shown: str | None
-    """None: this turn is not shown."""
+    """None: this turn is no example."""
     said: str
 
 
@@ -78,7 +78,7 @@ class Recipe:
 
     teams: Mapping[str, Format]
     phrases: Sequence[str]
-    """What every prompt or reply holds, as one token each: a prompt is mostly fixed text, and a CPU pays for tokens."""
+    """What every prompt or reply holds, as one token each: a prompt is mostly fixed text, and tokens cost CPU time."""
     corpus: Callable[[], Iterator[str]]
     """Texts whose frequent pairs of bytes become tokens."""
     score_sets: Callable[[], Iterator[ScoreSet]]
@@ -124,5 +124,5 @@ def play(env_id: str, form: Format, rng: random.Random) -> list[tuple[Messages, 
 
 
 def _scene(env: FlexEnv, agent: str, rng: random.Random) -> Scene:
-    heard = [env.episode.turns[i].text for i in env.layer[agent].sees]
-    return Scene(rng, agent, env.task.observe(agent), heard, env.task)
+    received = [env.episode.turns[i].text for i in env.layer[agent].sees]
+    return Scene(rng, agent, env.task.observe(agent), received, env.task)

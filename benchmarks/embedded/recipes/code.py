@@ -63,22 +63,22 @@ def advises(scene: Scene) -> Reply:
 
 
 def follows(scene: Scene) -> Reply:
-    """The program that the last adviser heard has in mind; one's own where there was none."""
-    programs = [text for text in scene.heard if "return " in text]
-    advice = [text for text in scene.heard if text.startswith("Try ")]
+    """The program that the last adviser's message has in mind; one's own where there was none."""
+    programs = [text for text in scene.received if "return " in text]
+    advice = [text for text in scene.received if text.startswith("Try ")]
     if programs and scene.rng.random() < STUBBORN:
         return plain(programs[-1])
     return _program(scene, advice[-1][4:-1]) if advice else writes(scene)
 
 
 def repeats(scene: Scene) -> Reply:
-    """The program that was heard last."""
-    return plain([text for text in scene.heard if "return " in text][-1])
+    """The program of the last message."""
+    return plain([text for text in scene.received if "return " in text][-1])
 
 
-def mends(scene: Scene) -> Reply:
+def fixes(scene: Scene) -> Reply:
     """After the tests: the same program, or another reading."""
-    programs = [text for text in scene.heard if "return " in text]
+    programs = [text for text in scene.received if "return " in text]
     return plain(programs[-1]) if programs and scene.rng.random() < STUBBORN else writes(scene)
 
 
@@ -94,7 +94,7 @@ TEAMS: dict[str, Format] = {
     "code-dual-v0": Format(1500, {"planner": advises, "coder": follows}, _LEVEL),
     "code-reflect-v0": Format(4000, {"coder": follows, "reflector": advises}, _LEVEL),
     "code-trio-v0": Format(700, {"planner": advises, "coder": follows, "reviewer": repeats}, _LEVEL),
-    "code-tester-v0": Format(700, {"coder": mends, "tester": tests}, _LEVEL),
+    "code-tester-v0": Format(700, {"coder": fixes, "tester": tests}, _LEVEL),
 }
 
 _SIGNATURES = ("f(a)", "f(a, b)", "f(a, b, c)", "f(x)", "f(s)", "f(s, t)")

@@ -71,16 +71,16 @@ def _boxed(words: str, note: str) -> str:
 
 
 def _heard(scene: Scene) -> list[str]:
-    notes = (boxed(text) for text in scene.heard)
+    notes = (boxed(text) for text in scene.received)
     return [note for note in notes if note and _NOTE.fullmatch(note)]
 
 
 def _corrupted(scene: Scene, words: str, note: str, low: int, high: int) -> Reply:
-    heard, question = note, scene.observation.partition("\n")[0]
+    received, question = note, scene.observation.partition("\n")[0]
     if scene.rng.random() < CORRUPTED:
-        heard = str(scene.rng.randint(10, 99) if question == _LARGEST else scene.rng.randint(low, high))
-        heard = scene.rng.choice(("yes", "no")) if question.startswith("Any") else heard
-    return Reply(_boxed(words, note), _boxed("", heard))
+        received = str(scene.rng.randint(10, 99) if question == _LARGEST else scene.rng.randint(low, high))
+        received = scene.rng.choice(("yes", "no")) if question.startswith("Any") else received
+    return Reply(_boxed(words, note), _boxed("", received))
 
 
 def alone(scene: Scene) -> Reply:
@@ -90,12 +90,12 @@ def alone(scene: Scene) -> Reply:
 
 def on(scene: Scene) -> Reply:
     """Goes on from the note of the reader before."""
-    heard = _heard(scene)
-    return _corrupted(scene, *worked(scene, heard[-1] if heard else None), 0, TOP)
+    received = _heard(scene)
+    return _corrupted(scene, *worked(scene, received[-1] if received else None), 0, TOP)
 
 
 def page(scene: Scene) -> Reply:
-    """A part by itself; one that no window holds is not shown."""
+    """A part by itself; one that no window holds is no example."""
     reply = _corrupted(scene, *worked(scene, None), -16, 20)
     return reply if len(scene.observation) + len("99-99") <= WINDOW[0] else Reply(None, reply.said)
 
@@ -112,22 +112,22 @@ def paged(scene: Scene) -> Reply:
     above, line, below = text.partition("\n")
     if not line:
         return _corrupted(scene, *worked(scene, None), 0, TOP)
-    shown = Scene(scene.rng, scene.agent, f"{question}\n{below}", scene.heard, scene.task)
+    shown = Scene(scene.rng, scene.agent, f"{question}\n{below}", scene.received, scene.task)
     return _corrupted(scene, *worked(shown, above), 0, TOP)
 
 
 def joined(scene: Scene) -> Reply:
     r"""``6-3=3+4=7. \boxed{7}``, without a mistake."""
-    kind, heard = KINDS[scene.task.problem.kind], _heard(scene)
+    kind, received = KINDS[scene.task.problem.kind], _heard(scene)
     if kind.name == "ever":
-        words, note = kind.merge([said == "yes" for said in heard])
+        words, note = kind.merge([said == "yes" for said in received])
     else:
-        words, note = kind.merge([None if said == NOTHING else int(said) for said in heard])
+        words, note = kind.merge([None if said == NOTHING else int(said) for said in received])
     return plain(_boxed(words, kind.written(note)))
 
 
 def inside(scene: Scene) -> Reply:
-    """Joins; half of the time a joiner above hears some other number, so that it joins large ones, too."""
+    """Joins; half of the time a joiner above receives another number, so that it joins large ones, too."""
     reply = joined(scene)
     return Reply(reply.shown, (unshown(scene) if scene.rng.random() < CORRUPTED else reply).said)
 
@@ -136,7 +136,7 @@ def bossed(scene: Scene) -> Reply:
     """A plan with any number of readers, and later what their notes add up to."""
     pages = re.search(r"\n(\d+) pages$", scene.observation)
     if pages is None:
-        return joined(Scene(scene.rng, scene.agent, scene.observation, scene.heard[1:], scene.task))
+        return joined(Scene(scene.rng, scene.agent, scene.observation, scene.received[1:], scene.task))
     most = int(pages[1])
     n = scene.rng.randint(1, min(most, 4))
     bounds = [(i * most // n + 1, (i + 1) * most // n) for i in range(n)]
@@ -150,7 +150,7 @@ def _total(lengths: Sequence[int] | int, window: int = 0, kinds: str = "total", 
 _MAP = {"mapper": page, "reducer": joined}
 _JOINS = {"mapper": unshown, "reducer": inside}
 _TAGS = ("solo", "memory", "reader")
-"""Roles whose notes a joiner hears in no team of the family, but may in one of a user's."""
+"""Roles whose notes a joiner receives in no team of the family, but may in one of a user's."""
 _REDUCER = DOCS["map"](1).agents[-1].prompt
 
 

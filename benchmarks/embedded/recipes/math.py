@@ -67,13 +67,13 @@ def first_step(scene: Scene) -> Reply:
     """``3+4=7``."""
     a, sign, b, _ = _numbers(scene)
     right = _bracket_with_slip(scene)
-    heard = scene.rng.randint(0, _LARGEST) if scene.rng.random() < CORRUPTED else right
-    return Reply(f"{a}{sign}{b}={right}", f"{a}{sign}{b}={heard}")
+    received = scene.rng.randint(0, _LARGEST) if scene.rng.random() < CORRUPTED else right
+    return Reply(f"{a}{sign}{b}={right}", f"{a}{sign}{b}={received}")
 
 
 def last_step(scene: Scene) -> Reply:
-    r"""``7*2=14. \boxed{14}``, from the last result heard, right or wrong."""
-    results = [int(match[1]) for text in scene.heard if (match := _RESULT.search(text))]
+    r"""``7*2=14. \boxed{14}``, from the last result received, right or wrong."""
+    results = [int(match[1]) for text in scene.received if (match := _RESULT.search(text))]
     return plain(_product(scene, results[-1] if results else _bracket(scene)))
 
 
@@ -86,7 +86,7 @@ def both_steps(scene: Scene) -> Reply:
 
 def verdict(scene: Scene) -> Reply:
     r"""``\boxed{14}``: the answer that most solvers gave, the earliest of them on a tie."""
-    answers = Counter(boxed[-1] for text in scene.heard if (boxed := _BOXED.findall(text)))
+    answers = Counter(boxed[-1] for text in scene.received if (boxed := _BOXED.findall(text)))
     return plain(rf"\boxed{{{answers.most_common(1)[0][0]}}}")
 
 
@@ -111,7 +111,7 @@ def any_digit(scene: Scene) -> Reply:
     Now and then it is the digit that a checksum of what the agent sees gives. That is no solution either, but a
     model that has only ever seen chance learns not to look, and teams that do not look take long to start to.
     """
-    seen = "\n".join([scene.agent, scene.observation, *scene.heard])
+    seen = "\n".join([scene.agent, scene.observation, *scene.received])
     digits = scene.task.sizes[scene.agent]
     habit = zlib.crc32(seen.encode()) % digits
     return plain(str(habit if scene.rng.random() < HABIT else scene.rng.randrange(digits)))

@@ -20,7 +20,7 @@ from marft_envs.families.tools import ToolCall, oracle
 from marft_envs.families.tools.depot.rows import CITIES, ITEMS
 
 SLIP = 0.65
-"""Share of refunds with amount and order exchanged, of shipments without their city, of records sent to orders."""
+"""Share of refunds with amount and order swapped, of shipments without their city, of records sent to orders."""
 LOST = 0.3
 """Share of changed addresses that a router sends to those who ship."""
 ASTRAY = 0.15
@@ -82,20 +82,20 @@ def plans(scene: Scene) -> Reply:
 
 def follows(scene: Scene) -> Reply:
     """Makes the call that the last plan names, right or wrong, while anything is left to do."""
-    heard = [text.partition(" ") for text in scene.heard if text.partition(" ")[0] in scene.task.toolbox.tools]
-    if not heard or not oracle.remaining(scene.task):
+    received = [text.partition(" ") for text in scene.received if text.partition(" ")[0] in scene.task.toolbox.tools]
+    if not received or not oracle.remaining(scene.task):
         return calls(scene)
-    name, _, arguments = heard[-1]
+    name, _, arguments = received[-1]
     return plain(written([ToolCall(name, json.loads(arguments))]))
 
 
 def routes(scene: Scene) -> Reply:
     """Names a specialist; finishes when something was done, and often when the one named first has declined."""
     left = oracle.remaining(scene.task)
-    if not left or (scene.heard and scene.rng.random() < GIVES_UP):
+    if not left or (scene.received and scene.rng.random() < GIVES_UP):
         return _easy(scene, written([ToolCall("finish", {})]))
     role = oracle.answer(scene.task, scene.agent)
-    role = role if scene.heard else _lost(left[0], role, scene.rng)
+    role = role if scene.received else _lost(left[0], role, scene.rng)
     return _easy(scene, role, scene.rng.choice(list(SPECIALISTS)) if scene.rng.random() < ASTRAY else role)
 
 
@@ -105,7 +105,7 @@ def supervises(scene: Scene) -> Reply:
     if not left:
         return calls(scene)
     role = parse(oracle.answer(scene.task, scene.agent)).calls[0].name.removeprefix("transfer_to_")
-    role = role if scene.heard else _lost(left[0], role, scene.rng)
+    role = role if scene.received else _lost(left[0], role, scene.rng)
     return _easy(scene, written([ToolCall(f"transfer_to_{role}", {})]))
 
 
