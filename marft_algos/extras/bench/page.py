@@ -113,14 +113,15 @@ def _page(
     count = {s: sum(r["status"] == s for r in shown) for s in ("done", "failed", "skipped", "pending")}
     state = ", ".join(f"{n} {s}" for s, n in count.items() if n)
     source, where = shlex.quote(str(folder.grid_file)), shlex.quote(str(folder.root))
-    units = "Scores and differences in points with 95 % intervals over seeds and problems; differences are paired"
-    runs, trust = {}, ["--trust"] * bool(powers(grid))
+    units = "Scores with 95 % intervals over seeds and problems, differences in percentage points, paired"
+    trusted = ["--trust"] * bool(powers(grid))
+    runs = {}
     for row in shown:
         if row["status"] == "done" and row["kind"] == "train":
             config = str(folder.runs / row["key"] / "config.toml")
             title = f"{tables.label(row)} · {row['env']} · seed {row['seed']}: {row['score']:.3f}"
-            words = ["--config", config, "--runs-dir", "runs", "--name", row["key"], *trust]
-            runs[title] = shlex.join(["marft", "train", *words])
+            words = ["marft", "train", "--config", config, "--runs-dir", "runs", "--name", row["key"], *trusted]
+            runs[title] = shlex.join(words)
     names, envs = (len({title(row) for row in shown}) for title in (tables.label, lambda row: row["env"]))
     return tables.webpage(
         f"{folder.root.resolve().name}: {names} algorithms, {envs} environment{'s' * (envs > 1)}",
@@ -129,7 +130,7 @@ def _page(
         sheets=sheets,
         figures={name: inline(svg) for name, svg in drawn.items()},
         troubles=_troubles(shown),
-        commands=f"{' '.join(['marft bench run', source, '--out', where, *trust])}\n{command}",
+        commands=f"{' '.join([f'marft bench run {source} --out {where}', *trusted])}\n{command}",
         runs=runs,
         grid=dumps(grid),
     )
