@@ -534,7 +534,7 @@ def test_scores_that_differ_between_agents_are_refused_by_team_methods() -> None
     data = group_data([[0.0, 1.0]])
     data[0].layers[1].agent_rewards = {"a": 1.0}
     for made in (GRPO(), RLOO(), MAGRPO(), DrMAS(), DAPO()):
-        with pytest.raises(ConfigError, match="pays agents differently"):
+        with pytest.raises(ConfigError, match="rewards agents differently"):
             credited(made, data)
     credited(SPIRAL(), data)
     credited(MARSHAL(), data)

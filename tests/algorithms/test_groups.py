@@ -411,7 +411,7 @@ def test_team_and_agent_scores() -> None:
     assert credit.team_score(d, credit.broadcast(d)) == pytest.approx(1.5 + 1.0 + 2.0)
     assert credit.agent_score(d, credit.broadcast(d), "a", Estimates()) == pytest.approx(1.5 + 0.5 + 2.0)
     d.layers[1].agent_rewards = {"b": 1.0}
-    with pytest.raises(ConfigError, match="pays agents differently"):
+    with pytest.raises(ConfigError, match="rewards agents differently"):
         credit.team_score(d, credit.broadcast(d))
     assert Counter(t.agent for t in d.transitions)["a"] == 2
 

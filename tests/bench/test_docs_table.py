@@ -54,6 +54,6 @@ def test_a_figure_names_its_model_in_the_title() -> None:
     model, *words = docs.claim(docs.finished(rows), "tree", "embedded-docs").splitlines()
     assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins):"
     assert words == [
-        "within 8 tokens of waiting, readers in a tree solve 50% of long ledgers,",
-        "other ways that are as fast 0%",
+        "at a latency of 8 tokens, readers in a tree score 0.500 on long ledgers,",
+        "other methods at this latency at most 0.000",
     ]

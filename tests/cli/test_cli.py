@@ -450,9 +450,9 @@ def test_ctrl_c_ends_with_130_and_a_checkpoint(number: signal.Signals, model: Pa
 
 
 @pytest.mark.parametrize(("start", "paid", "credit", "says"), [
-    (0.02, 1.0, "broadcast", "2% solved at the start is little.*--warm-start"),
-    (0.4, 1.0, "broadcast", "pay was success alone.*rft"), (0.4, 1.5, "broadcast", "pay was more than success"),
-    (0.4, 1.0, {"rule": "broadcast", "costs": {"tokens": 0.01}}, "pay was more than success"),
+    (0.02, 1.0, "broadcast", "score of 0.020 is little.*--warm-start"),
+    (0.4, 1.0, "broadcast", "the reward was 0 or 1.*rft"), (0.4, 1.5, "broadcast", "rewards were more than success"),
+    (0.4, 1.0, {"rule": "broadcast", "costs": {"tokens": 0.01}}, "rewards were more than success"),
 ])  # fmt: skip
 def test_what_a_run_says_at_its_end_follows_from_its_start_and_its_pay(
     start: float, paid: float, credit: Any, says: str

@@ -228,7 +228,7 @@ def test_an_outage_stops_it_and_what_has_ended_stands(capsys: pytest.CaptureFixt
         words = command(fake, "--episodes", "30", "--jobs", "2", retries=0)
         assert main(words) == 1
         error = capsys.readouterr().err
-        assert "were lost to outages" in error and "give the same command again" in error
+        assert "were lost to infrastructure errors" in error and "type the command again" in error
         assert not Path("out/results.json").exists(), "no number is made of it"
         assert len(fake.asked) < 25, "the rest is not tried"
         up[0] = 1000

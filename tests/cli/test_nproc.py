@@ -232,8 +232,8 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: 
 
 @pytest.mark.parametrize(("words", "error"), [
     (("--nproc", "3"), "expected how many processes.*1, 2, 4"), (("--nproc", "two"), "--nproc two: expected"),
-    (("--nproc", "4", "--reduction-slots", "2"), "2 lanes cannot be dealt to 4 ranks.*--reduction-slots 8"),
-    (("--nproc", "2", "--reduction-slots", "6"), "6 lanes cannot be dealt.*power of two"),
+    (("--nproc", "4", "--reduction-slots", "2"), "2 reduction slots cannot be dealt to 4 ranks.*--reduction-slots 8"),
+    (("--nproc", "2", "--reduction-slots", "6"), "6 reduction slots cannot be dealt.*power of two"),
     (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
     (
         ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),

@@ -193,7 +193,7 @@ def test_our_own_spans_give_what_the_agents_were_told(capsys: pytest.CaptureFixt
     ]
     assert json.loads(Path("cases.jsonl").read_text())["id"] == episode.task_id
     assert main(["traces", "part", "--sft", "few.jsonl"]) == 1
-    assert "left out: 2 without what was told and said" in capsys.readouterr().err
+    assert "left out: 2 without prompt or reply" in capsys.readouterr().err
 
 
 def test_a_loop_and_a_whole_chat(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def test_agents_that_are_paid_differently_are_compared_by_their_own_pay() -> Non
     vec = VectorEnv([lambda: flex(2, Independent(), task=PlainTask(round=judge))])
     tries = Replayer(Trusting(), engine(), PARAMS)
     played = Collector(vec, Trusting(), engine(), PARAMS, states=tries.states).collect([0], iteration=1, keep="start")
-    with pytest.raises(ConfigError, match="pays agents differently"):
+    with pytest.raises(ConfigError, match="rewards agents differently"):
         credit.get("shapley").replay(played, tries, 1)
 
 

@@ -188,7 +188,7 @@ def test_settings_that_cannot_work_name_the_right_word(setting: credit.Setting, 
     [
         ({"rule": "difference", "critics": ["d"]}, "names 'd'"),
         ({"rule": "difference", "critics": ["a", "b", "c"]}, "somebody must produce"),
-        ("improvement", "say who gives it"),
+        ("improvement", "name who gives it"),
         ({"rule": "counterfactual", "samples": 0}, "samples is 0; expected at least 1"),
         ({"rule": "shapley", "orders": 0}, "orders is 0; expected at least 1"),
     ],

@@ -78,7 +78,7 @@ check own:strange_router | custom breaks 'api_test': | expected a list of agent 
 check own:typo --env-kwargs levles=3 | 'own:typo' takes no 'levles' | Did you mean 'levels'? | Did you mean 'levels'
 check relay-v0 --env-kwargs rounds | 'rounds' is no KEY=VALUE | --env-kwargs KEY=VALUE… | marft check --help
 profiles | Missing from marft profiles | The environment's id. (required) | marft profiles --help
-profiles relay-v0 | 'relay-v0' takes no profiles, so nobody could | Expected an environment with that argument, | marft envs
+profiles relay-v0 | 'relay-v0' takes no profiles, so these would | Expected an environment with that argument, | marft envs
 profiles math-dual-v0 --shots 0 | shots is 0 | expected at least 1 | marft profiles --help
 profiles math-dual-v0 --seed -1 | seed is -1 | expected 0 or more | marft profiles --help
 profiles maht-dual-v0 | There is no environment 'maht-dual-v0' | Did you mean 'math-dual-v0'? All of them: | Did you mean 'math-dual-v0'

@@ -22,7 +22,7 @@ eval done --env relai-v0 | There is no environment 'relai-v0' | Did you mean 're
 eval done --device tpu | Unknown device 'tpu' | Did you mean 'cpu'? | Did you mean 'cpu'
 eval done --env-kwargs levls=3 | 'relay-v0' takes no 'levls' | Known: attribution, dependency, history, | marft eval --help
 eval done --scenarios s.json | --scenarios is about --compare | Type: marft eval --compare RUN_A RUN_B | Type: marft eval --compare RUN_A RUN_B
-eval done --episodes 1 --swap planner | Exchanging messages takes at least two | Raise --episodes | --episodes
+eval done --episodes 1 --swap planner | Shuffling messages takes at least two | Raise --episodes | --episodes
 eval done --swap solver | solver_0 gives the answer | no other agent sees its words | Name an agent that another one sees: --swap planner_0
 eval --untrained --env math-solo-v0 --swap actor | actor_0 gives the answer | no other agent sees its words | Leave --swap out
 eval --compare done | --compare got 1 runs | Expected two: marft eval --compare RUN_A RUN_B | Expected two: marft eval --compare RUN_A RUN_B

@@ -235,7 +235,7 @@ def test_ranks_share_episodes_and_hold_adapters_whole(large: Callable[..., Train
     assert sizes(two)["adapters, and Adam"] == sizes(four)["adapters, and Adam"] == 18 * 2 * 80_740_352
     assert sizes(two)["features for the value heads"] == 2 * sizes(four)["features for the value heads"] > 0
     assert (two.work.rows, four.work.rows) == (32, 16)
-    assert sizes(four)["sums of gradients, by lanes"] == 2 * 4 * 80_740_352
+    assert sizes(four)["sums of gradients, by reduction slots"] == 2 * 4 * 80_740_352
     hidden = published.SHAPES["7B"]["hidden_size"]
     heads = torch.nn.Sequential(torch.nn.Linear(hidden, 64), torch.nn.Linear(64, 1))
     it = memory(made, 4)
@@ -244,7 +244,7 @@ def test_ranks_share_episodes_and_hold_adapters_whole(large: Callable[..., Train
 
 def test_a_frozen_policy_adds_no_gradients_and_a_whole_one_all_of_its_own(large: Callable[..., TrainConfig]) -> None:
     found = [{"frozen": ("reasoner_0",)}, {"frozen": ("reasoner_0", "actor_0")}, {"full_finetune": True}]
-    sums = [sizes(memory(large("7B", **changes), 4).held("whole"))["sums of gradients, by lanes"] for changes in found]
+    sums = [sizes(memory(large("7B", **changes), 4).held("whole"))["sums of gradients, by reduction slots"] for changes in found]
     assert sums == [2 * 4 * 80_740_352, 0, 2 * 4 * 7_615_616_512], "parameters of the model, as its card says"
 
 

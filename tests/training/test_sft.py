@@ -231,7 +231,7 @@ def test_a_team_learns_from_its_expert_resumes_and_is_trained_on(
     assert [line["iteration"] for line in lines] == [0, 1, 2]
     assert lines[-1]["eval/success"] > lines[0]["eval/success"] + 0.3 and lines[-1]["rejected"] == 0
     few = [*small, "--episodes-per-iteration", "8"]
-    assert "this learnt what it was shown" in capsys.readouterr().out
+    assert "this run imitated demonstrations" in capsys.readouterr().out
     assert main(["train", *few, "--start", str(tmp_path / "warm"), "--iterations", "1", "--name", "rl"]) == 0
     before = marft_algos.runs.folder.RunFolder.open(str(tmp_path / "rl")).metrics()[0]["eval/success"]
     assert before == lines[-1]["eval/success"], "reinforcement starts where imitation ended"
