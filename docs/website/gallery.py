@@ -21,13 +21,13 @@ CORE = ROOT / "benchmarks/results/core.tar.xz"
 GRID = "examples/configs/bench_core.toml"
 SEED, MOST_TURNS, MOST_CHARS = 0, 40, 1200
 FAMILIES = {
-    "math": ("Mathematics", "environments.md#the-math-family"),
+    "math": ("Mathematics", "environments-math.md"),
     "code": ("Coding", "code.md"),
     "tools": ("Tools", "tools.md"),
     "docs": ("Long documents", "long-documents.md"),
     "rag": ("Retrieval", "retrieval.md"),
     "cases": ("Recorded tasks", "traces.md"),
-    "toy": ("Toys", "environments.md#the-toy-ladder"),
+    "toy": ("Toys", "environments-toys.md"),
 }
 TOYS = ("relay", "route", "signal", "steps", "stop", "xor")
 REWARDS = {
@@ -36,11 +36,11 @@ REWARDS = {
     "code": "what the last program of a round scores on tests that nobody sees, less what the round before had: 0.3 "
     "for the share passed and 0.7 for all ([others](../code.md#rewards))",
     "tools": "1 for exactly the wanted end state of the world and 0.3 for the share of it, less wasted steps, errors "
-    "and repetitions ([in full](../tools.md#reward-and-metrics)); the reward of a round is the change",
-    "docs": "1 where the last reply of the answering agent has the answer, else 0",
-    "rag": "1 where the box of the answering agent holds the answer, else 0 ([others](../retrieval.md#settings))",
-    "cases": "1 where the last reply of the answering agent equals the recorded result, else 0",
-    "toy": "1 for the right answer, and what [the table of the ladder](../environments.md#the-toy-ladder) says beside "
+    "and repetitions ([in full](../tools.md#reward-and-metrics)); every round pays the change",
+    "docs": "1 where the last reply of who answers has the answer, else 0",
+    "rag": "1 where the box of who answers holds the answer, else 0 ([others](../retrieval.md#settings))",
+    "cases": "1 where the last words of who answers equal the recorded result, else 0",
+    "toy": "1 for the right answer, and what [the table of the ladder](../environments-toys.md) says beside "
     "it; the optimum is known",
 }
 """Family -> what is rewarded, with the settings of its ids."""
