@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,11 @@ def test_the_table_of_what_is_added_where_names_what_exists() -> None:
         assert callable(pkgutil.resolve_name(name))
     families = re.search(r"`(\w+\.toml)`, `(\w+\.toml)` and others in\s+`([\w/]+)`", table)
     assert families and all(list((ROOT / families[3]).glob(f"*/{name}")) for name in families.groups()[:2])
+
+
+def test_the_table_of_words_is_the_one_that_is_checked() -> None:
+    """In ``docs/style.md``: each word of ``.ci/words.toml`` with the field's term, in the same order."""
+    table = tomllib.loads((ROOT / ".ci/words.toml").read_text(encoding="utf-8"))
+    page = (ROOT / table["page"]).read_text(encoding="utf-8").split("\n## Words\n")[1].split("\n\n* ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| ")]
+    assert rows[1:] == [[word["house"], word["use"]] for word in table["word"]]
