@@ -35,12 +35,12 @@ MIXED = ("solo-all", "solo-all-processed")
 NAMES = {
     "tree": "readers in a tree",
     "chain": "readers in a chain",
-    "chain-capped": "chain, cut off",
+    "chain-capped": "chain, stopped at the limit",
     "memory-terse": "one agent, page by page",
     "solo-terse": "one agent, all at once",
 }
 """Who -> what a figure calls it."""
-MODELS = {"embedded-docs": "embedded-docs (333 thousand parameters, taught on 52,000 joins)"}
+MODELS = {"embedded-docs": "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes)"}
 """Base model -> what a figure says of it."""
 RAISED, TITLE = ("memory-terse",), "#1f2937"
 """Whose name stands a line higher, since another's is beside it; the ink of the title."""
@@ -130,8 +130,8 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
-    """Draws score over latency, a curve for each agent or team: a mark a length, the range of seeds."""
+def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
+    """Draws score over latency, a curve for each who, named where it ends: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
     for i, who in enumerate(dict.fromkeys(who for who, _ in settings)):
@@ -152,25 +152,30 @@ def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: st
     axes.set_xlim(4, 900)
     axes.set_ylim(-0.05, 1.1)
     axes.minorticks_off()
-    axes.set_xlabel("latency of an answer: tokens sampled one after the other", fontsize=9)
-    plots.finish(axes, "documents solved")
+    axes.set_xlabel("latency of an answer (critical path): tokens generated one after another", fontsize=9)
+    plots.finish(axes, "score (share of documents solved)")
     axes.tick_params(labelsize=9)
-    figure.suptitle(claim(settings, team, model), fontsize=11, weight="bold", color=TITLE, x=0.01, ha="left")
+    figure.suptitle(claim(cells, team, model), fontsize=10, weight="bold", color=TITLE, x=0.03, ha="left")
     figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
 
 
-def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
-    """States a model's team score on the longest documents, and the best score at no more latency."""
-    longest = max(length for who, length in settings if who == team)
-    waits, score = {}, {}
-    for (who, length), runs in settings.items():
+def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
+    """Says of a model what its team has on the longest documents, and what other methods have at its latency."""
+    longest = max(length for who, length in cells if who == team)
+    latency, score = {}, {}
+    for (who, length), runs in cells.items():
         if length == longest:
-            waits[who] = statistics.fmean(run["critical_path"] for run in runs)
+            latency[who] = statistics.fmean(run["critical_path"] for run in runs)
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
-    rivals = [score[who] for who in score if who != team and waits[who] <= waits[team]]
-    words = f"at a latency of {waits[team]:.0f} tokens, {NAMES.get(team, team)} score {score[team]:.3f} on long ledgers"
-    words = f"{MODELS.get(model, model)}:\n{words}"
-    return f"{words},\nother methods at this latency at most {max(rivals):.3f}" if rivals else words
+    rivals = [score[who] for who in score if who != team and latency[who] <= latency[team]]
+    runs = cells[team, longest]
+    words = (
+        f"{MODELS.get(model, model)}:\n"
+        f"at a latency of {latency[team]:.0f} tokens {NAMES.get(team, team)} solve {score[team]:.3f} of "
+        f"{longest}-window ledgers,\n"
+    )
+    words += f"other methods at most {max(rivals):.3f} " if rivals else ""
+    return words + f"({len(runs)} seeds, {len(runs[0]['problems'])} ledgers each)"
 
 
 def base_model(folder: BenchFolder) -> str:

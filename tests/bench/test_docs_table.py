@@ -52,8 +52,8 @@ def test_a_figure_names_its_model_in_the_title() -> None:
     rows = [run("tree-8", [1.0, 0.0]), run("memory-8", [0.0, 0.0], critical_path=5.0), run("chain-8", [1.0, 1.0])]
     rows[2]["critical_path"] = 90.0
     model, *words = docs.claim(docs.finished(rows), "tree", "embedded-docs").splitlines()
-    assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins):"
+    assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes):"
     assert words == [
-        "at a latency of 8 tokens, readers in a tree score 0.500 on long ledgers,",
-        "other methods at this latency at most 0.000",
+        "at a latency of 8 tokens readers in a tree solve 0.500 of 8-window ledgers,",
+        "other methods at most 0.000 (1 seeds, 2 ledgers each)",
     ]
