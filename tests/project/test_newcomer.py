@@ -158,7 +158,7 @@ def test_a_task_of_ones_own_is_trained_in_fifteen_minutes_and_not_without_its_D(
     printed = follow(OWN_TASK, tmp_path, 15)
     before, after = scores(tmp_path, "parcels")
     assert "passed" in printed and after > max(before, 0.4)
-    assert scores(tmp_path, "deaf")[1] < 0.35
+    assert scores(tmp_path, "alone")[1] < 0.35
 
 
 @pytest.mark.slow
