@@ -20,8 +20,10 @@ from marft_algos import terminal
 MANY = 12
 """Options above which ``--help`` shows the common ones only."""
 WHOLE = "--help-all"
-WIDTH = 76
-"""Longest line of an example and its note; else the note is above, and the command has several lines."""
+WIDTH = 60
+"""Column of the notes behind examples; longer examples have theirs above them."""
+LONGEST = 86
+"""Characters of a line of an example on the page, without the two that continue it."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +104,23 @@ def examples(command: str, indent: str = "  ") -> str:
     return "\n".join(indent + line for line in lines)
 
 
-def _continued(words: str) -> list[str]:
-    """Returns the lines of a command, which goes on in the next before an option."""
-    options = re.sub(" (?![-'])", "\0", words)
-    parts = textwrap.wrap(options, WIDTH, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
-    return " \\\n".join(parts).replace("\0", " ").split("\n")
-
-
-def page() -> str:
-    """Writes every example as a block of shell for ``docs/cli.md``."""
-    blocks = (examples(command, "") for command in MANUAL if command != "bench")  # whose are its verbs'
-    return "```sh\n" + "\n\n".join(blocks) + "\n```"
+def page(command: str) -> str:
+    """Writes a command's examples as a block of shell for ``docs/cli.md``, each below the comment that explains it."""
+    lines = []
+    for words, note in MANUAL[command].examples:
+        first, *options = re.split(r" (?=--[a-z])", f"marft {command} {words}".rstrip())
+        rows = [first]
+        for option in options:
+            longer = f"{rows[-1]} {option}"
+            rows[-1:] = [longer] if len(longer) <= LONGEST else [rows[-1], f"    {option}"]
+        lines += [f"# {note}", " \\\n".join(rows)]
+    return "```sh\n" + "\n".join(lines) + "\n```"
 
 
 def replaced(text: str) -> str:
-    """Returns the page with the examples of now instead of those in its first block of shell."""
-    return re.sub(r"```sh\n.*?\n```", lambda _: page(), text, count=1, flags=re.DOTALL)
+    """Returns the page with the examples of now, each block below the mark that names its command."""
+    marked = r"(<!-- no-output: examples of ([a-z ]+) -->\n)```sh\n.*?\n```"
+    return re.sub(marked, lambda found: found[1] + page(found[2]), text, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,8 @@ def test_common_settings_of_training_are_settings() -> None:
 
 def test_the_page_of_the_command_line_has_every_example() -> None:
     page = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    marked = re.findall(r"<!-- no-output: examples of ([a-z ]+) -->", page)
+    assert sorted(marked) == sorted(manual.MANUAL.keys() - {"bench"}), "bench's examples are its verbs'"
     assert manual.replaced(page) == page, "type: python -m marft_algos.config.manual docs/cli.md"
 
 
