@@ -43,7 +43,11 @@ class Ranks(Algorithm):
     config: RanksConfig
     level: Level = "action"
 
-    def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
+    def credit(
+        self,
+        trajectories: Sequence[Trajectory],
+        estimates: Estimates,
+    ) -> dict[str, float]:
         """Hook 2: every turn gets its episode's rank. What is found out goes into ``estimates``, by turn."""
         scores = np.array([trajectory.score for trajectory in trajectories])
         below = (scores[:, None] > scores).sum(1)
@@ -54,6 +58,10 @@ class Ranks(Algorithm):
                 estimates.advantages[turn] = np.full(1, rank, np.float32)
         return {"rank_spread": float(ranks.std())}
 
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+    def surrogate(
+        self,
+        logprobs: Tensor,
+        batch: Batch,
+    ) -> tuple[Tensor, dict[str, float]]:
         """Hook 4: the loss of some turns of one policy, and numbers to log (none here)."""
         return -batch.mean(batch.advantages * batch.row_sum(logprobs)), {}

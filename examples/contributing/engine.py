@@ -28,7 +28,11 @@ class PlainEngine(EngineBase):
     def __init__(self, policies: PolicySet) -> None:
         self._policies = policies
 
-    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+    def generate(
+        self,
+        requests: Sequence[GenerationRequest],
+        params: SamplingParams,
+    ) -> list[Generation]:
         """One reply per request, in order; none depends on the others."""
         return [self._reply(request, params) for request in requests]
 
@@ -47,7 +51,8 @@ class PlainEngine(EngineBase):
             for draw in uniforms([request.seed], params.max_new_tokens)[0]:
                 states = trunk(input_ids=torch.tensor([ids], device=base.device)).last_hidden_state
                 row = logits(head, states[0, -1], base.softcap) / params.temperature
-                logprobs = torch.log_softmax(row, -1)  # of the distribution that is sampled from: whole, in float32
+                # The whole distribution that is sampled from, in float32.
+                logprobs = torch.log_softmax(row, -1)
                 cdf = logprobs.double().exp().cumsum(-1)
                 sampled = torch.searchsorted(cdf, draw * cdf[-1], right=True).clamp(max=len(cdf) - 1)
                 token = int(logprobs.argmax() if params.greedy else sampled)
@@ -59,7 +64,8 @@ class PlainEngine(EngineBase):
         reply = ids[len(request.prompt_ids) :]
         text = base.chat.tokenizer.decode(reply, skip_special_tokens=True)
         reason = StopReason.EOS if ended else StopReason.LENGTH
-        return Generation(reply, np.array(scores, np.float32), reason, policies.version, text)
+        scored = np.array(scores, np.float32)
+        return Generation(reply, scored, reason, policies.version, text)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ TEAM = (
 
 
 class Sum:
-    """The team's reward is 1 if the adder says the sum of the two digits, else 0."""
+    """Rewards the team with 1 if the adder says the sum of the two digits."""
 
     slow = False
     task_id = ""
@@ -39,14 +39,15 @@ class Sum:
 
     def observe(self, agent: str) -> str:
         """What an agent sees of the task: pure, and never the answer."""
-        return {"left_0": f"digit {self.left}", "right_0": f"digit {self.right}"}.get(agent, "digit ?")
+        digits = {"left_0": self.left, "right_0": self.right}
+        return f"digit {digits.get(agent, '?')}"
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Nothing happens between the layers: no tools, no turn rewards."""
+        """Nothing happens between the layers: no tools, no rewards of single turns."""
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """The one round is over: gives the reward, says whether the answer was right, and ends the episode."""
+        """The one round is over: rewards, says whether it was right, and ends the episode."""
         right = bool(turns) and self._right(turns[-1].text)
         return Outcome(team_reward=float(right), success=right, terminated=True)
 
@@ -55,7 +56,7 @@ class Sum:
         return [*map(str, range(5)), "no idea"]
 
     def validate(self) -> None:
-        """The gold answer is right, any other is not, and a team that says nothing has no reward."""
+        """The gold answer is right, any other is not, and silence has no reward."""
         self.reset(np.random.default_rng(0), {"task_id": "1+2"})
         if [self._right(reply) for reply in ("3", "2", "")] != [True, False, False] or self.on_round([]).team_reward:
             raise ConfigError("The sum does not score its gold answer 1 and everything else 0.")
@@ -66,7 +67,8 @@ class Sum:
 
 def make(dependency: Any = None, **flex: Any) -> FlexEnv:
     """Builds the environment; ``dependency="independent"`` is the ablation, ``**flex`` are FlexEnv's settings."""
-    return FlexEnv(TEAM, Sum(), dependency or Layered([["left_0", "right_0"], ["adder_0"]]), **flex)
+    parallel = Layered([["left_0", "right_0"], ["adder_0"]])
+    return FlexEnv(TEAM, Sum(), dependency or parallel, **flex)
 
 
-marft_envs.register("sum-v0", make, summary="example: two agents hold a digit each, the third says their sum")
+marft_envs.register("sum-v0", make, summary="example: a sum of two digits, known to one agent each")

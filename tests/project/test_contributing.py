@@ -15,7 +15,8 @@ from helpers.marks import rest_in_ci
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-SHELL = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+BLOCKS = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+SHELL = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitlines()]
 EXAMPLES = [line for line in SHELL if "contributing" in line]
 SAYS = {
     "marft check examples.contributing.environment:sum-v0": "sum-v0: 16 checks passed",
