@@ -1,10 +1,10 @@
 """Runs the blocks of pages and writes what they print below them: ``python -m website.blocks [--sh] PAGE …``.
 
 A block of Python or of a shell that prints something is followed by a block ``output``. Python blocks of a page run in
-their order, in one process. With ``--sh``, blocks of a shell run in one empty folder with links to ``examples`` and
-``benchmarks``; a block is saved there first if the words before it end with "Save it as FILE:". A line ``<!-- no-test
--->`` before a block says that it needs a network, a GPU or an answer of somebody, and ``<!-- no-output: REASON -->``
-why nothing is shown below it; neither is run.
+their order, in one process. With ``--sh``, blocks of a shell of all pages run in one empty folder with a link to
+``examples``; a block is saved there first if the words before it end with "Save it as FILE:". A line
+``<!-- no-test -->`` before a block says that it needs a network, a GPU or an answer of somebody, and
+``<!-- no-output: REASON -->`` why nothing is shown below it; neither is run.
 
 In an output ``…`` stands for anything, on one line or on several. Numbers with a decimal point may differ from what is
 printed elsewhere, as times and scores depend on the machine; everything else must agree.
@@ -125,11 +125,14 @@ def written(page: Path, came: Mapping[int, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ran(page: Path, shell: bool) -> dict[int, str]:
-    """Runs the blocks of a page; what each has printed."""
+def _folder() -> str:
     folder = tempfile.mkdtemp(prefix="page-")
-    for name in ("examples", "benchmarks"):
-        Path(folder, name).symlink_to(ROOT / name)
+    Path(folder, "examples").symlink_to(ROOT / "examples")
+    return folder
+
+
+def ran(page: Path, folder: str, *, shell: bool) -> dict[int, str]:
+    """Runs the blocks of a page in a folder; what each has printed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     more = {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(ROOT)}
     if not shell:
@@ -157,8 +160,10 @@ def ran(page: Path, shell: bool) -> dict[int, str]:
 
 def main(words: list[str]) -> None:
     """Writes the outputs of pages into them."""
+    shell, shared = "--sh" in words, _folder()
     for page in (Path(word) for word in words if word != "--sh"):
-        page.write_text(written(page, ran(page, shell="--sh" in words)), encoding="utf-8")
+        folder = shared if shell else _folder()
+        page.write_text(written(page, ran(page, folder, shell=shell)), encoding="utf-8")
 
 
 if __name__ == "__main__":
