@@ -1,4 +1,4 @@
-"""Draws small pictures as SVG: who sees whose messages, successors of turns, a timeline, points by evaluation.
+"""Draws small pictures as SVG: whose messages agents see, successors of turns, a timeline, points by evaluation.
 
 A picture stands on a card of its own, so that it can be read on any page; where people want dark pages it is dark.
 """
@@ -11,7 +11,7 @@ from html import escape
 
 INK, SOFT, EDGE, MAYBE, FILL = "#1f2937", "#64748b", "#4051b5", "#94a3b8", "#eef1fb"
 COLOURS = ("#4051b5", "#c2410c", "#0f766e", "#a21caf", "#b45309")
-"""Five that differ under the common colour-blindnesses; shapes differ, too, where it matters."""
+"""Five that people with the common colour-blindnesses can distinguish; shapes differ, too, where it matters."""
 DARK = {
     "#fff": "#1b1f27",
     INK: "#e6e8ec",
@@ -107,10 +107,10 @@ class Picture:
 
 
 def matrix(picture: Picture, x: float, y: float, names: Sequence[str], D: Sequence[Sequence[int]]) -> None:
-    """Draws D beside a graph: a row is the agent that speaks, a column the agent that sees its messages."""
+    """Draws D beside a graph: a row is an author of messages, a column a reader."""
     side = 20
     label = 7 * max(map(len, names)) + 10
-    picture.text(x + label + side * len(names) / 2, y - 22, "D: row is seen by column", 11, SOFT)
+    picture.text(x + label + side * len(names) / 2, y - 22, "D: row seen by column", 11, SOFT)
     for i, name in enumerate(names):
         picture.text(x + label - 6, y + side * i + 14, name, 11, INK, "end")
         picture.text(x + label + side * i + side / 2, y - 6, i + 1, 11, SOFT)
@@ -129,12 +129,12 @@ def layers(
     dashed: Iterable[tuple[int, int]] = (),
     said: Sequence[str] = (),
 ) -> str:
-    """Draws turns in columns, one column a layer, and arrows from a turn to each turn that sees it.
+    """Draws turns in columns, one column a layer, and arrows from an author to its readers.
 
     Args:
         title: For screen readers.
         columns: Names of who acts, by layer; turns are numbered through them, from 0.
-        edges: Pairs of turns ``(seen, sees)``.
+        edges: Pairs of turns ``(author, reader)``.
         D: Agents in canonical order, and their matrix; drawn below.
         dashed: Pairs of turns, drawn dashed.
         said: Words of each turn, below the name of who said them; none at all: names alone.
@@ -168,7 +168,7 @@ def layers(
 
 
 def small(columns: Sequence[Sequence[str]], edges: Iterable[tuple[int, int]]) -> str:
-    """Draws turns and which turn sees which, without words, as a thumbnail of one size: an agent is a colour."""
+    """Draws turns and whose messages they see without words, as a thumbnail of one size: an agent is a colour."""
     wide, high = 200.0, 76.0
     picture = Picture(wide, high, "")
     names = list(dict.fromkeys(name for column in columns for name in column))
