@@ -247,8 +247,8 @@ def test_the_page_on_architecture_names_every_room_as_its_docstring_does() -> No
     )
 
 
-def test_the_page_on_training_names_every_preset_and_every_variable() -> None:
-    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+def test_the_pages_on_training_name_every_preset_and_every_variable() -> None:
+    page = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "docs").glob("training*.md"))
     assert not [name for name in presets.SUMMARIES if f"`{name}`" not in page]
     read = {text for package in PACKAGES for file in sources(package) for text in strings(file)}
     assert {text for text in read if re.fullmatch("MARFT_[A-Z_]+", text)} == set(re.findall("MARFT_[A-Z_]+", page))

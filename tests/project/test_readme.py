@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SILENT = 129
 """Commands of pages below which nothing is shown, and which do not say why: at most so many."""
-LONG = ("benchmarking", "code-problems", "call-formats", "scale", "staleness", "training", "tutorial")
+LONG = ("benchmarking", "code-problems", "call-formats", "scale", "staleness", "training", "training-parts", "tutorial")
 """Pages whose blocks take seconds: they train, or start processes."""
 
 
