@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import yaml
 from mkdocs.config import load_config
 
 import marft_envs
+from marft_algos.algorithms import base, ppo
 from marft_algos.algorithms.base import Algorithm
 from marft_envs import registration
 from website import __main__ as build
@@ -21,6 +23,12 @@ from website import api, draw, figures, formulas, gallery, hooks, leaderboard, l
 
 ROOT = Path(__file__).resolve().parents[2]
 MKDOCS = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+PARTS = ["When to use it", "Formula", "Run it", "Learning curve", "Settings", "What it logs"]
+PARTS += ["Departures from the paper", "Code and paper"]
+SHARED = {base.UpdateConfig, base.ClipConfig, ppo.PPOConfig, *base.UpdateConfig.__mro__}
+GREEK = {"alpha": "α", "beta": "β", "gamma": "γ", "Delta": "Δ", "varepsilon": "ε", "theta": "θ", "lambda": "λ"}
+GREEK |= {"mu": "μ", "pi": "π", "rho": "ρ", "sigma": "σ", "ell": "ℓ"}
 
 
 def entries(nav: object) -> list[str]:
@@ -124,6 +132,51 @@ def test_figures_are_what_their_command_makes(made: object) -> None:
     for name, content in made():  # type: ignore[operator]
         file = figures.IMAGES / name
         assert file.read_text(encoding="utf-8") == content, "type: PYTHONPATH=docs python -m website.figures --write"
+
+
+def settings_of(table: str) -> dict[str, str]:
+    """Names and defaults of a table of settings."""
+    return dict(re.findall(r"^\| `(\w+)` \| `([^|]*)` \|", table, re.MULTILINE))
+
+
+def defaults(config: type) -> dict[str, str]:
+    """Defaults of settings as a page shows them."""
+    found = {}
+    for field in fields(config):
+        value = field.default_factory() if field.default is MISSING else field.default
+        shown = {None: "none", "": '""', True: "true", False: "false"}
+        found[field.name] = shown[value] if value is None or value == "" or isinstance(value, bool) else str(value)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(base.pages()))
+def test_a_page_of_an_algorithm_has_all_its_parts_and_the_defaults_of_the_code(name: str) -> None:
+    text = (ROOT / "docs" / "algorithms" / f"{name}.md").read_text(encoding="utf-8")
+    assert re.findall("^## (.+)$", text, re.MULTILINE) == PARTS
+    part = dict(zip(PARTS, re.split("^## .+$", text, flags=re.MULTILINE)[1:], strict=True))
+    assert "```output\n" in part["Run it"] and f"(../../marft_algos/algorithms/{name}.py)" in part["Code and paper"]
+    assert (figures.IMAGES / f"curves/{name}.svg").exists() == (f"images/curves/{name}.svg)\n\n*" in text)
+
+    latex = re.sub(
+        r"\\(?:text|operatorname|begin|end)\{[^}]*\}", " ", part["Formula"].split("```")[1].partition("\n")[2]
+    )
+    symbols = {GREEK[word] for word in re.findall(r"\\([A-Za-z]+)", latex) if word in GREEK}
+    symbols |= set(re.findall("[A-Za-z]", re.sub(r"\\[A-Za-z]+", " ", latex)))
+    defined = "".join(re.findall(r"^\* \*\*(.+?)\*\*:", part["Formula"], re.MULTILINE))
+    assert symbols <= set(defined), f"undefined: {sorted(symbols - set(defined))}"
+
+    config = base.get(name).Config
+    own = {key for cls in config.__mro__ if cls not in SHARED for key in vars(cls).get("__annotations__", {})}
+    shown, right = settings_of(part["Settings"]), defaults(config)
+    assert own <= shown.keys() <= right.keys()
+    assert shown == {key: right[key] for key in shown}
+
+
+def test_the_page_on_algorithms_has_the_settings_that_several_share_and_links_every_page() -> None:
+    text = (ROOT / "docs/algorithms/index.md").read_text(encoding="utf-8")
+    shown, right = settings_of(text), defaults(ppo.PPOConfig)
+    assert shown == right
+    assert base.pages() == set(re.findall(r"^\| \[`(\w+)`\]", text, re.MULTILINE))
 
 
 @pytest.mark.ci
