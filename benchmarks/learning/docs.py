@@ -130,7 +130,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
+def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
     """Draws score over latency, a curve for each who, named where it ends: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
@@ -155,20 +155,20 @@ def draw(cells: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str =
     axes.set_xlabel("latency of an answer (critical path): tokens generated one after another", fontsize=9)
     plots.finish(axes, "score (share of documents solved)")
     axes.tick_params(labelsize=9)
-    figure.suptitle(claim(cells, team, model), fontsize=10, weight="bold", color=TITLE, x=0.03, ha="left")
+    figure.suptitle(claim(settings, team, model), fontsize=10, weight="bold", color=TITLE, x=0.03, ha="left")
     figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
 
 
-def claim(cells: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
+def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
     """Says of a model what its team has on the longest documents, and what other methods have at its latency."""
-    longest = max(length for who, length in cells if who == team)
+    longest = max(length for who, length in settings if who == team)
     latency, score = {}, {}
-    for (who, length), runs in cells.items():
+    for (who, length), runs in settings.items():
         if length == longest:
             latency[who] = statistics.fmean(run["critical_path"] for run in runs)
             score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
     rivals = [score[who] for who in score if who != team and latency[who] <= latency[team]]
-    runs = cells[team, longest]
+    runs = settings[team, longest]
     words = (
         f"{MODELS.get(model, model)}:\n"
         f"at a latency of {latency[team]:.0f} tokens {NAMES.get(team, team)} solve {score[team]:.3f} of "

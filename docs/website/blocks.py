@@ -127,7 +127,8 @@ def written(page: Path, came: Mapping[int, str]) -> str:
 
 def _folder() -> str:
     folder = tempfile.mkdtemp(prefix="page-")
-    Path(folder, "examples").symlink_to(ROOT / "examples")
+    for name in ("examples", "benchmarks"):
+        Path(folder, name).symlink_to(ROOT / name)
     return folder
 
 

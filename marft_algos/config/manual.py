@@ -20,8 +20,8 @@ from marft_algos import terminal
 MANY = 12
 """Options above which ``--help`` shows the common ones only."""
 WHOLE = "--help-all"
-WIDTH = 60
-"""Column of the notes behind examples; longer examples have theirs above them."""
+WIDTH = 76
+"""Longest line of an example and its note; else the note is above, and the command has several lines."""
 LONGEST = 86
 """Characters of a line of an example on the page, without the two that continue it."""
 
@@ -102,6 +102,13 @@ def examples(command: str, indent: str = "  ") -> str:
         beside = f"{words:<{width}}   # {note}"
         lines += [beside] if len(beside) <= WIDTH else [f"# {note}", *_continued(words)]
     return "\n".join(indent + line for line in lines)
+
+
+def _continued(words: str) -> list[str]:
+    """Returns the lines of a command, which goes on in the next before an option."""
+    options = re.sub(" (?![-'])", "\0", words)
+    parts = textwrap.wrap(options, WIDTH, subsequent_indent=" " * 4, break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(parts).replace("\0", " ").split("\n")
 
 
 def page(command: str) -> str:

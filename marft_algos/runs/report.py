@@ -14,7 +14,6 @@ import numpy as np
 from marft_algos.runs import breakdown, paths, plots, start
 from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import UNTRAINED, EvalRecord, RunFolder
-from marft_algos.runs.intervals import Interval
 from marft_envs import Episode
 from marft_envs.errors import MissingExtraError
 

@@ -174,7 +174,7 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
         config: The run's settings.
     """
     solved = numbers.get("success", numbers.get("return", 0.0))
-    cut = {key.split("/")[1]: v for key, v in numbers.items() if key.startswith("agent/") and key.endswith("/truncated")}
+    cut = {k.split("/")[1]: v for k, v in numbers.items() if k.startswith("agent/") and k.endswith("/truncated")}
     seen = [
         f"{share:.0%} of {agent}'s replies were truncated at max_new_tokens = {config.max_new_tokens}"
         for agent, share in cut.items()

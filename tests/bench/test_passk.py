@@ -45,7 +45,9 @@ def test_shares_are_those_of_all_draws_and_differences_are_paired(tmp_path: Path
     assert passk.rows(samples, fewer, "base")[0] == ["k", "base", "ours"], "other seeds are no pairs"
     once = {**counts, "start-0": [0, 0]}
     head, first, *_ = passk.rows(samples, once, "base")
-    assert head[-1] == "start less base" and first[-1].startswith(f"{-100 * float(first[1]):+.1f} ["), "against each seed"
+    assert head[-1] == "start less base" and first[-1].startswith(f"{-100 * float(first[1]):+.1f} ["), (
+        "against each seed"
+    )
     with pytest.raises(ConfigError, match=r"No evaluation is of the row 'bas'.*base"):
         passk.rows(samples, counts, "bas")
 

@@ -244,7 +244,10 @@ def test_ranks_share_episodes_and_hold_adapters_whole(large: Callable[..., Train
 
 def test_a_frozen_policy_adds_no_gradients_and_a_whole_one_all_of_its_own(large: Callable[..., TrainConfig]) -> None:
     found = [{"frozen": ("reasoner_0",)}, {"frozen": ("reasoner_0", "actor_0")}, {"full_finetune": True}]
-    sums = [sizes(memory(large("7B", **changes), 4).held("whole"))["sums of gradients, by reduction slots"] for changes in found]
+    sums = [
+        sizes(memory(large("7B", **changes), 4).held("whole"))["sums of gradients, by reduction slots"]
+        for changes in found
+    ]
     assert sums == [2 * 4 * 80_740_352, 0, 2 * 4 * 7_615_616_512], "parameters of the model, as its card says"
 
 
