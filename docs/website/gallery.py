@@ -146,9 +146,9 @@ def baselines(env_id: str) -> str:
     for line, _, label in board.rows:
         name = _linked(line.algorithm) + (f" ({label})" if label else "")
         numbers = (
-            leaderboard.score(line.mean),
-            leaderboard.score(line.iqm),
-            tables.points(line.difference, signed=True),
+            tables.score(line.mean),
+            tables.score(line.iqm),
+            tables.points(line.difference),
         )
         lines.append(f"| {name} | {' | '.join(numbers)} | {tables.count(line.tokens)} |")
     (seeds,) = {line.seeds for line, _, _ in board.rows}

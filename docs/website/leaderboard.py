@@ -20,7 +20,6 @@ from typing import Any
 from marft_algos.extras.bench import tables
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.statistics import estimate
-from marft_algos.runs.intervals import Interval
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "benchmarks/results").glob("*.tar.xz"))
 MODELS = Path(__file__).resolve().parents[2] / "marft_algos/models"
@@ -184,20 +183,13 @@ def _row(line: tables.Line, level: bool, label: str, *, marked: bool) -> str:
     name = escape(line.algorithm) + (f"<br><small>{escape(label)}</small>" if label else "")
     cells = [
         (name, ""),
-        (f"{score(line.mean)}{mark if level and marked else ''}", f"{mean:.4f}"),
+        (f"{tables.score(line.mean)}{mark if level and marked else ''}", f"{mean:.4f}"),
         (interval(line), f"{mean:.4f}"),
         (tables.points(line.difference), f"{line.difference.mean if line.difference else -9:.4f}"),
         (str(line.seeds), str(line.seeds)),
         (tables.count(line.tokens), f"{line.tokens:.0f}"),
     ]
     return "<tr>" + "".join(f"<td{f' data-v={v}' if v else ''}>{text}</td>" for text, v in cells) + "</tr>"
-
-
-def score(mean: Interval | None) -> str:
-    """A score and its interval as everywhere in the documentation: 0.402 [0.361, 0.443]."""
-    if mean is None:
-        return ""
-    return f"{mean.mean:.3f}" + (f" [{mean.low:.3f}, {mean.high:.3f}]" if mean.low == mean.low else "")
 
 
 def interval(line: tables.Line) -> str:
