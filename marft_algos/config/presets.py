@@ -53,6 +53,11 @@ def accepts(env_id: str, keyword: str) -> bool:
     return env_id != CUSTOM and keyword in inspect.signature(marft_envs.spec(env_id).load()).parameters
 
 
+def familiar(env_id: str) -> bool:
+    """Whether an environment comes with this project, so that an embedded model may have learnt its prompts."""
+    return env_id != CUSTOM and str(marft_envs.spec(env_id).entry_point).startswith("marft_envs.families")
+
+
 def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Keeps the arguments that another environment than the one they were meant for can take, too."""
     return {key: value for key, value in kwargs.items() if accepts(env_id, key)}

@@ -361,8 +361,7 @@ def layered(table: Mapping[str, Any], base: Draft) -> Draft:
         raise ConfigError(f"'{min(twice)}' is there twice, alone and in the table 'algorithm'. Leave one of them out.")
     if (data := run_table.pop("data", None)) is not None:
         run_table["env_kwargs"] = {**run_table.get("env_kwargs", {}), "data": rows.stored(data)}
-    known = hints(TrainConfig).keys() | hints(kind).keys()
-    elsewhere.check([*run_table, *own], known, _HELP, env=str((base | run_table)["env"]))
+    elsewhere.check([*run_table, *own], {*hints(TrainConfig), *hints(kind)}, _HELP, env=(base | run_table)["env"])
     run = base | given(TrainConfig, run_table, _HELP)
     return run | {"algorithm": _carried(base, kind) | given(kind, flat | dict(own), _HELP)}
 

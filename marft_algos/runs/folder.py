@@ -2,15 +2,13 @@
 
 * ``config.toml``: every resolved setting
 * ``metrics.jsonl``: one object per iteration; line 0 is the untrained team; ``time_*`` fields are wall-clock
-* ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration
-* ``checkpoints/``: complete states, ``step_*/``
+* ``episodes/``: ``train-*.jsonl`` and ``eval-*.jsonl``, numbered by iteration; ``checkpoints/``: complete states
 * ``data.json``: hashes of what is trained and evaluated on, compared when the run goes on
 * ``start/``: the weights of another run that this one began with (``policies/``), and whose they were
 * ``lost/``: chunks that ended every worker that they were given to, for ``marft replay``
 * ``commands.jsonl``: what was typed, when and where: the command that made the run (``made``), then its resumes
 * ``profiles.json``: the best profiles, of runs that learn prompts
-* ``curves.png``, ``report.html``
-* ``.lock``: held by the process that writes here, see ``disk``
+* ``curves.png``, ``report.html``; ``.lock``: held by the process that writes here, see ``disk``
 """
 
 from __future__ import annotations
@@ -112,14 +110,13 @@ class RunFolder:
 
     def __repr__(self) -> str:
         """Names the run, how far it is, and what its first and last evaluation measured."""
-        if not self.config_file.exists():
-            return f"<RunFolder {self.root}: there is no run here; RunFolder.open(NAME) looks for one>"
         try:
             lines = self.metrics()
         except (MarftError, OSError):
             lines = []
         scores = " → ".join(f"{m['eval/success']:.3f}" for m in (lines[:1] + lines[1:][-1:]) if "eval/success" in m)
-        return f"<RunFolder {self.root}: iteration {lines[-1]['iteration'] if lines else 0}, success {scores or '–'}>"
+        state = f"iteration {lines[-1]['iteration'] if lines else 0}, success {scores or '–'}"
+        return f"<RunFolder {self.root}: {state if self.config_file.exists() else 'there is no run here'}>"
 
     def _repr_html_(self) -> str:
         from marft_algos.runs import plots

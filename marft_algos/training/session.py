@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-import marft_envs
 from marft_algos import terminal
 from marft_algos.config import presets
 from marft_algos.config.settings import TrainConfig
@@ -158,9 +157,7 @@ class TrainingSession:
 
 def unfamiliar(config: TrainConfig) -> str:
     """Returns a note where an embedded model has learnt no prompts like those of the environment; "" elsewhere."""
-    entry = "" if config.env == presets.CUSTOM else str(marft_envs.spec(config.env).entry_point)
-    trained_here = str(config.models).startswith("embedded") and not config.engines
-    if not trained_here or entry.startswith("marft_envs.families"):
+    if config.engines or not str(config.models).startswith("embedded") or presets.familiar(config.env):
         return ""
     text = "note: the embedded model knows only the prompts of MARFT's own environments, and begins with guesses on"
     return f"{text} {config.env}. Next: --warm-start N (demonstrations), or --models with an instruction-tuned model."
