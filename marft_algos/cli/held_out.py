@@ -6,7 +6,6 @@ import dataclasses
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,9 @@ def play(options: EvalArguments) -> int:
     if trained is not None:
         checkpoint.check_policies(trained, evaluation.names)
     if swapped:
-        with closing(evaluation.make_env()) as env:
-            edges, once = env.unwrapped.dependency.possible_edges, env.unwrapped.rules.max_rounds == 1
+        env = evaluation.make_env()
+        env.close()
+        edges, once = env.unwrapped.dependency.possible_edges, env.unwrapped.rules.max_rounds == 1
         if once and edges is not None:  # else it is seen when it is played
             _check_seen(swapped, evaluation.team, {agent for agent, _ in edges})
     evaluation.check()

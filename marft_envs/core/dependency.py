@@ -12,13 +12,13 @@ There are two ways to write the same D. In a matrix, a row is the agent who is s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from itertools import chain, count
 from typing import Any
 
 import numpy as np
 
-from marft_envs.core.graphs import ancestors, refuse_edges, topological
+from marft_envs.core.faults import refuse_edges
 from marft_envs.core.types import Outcome, Turn, TurnRecord
 from marft_envs.errors import ConfigError, DependencyError, did_you_mean, here
 
@@ -158,7 +158,7 @@ class StaticDAG(DependencyFunction):
         super().bind(agents)
         self._preds = self._predecessors()
         self._lagged: dict[str, tuple[str, ...]] = {name: () for name in agents}
-        layers, cyclic = topological(self.agents, self._preds)
+        layers, cyclic = _topological(self.agents, self._preds)
         if cyclic and self.on_cycle == "error":
             raise DependencyError(
                 f"The dependency function has a cycle among {', '.join(cyclic)}: each would wait for the other. "
@@ -166,12 +166,12 @@ class StaticDAG(DependencyFunction):
             )
         if cyclic and self.on_cycle == "lag":
             order = {name: i for i, name in enumerate(self.agents)}
-            earlier = ancestors(self.agents, self._preds)
+            earlier = _ancestors(self.agents, self._preds)
             for name in cyclic:
                 back = [p for p in self._preds[name] if order[p] >= order[name] and (p == name or name in earlier[p])]
                 self._lagged[name] = tuple(back)
                 self._preds[name] = tuple(p for p in self._preds[name] if p not in back)
-            layers, _ = topological(self.agents, self._preds)
+            layers, _ = _topological(self.agents, self._preds)
         elif cyclic:
             layers = self._unrolled()
         self._layers = layers
@@ -180,12 +180,12 @@ class StaticDAG(DependencyFunction):
 
     def _unrolled(self) -> list[list[str]]:
         """Returns layers over the cycles' groups; a group's agents act one by one, and the group k times."""
-        earlier = ancestors(self.agents, self._preds)
+        earlier = _ancestors(self.agents, self._preds)
         together = {a: [b for b in self.agents if b == a or (b in earlier[a] and a in earlier[b])] for a in self.agents}
         heads = [name for name in self.agents if together[name][0] == name]
         waits = {h: {together[p][0] for name in together[h] for p in self._preds[name]} - {h} for h in heads}
         layers = []
-        for group in topological(heads, waits)[0]:
+        for group in _topological(heads, waits)[0]:
             single = [head for head in group if head not in earlier[head]]
             layers += [single] if single else []
             for head in group:
@@ -257,6 +257,36 @@ class StaticDAG(DependencyFunction):
         here = [view.latest(p, this_round=True) for p in self._preds[name] if p != name]
         before = [view.latest(p, before=view.round_start) for p in self._lagged[name]]
         return tuple(sorted(i for i in here + before if i is not None))
+
+
+def _topological(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> tuple[list[list[str]], list[str]]:
+    """Returns Kahn's layers in canonical order, and the agents that a cycle keeps waiting."""
+    left, done = list(agents), set[str]()
+    layers: list[list[str]] = []
+    while left:
+        ready = [name for name in left if all(p in done for p in preds[name])]
+        if not ready:
+            return layers, left
+        layers.append(ready)
+        done.update(ready)
+        left = [name for name in left if name not in done]
+    return layers, []
+
+
+def _ancestors(agents: Sequence[str], preds: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """Returns all whom an agent's action depends on, itself among them if it is in a cycle."""
+
+    def walk(start: str) -> set[str]:
+        seen: set[str] = set()
+        stack = list(preds[start])
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                stack.extend(preds[node])
+        return seen
+
+    return {name: walk(name) for name in agents}
 
 
 class Chain(StaticDAG):

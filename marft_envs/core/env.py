@@ -21,8 +21,7 @@ from pettingzoo import AECEnv
 from marft_envs.core import observation as obs_mod
 from marft_envs.core import rewards as reward_rules
 from marft_envs.core.dependency import StaticDAG, View, as_dependency
-from marft_envs.core.faults import check_end, check_start
-from marft_envs.core.graphs import check_answer
+from marft_envs.core.faults import check_answer, check_end, check_start
 from marft_envs.core.rewards import Attribution
 from marft_envs.core.schedule import Rules, Schedule
 from marft_envs.core.spaces import UnicodeText

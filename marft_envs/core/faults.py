@@ -12,12 +12,12 @@ import errno
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from numbers import Integral
 from typing import Any, cast, get_args
 
-from marft_envs.core.types import Fault
-from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
+from marft_envs.core.types import AgentSpec, Fault
+from marft_envs.errors import ConfigError, DependencyError, MarftError, WorkerError, did_you_mean
 
 _OF_NAMES = frozenset(
     {
@@ -91,6 +91,29 @@ def check_start(seed: Any, options: Any) -> None:
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(
             f"The options are {type(options).__name__}; expected a mapping. Next: env.reset(options={{'task_id': …}})."
+        )
+
+
+def refuse_edges(value: Any) -> None:
+    """Raises a :class:`DependencyError` for pairs of names, which are a graph library's edges and might be layers."""
+    pairs = list(value) if isinstance(value, Mapping | Sequence | Set) else []
+    if not pairs or any(not isinstance(pair, tuple) or list(map(type, pair)) != [str, str] for pair in pairs):
+        return
+    sees = {name: [seen for seen, other in pairs if other == name] for _, name in pairs}
+    raise DependencyError(
+        f"D got the pairs {pairs}, which may be edges or layers. For edges (seen, who sees) write a mapping from the "
+        f"agent who sees to those whom it sees: {sees}. For layers, which act one after the other, write lists: "
+        f"{list(map(list, pairs))}."
+    )
+
+
+def check_answer(agents: Sequence[AgentSpec], acting: frozenset[str] | None) -> None:
+    """Raises a :class:`DependencyError` where D lets no agent act whose action is the team's answer."""
+    answerers = [agent.name for agent in agents if agent.with_answer]
+    if acting is not None and answerers and acting.isdisjoint(answerers):
+        raise DependencyError(
+            f"Under this D {', '.join(sorted(acting)) or 'nobody'} acts, and {' or '.join(answerers)} would answer:"
+            f" no episode has an answer. Let D name {answerers[-1]}, too, or give with_answer=True to one who acts."
         )
 
 

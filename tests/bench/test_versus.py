@@ -25,7 +25,7 @@ TOY: Mapping[str, Any] = {"preset": "toy", "eval_episodes": 8}
 
 def relay(**changes: Any) -> Trial:
     """The toy, with one of its two agents as the rival."""
-    given = {"single_team": ("planner_0",), "algorithms": ("marft", "rft"), "lr": (1e-3, 2e-3), "seeds": (0, 1, 2)}
+    given = {"single_team": ("solver_0",), "algorithms": ("marft", "rft"), "lr": (1e-3, 2e-3), "seeds": (0, 1, 2)}
     return Trial("relay-v0", 1000, **{**given, "settings": dict(TOY), **changes})
 
 
@@ -89,7 +89,7 @@ def test_each_side_is_what_it_is_called() -> None:
     kwargs = {side: grid_runs[0].config["env_kwargs"] for side, grid_runs in by_side.items()}
     assert kwargs["team"] == {"history": "own"}
     assert kwargs["no-communication"] == {"history": "own", "dependency": "independent"}
-    assert kwargs["single"] == {"history": "own", "dependency": [["planner_0"]]}
+    assert kwargs["single"] == {"history": "own", "dependency": [["solver_0"]]}
     alone = by_side["single"][0].config
     assert [alone[f"{name}_budget"] for name in ("token", "processed", "latency")] == [900, 9000, 500]
 

@@ -243,7 +243,7 @@ def test_a_card_of_the_gallery_and_a_page_say_what_is_rewarded_and_what_is_taken
     played = gallery.play("docs-tree-v0")
     assert "docs-tree-v0-small.svg" in gallery.card("docs-tree-v0", "a summary", played)
     text = gallery.page("docs-tree-v0", "a summary", played)
-    assert "| **rewarded** | 1 where" in text and "| `lengths` | `2` |" in text and "UnicodeText" in text
+    assert "| **rewarded** | 1 where" in text and "| `lengths` | `1` |" in text and "UnicodeText" in text
     assert set(gallery.REWARDS) == set(gallery.FAMILIES)
 
 
