@@ -73,7 +73,12 @@ def plain(text: str) -> str:
     lines, depth = [""], 0
     for line in re.sub(r":\w+:(?=`)|`+|^\|[-: |]+\|\n", "", text, flags=re.MULTILINE).splitlines():
         indent, begins = len(line) - len(line.lstrip()), re.match(r" *(\||[*-] |>>>|\**\w+(, \**\w+)*: |$)", line)
-        if lines[-1].strip() and not lines[-1].endswith(":") and line.strip() and (not begins or indent > depth):
+        if (
+            lines[-1].strip()
+            and not lines[-1].endswith(":")
+            and line.strip()
+            and (indent > depth or not (begins or indent))
+        ):
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)

@@ -224,8 +224,7 @@ class AlgorithmsArguments:
 
 def run_algorithms(argv: list[str]) -> int:
     """``marft algorithms [NAME]``."""
-    from marft_algos.algorithms import base
-
+    base = importlib.import_module("marft_algos.algorithms.base")
     wanted = arguments.parse(AlgorithmsArguments, argv, prog="marft algorithms").name
     names = [wanted] if wanted else base.names()
     texts = {name: terminal.plain(inspect.getdoc(inspect.getmodule(base.get(name))) or name) for name in names}

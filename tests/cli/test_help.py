@@ -160,5 +160,8 @@ def test_lines_are_folded_under_their_column_and_commands_are_not_broken(monkeyp
 
 
 def test_docstrings_are_shown_without_markup() -> None:
+    assert terminal.plain("Rule:\n\n    a = b\n    c = d\n") == "Rule:\n\n    a = b\n    c = d", (
+        "a formula keeps its lines"
+    )
     text = "First\nline of :class:`View`.\n\n| | score |\n|---|---|\n| best | 1 |\n\nArgs:\n    a: One\n        thing.\n    b: Two."
     assert terminal.plain(text) == ("First line of View.\n\nscore\nbest: 1\n\nArgs:\n    a: One thing.\n    b: Two.")
