@@ -73,12 +73,8 @@ def plain(text: str) -> str:
     lines, depth = [""], 0
     for line in re.sub(r":\w+:(?=`)|`+|^\|[-: |]+\|\n", "", text, flags=re.MULTILINE).splitlines():
         indent, begins = len(line) - len(line.lstrip()), re.match(r" *(\||[*-] |>>>|\**\w+(, \**\w+)*: |$)", line)
-        if (
-            lines[-1].strip()
-            and not lines[-1].endswith(":")
-            and line.strip()
-            and (indent > depth or not (begins or indent))
-        ):
+        goes_on = indent > depth or not (begins or indent)
+        if goes_on and lines[-1].strip() and not lines[-1].endswith(":") and line.strip():
             lines[-1] += f" {line.strip()}"
         else:
             lines.append(line)
