@@ -129,7 +129,7 @@ def printed(changes: Sequence[Change]) -> str:
             same += 1
             continue
         alone = c.difference.n == 1
-        difference = c.difference.points() if c.name.startswith(("score", "team ")) else c.difference.signed()
+        difference = c.difference.points() if c.name.startswith(("score", "team ")) else c.difference.points("", 1)
         difference = difference.partition(" [")[0] if alone else difference
         shown = f"{difference}, n = {c.difference.n}" if c.cohort or alone else difference
         lines.append(f"{c.title:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {shown}  {c.verdict}".rstrip())

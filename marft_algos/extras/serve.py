@@ -26,7 +26,7 @@ from marft_envs.workers.pool import Ticket, Turns
 if TYPE_CHECKING:
     from marft_algos.extras import shadow
 
-    Recorder = shadow.Record | shadow.Shadow | None
+    Sink = shadow.Record | shadow.Shadow | None
 
 WAITING = 64
 """Requests that may wait for the team; one more is refused."""
@@ -120,15 +120,15 @@ def run_serve(argv: list[str]) -> int:
         raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
     team, said, live = _team(options.run, options.record, "live")
     with ExitStack() as open_:
-        recorder: Recorder = live
+        sink: Sink = live
         if options.shadow:
             from marft_algos.extras import shadow
 
             other, shown, kept = _team(options.shadow, options.record, "shadow")
             assert live is not None and kept is not None
-            recorder = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
+            sink = open_.enter_context(closing(shadow.Shadow(other.play, live, kept, other.answer_key)))
             said += f"; its shadow: {shown}"
-        server = open_.enter_context(TeamServer(team, options.run, options.port, recorder, keys.of_users(options.key)))
+        server = open_.enter_context(TeamServer(team, options.run, options.port, sink, keys.of_users(options.key)))
         say(f"serving: {said}")
         key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
         key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
@@ -160,19 +160,17 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
 class TeamServer(ChatServer):
     """The server of one ``marft serve``."""
 
-    def __init__(
-        self, team: ServedTeam, name: str, port: int = 0, recorder: Recorder = None, key: str | None = None
-    ) -> None:
+    def __init__(self, team: ServedTeam, name: str, port: int = 0, sink: Sink = None, key: str | None = None) -> None:
         """Listens on a port of the loopback interface.
 
         Args:
             team: Answers.
             name: Of the model.
             port: 0: any that is free.
-            recorder: Records what was answered.
+            sink: Records what was answered.
             key: What users have to show; None: nothing.
         """
-        self.team, self.models, self.recorder = team, (name,), recorder
+        self.team, self.models, self.sink = team, (name,), sink
         super().__init__(_Handler, port, key=key)
 
 
@@ -194,8 +192,8 @@ class _Handler(ChatHandler):
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
         self.answer(asked, self.server.models[0], {"content": episode.turns[-1].text}, finish, usage, **more)
-        if self.server.recorder is not None:
-            self.server.recorder.answered(text, episode)
+        if self.server.sink is not None:
+            self.server.sink.answered(text, episode)
 
 
 def _task(asked: ChatRequest) -> str:

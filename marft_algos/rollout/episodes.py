@@ -340,10 +340,9 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         values = [t.metrics[name] for t in kept if name in t.metrics]
         metrics[f"task/{name}"] = sum(values) / len(values)
     for agent in sorted({t.agent for t in turns if t.reply.action_ids}):  # hosted ones have no tokens here
-        spoken = [t for t in turns if t.agent == agent]
-        metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in spoken) / len(spoken)
-        at_limit = sum(t.reply.stop_reason is StopReason.LENGTH for t in spoken)
-        metrics[f"agent/{agent}/truncated"] = at_limit / len(spoken)
+        own = [t for t in turns if t.agent == agent]
+        metrics[f"agent/{agent}/length"] = sum(len(t.reply.action_ids) for t in own) / len(own)
+        metrics[f"agent/{agent}/truncated"] = sum(t.reply.stop_reason is StopReason.LENGTH for t in own) / len(own)
     return metrics
 
 

@@ -385,9 +385,8 @@ def compare(before: Sequence[EvalRecord], after: Sequence[EvalRecord]) -> tuple[
     if any(a.task_id != b.task_id for a, b in known):
         raise ConfigError("The two evaluations are not of the same problems, so they cannot be paired.")
     pairs = [(a.outcome, b.outcome) for a, b in known]
-    difference = paired([a for a, _ in pairs], [b for _, b in pairs])
-    difference = dataclasses.replace(difference, infrastructure_errors=len(before) - len(pairs))
-    return estimate(before), estimate(after), difference
+    gain = paired([a for a, _ in pairs], [b for _, b in pairs])
+    return estimate(before), estimate(after), dataclasses.replace(gain, infrastructure_errors=len(before) - len(pairs))
 
 
 def _check_inside(root: Path, runs_dir: str | Path, name: str) -> None:

@@ -37,14 +37,10 @@ class Interval:
         bounds = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]{self.seeds}"
         return f"{self.mean:.3f}{bounds}"
 
-    def points(self, unit: str = " points") -> str:
-        """Writes a difference of scores in percentage points: ``+28.0 points [+25.1, +31.0]``."""
-        bounds = "" if math.isnan(self.low) else f" [{100 * self.low:+.1f}, {100 * self.high:+.1f}]{self.seeds}"
-        return f"{100 * self.mean:+.1f}{unit}{bounds}"
-
-    def signed(self) -> str:
-        """Writes a difference of another quantity, in its unit: ``+0.280 [+0.251, +0.310]``."""
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]{self.seeds}"
+    def points(self, unit: str = " points", scale: int = 100) -> str:
+        """Writes a difference of scores in percentage points: ``+28.0 points [+25.1, +31.0]``; of others at scale 1."""
+        mean, low, high = (f"{scale * x:+.{1 if scale > 1 else 3}f}" for x in (self.mean, self.low, self.high))
+        return f"{mean}{unit}" + ("" if math.isnan(self.low) else f" [{low}, {high}]{self.seeds}")
 
     @property
     def seeds(self) -> str:

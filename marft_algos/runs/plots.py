@@ -99,8 +99,7 @@ def _outcomes(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     held_out = any(m.get("eval/held_out") for m in evaluated)
     label = "evaluation (held out)" if held_out else "evaluation"
     while_training = "demonstrations" if any(DEMONSTRATED in m for m in metrics) else "training"
-    where = "on held-out problems " if held_out else ""
-    note = f"evaluations {where}with 95 % interval; training: sampled episodes, mean of 5 iterations; dashed: untrained"
+    note = "evaluations with 95 % interval; training: sampled episodes, mean of 5 iterations; dashed: untrained"
     shown = [Diagram(name, note, {label: points, while_training: _smooth(trained)}, band, baseline, unit)]
     if solved and returns != solved:
         shown.append(Diagram("return", "mean return of the team's episodes", {while_training: _smooth(returns)}))

@@ -136,10 +136,8 @@ def _curves(metrics: Sequence[dict[str, Any]]) -> list[tuple[plots.Diagram, str,
 
 def _team(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, Any]:
     """Says who is in the team, and its D, before training too if it was another one then."""
-    kept = {
-        name: [episode for episode in episodes if not episode.infrastructure_error]
-        for name, episodes in (("untrained", before), ("trained", after))
-    }
+    parts = {"untrained": before, "trained": after}
+    kept = {name: [e for e in part if not e.infrastructure_error] for name, part in parts.items()}
     matrices = {name: shares(episodes) for name, episodes in kept.items() if shares(episodes)}
     if len({str(each) for each in matrices.values()}) == 1:
         matrices = dict([matrices.popitem()])
@@ -163,18 +161,14 @@ def shares(episodes: Sequence[Episode]) -> list[Matrix]:
 def _pairs(before: Sequence[Episode], after: Sequence[Episode]) -> dict[str, list[_Pair]]:
     """Returns the evaluation set before and after, side by side: first what training solved, then what it did not."""
     both = list(zip(before, after, strict=True))
-    kept = [
-        (old, new, new.score - old.score)
-        for old, new in both
-        if not (old.infrastructure_error or new.infrastructure_error)
-    ]
+    lost = [pair for pair in both if any(e.infrastructure_error for e in pair)]
+    whole = [pair for pair in both if not any(e.infrastructure_error for e in pair)]
+    kept = [(old, new, new.score - old.score) for old, new in whole]
     kinds = {
         "solved only after training": [(old, new) for old, new, gain in kept if gain > 0],
         "not solved after training": [(old, new) for old, new, _ in kept if new.score <= 0],
         "lost by training": [(old, new) for old, new, gain in kept if gain < 0],
-        "lost to infrastructure errors, in no score": [
-            (old, new) for old, new in both if old.infrastructure_error or new.infrastructure_error
-        ],
+        "lost to infrastructure errors, in no score": lost,
     }
     return {f"{kind}: {_counted(some, both)}": _distinct(some)[:SHOWN] for kind, some in kinds.items() if some}
 

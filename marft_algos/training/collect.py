@@ -21,21 +21,11 @@ from marft_algos.algorithms.base import GroupConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import diagnostics
 from marft_algos.ranks.group import RankGroup, lead
+from marft_algos.rollout import episodes as batches
 from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.curriculum import Evidence, Progress, progressed, tell, with_profiles
 from marft_algos.rollout.demonstrations import Demonstrations
-from marft_algos.rollout.episodes import (
-    Played,
-    Prompts,
-    check,
-    check_any,
-    counts,
-    cut,
-    permuted,
-    settle,
-    summary,
-    whole,
-)
+from marft_algos.rollout.episodes import Played, Prompts, summary, whole
 from marft_algos.runs.progress import RunProgress
 from marft_algos.training import packing
 from marft_algos.training.parts import Parts
@@ -70,7 +60,7 @@ class Collected:
         trajectories = whole(self.trajectories)
         if not config.permute_rewards:
             return trajectories
-        return permuted(trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
+        return batches.permuted(trajectories, seeds.generator(seeds.permuted_rewards(config.seed, iteration)))
 
     def judge(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Returns what replays say about the update's advantages, where there were some."""
@@ -169,11 +159,11 @@ class RolloutQueue:
 
     def _held_out(self, on_progress: OnProgress) -> list[Trajectory]:
         prompts = with_profiles(self._problems.held_out, [self._algorithm.profiles(None)])
-        chunks = cut(prompts, self._backend.chunk, seeds.EVALUATION)
+        chunks = batches.cut(prompts, self._backend.chunk, seeds.EVALUATION)
         played = [t for part in self._backend.play(chunks, on_progress) for t in part.trajectories]
-        check_any(played)
-        check(played, self._config, "an evaluation")
-        return settle(played)
+        batches.check_any(played)
+        batches.check(played, self._config, "an evaluation")
+        return batches.settle(played)
 
     def _collect(
         self, iteration: int, before: Future[Collected] | None, on_progress: OnProgress, weights: Any = None
@@ -205,7 +195,7 @@ class RolloutQueue:
             if self._followed:
                 prompts = tell(prompts, progress)
             prompts = with_profiles(prompts, [algorithm.profiles(i) for i in range(size)])
-            chunks = cut(
+            chunks = batches.cut(
                 prompts,
                 self._backend.chunk,
                 iteration,
@@ -218,8 +208,8 @@ class RolloutQueue:
             done = self._backend.play(chunks, on_progress, weights)
             fresh = [trajectory for part in done for trajectory in part.trajectories]
             if not refill:
-                check_any(fresh)
-            fresh = settle(fresh)
+                batches.check_any(fresh)
+            fresh = batches.settle(fresh)
             wanted = [t for t in fresh if any(t.number in part.kept for part in done)]
             played, kept, parts = played + fresh, kept + wanted, parts + done
             lacking -= len({t.group for t in wanted})
@@ -247,12 +237,12 @@ class RolloutQueue:
     ) -> Collected:
         config, size = self._config, self._algorithm.group_size
         branches, lost = sum(part.branches for part in parts), [episode for part in parts for episode in part.lost]
-        check(played, config, f"iteration {iteration + 1}", branches, lost)
+        batches.check(played, config, f"iteration {iteration + 1}", branches, lost)
         metrics: dict[str, Any] = {}
         if branches:
             replayed = sum(t.replayed_tokens for t in played)
             metrics = {"branches": branches, "branches_lost": len(lost), "tokens_replayed": replayed}
-        metrics |= summary(played[: config.episodes_per_iteration]) | counts(played)
+        metrics |= summary(played[: config.episodes_per_iteration]) | batches.counts(played)
         metrics |= self._variety.measure(whole(played)) | {"episodes_played": len(played)}
         metrics["tokens_played"] = sum(trajectory.tokens for trajectory in played)
         metrics["tokens_processed"] = sum(trajectory.processed for trajectory in played)

@@ -78,10 +78,8 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     before = both.play()
     old_kept, new_kept = _both(before, after)
     pairs = {("", name): (value(old_kept), value(new_kept)) for name, value in metrics(old_kept, new_kept).items()}
-    pairs["", "infrastructure_errors"] = (
-        [float(t.infrastructure_error) for t in before],
-        [float(t.infrastructure_error) for t in after],
-    )
+    lost = [[float(t.infrastructure_error) for t in played] for played in (before, after)]
+    pairs["", "infrastructure_errors"] = lost[0], lost[1]
     for name in both.names if len(both.names) > 1 else []:
         both.policies.load_adapter(name, new / "policies" / name)
         old_kept, new_kept = _both(before, both.play())
@@ -102,12 +100,8 @@ def _problems(config: TrainConfig) -> list[str]:
 
 def _both(before: Sequence[Trajectory], after: Sequence[Trajectory]) -> tuple[list[Trajectory], list[Trajectory]]:
     """Leaves out the scenarios with an infrastructure error in either."""
-    indices = [
-        i
-        for i, (a, b) in enumerate(zip(before, after, strict=True))
-        if not (a.infrastructure_error or b.infrastructure_error)
-    ]
-    return [before[i] for i in indices], [after[i] for i in indices]
+    both = [pair for pair in zip(before, after, strict=True) if not any(t.infrastructure_error for t in pair)]
+    return [old for old, _ in both], [new for _, new in both]
 
 
 def _check_alike(

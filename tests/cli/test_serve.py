@@ -321,8 +321,8 @@ def _shadowed(capsys: pytest.CaptureFixture[str]) -> None:
 TEXTS = ("Compute $1+2$.", "Compute $5+2$.", "What is nine?")
 
 
-def ask_team(team: ServedTeam, text: str, recorder: Any = None) -> str:
-    with TeamServer(team, "team", recorder=recorder) as server:
+def ask_team(team: ServedTeam, text: str, sink: Any = None) -> str:
+    with TeamServer(team, "team", sink=sink) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         status, answer = ask(server, user(text))
         server.shutdown()

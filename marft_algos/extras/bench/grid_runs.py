@@ -36,10 +36,8 @@ ENDLESS = 1_000_000
 """Iterations of a run that its budget ends."""
 MEMBER_SEEDS = 1000
 """Between the seeds of agents that are trained apart and vote together."""
-_ELSEWHERE = (
-    *("runs_dir", "name", "threads", "device", "decode_graph", "cache_gb", "fit_memory", "max_error_rate"),
-    "on_task_error",
-)
+_PLACE = ("runs_dir", "name", "threads", "device", "decode_graph")
+_ELSEWHERE = (*_PLACE, "cache_gb", "fit_memory", "max_error_rate", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
 _LATER = {
     name: getattr(TrainConfig, name)
@@ -236,23 +234,22 @@ class _Expansion:
     def _grid_run(
         self, label: str, env: str, entry: EnvEntry, rule: str, seed: int, lr: float | None, **changes: Any
     ) -> GridRun:
-        grid_run = GridRun(self.stage, label, env, rule, seed, lr)
+        made = GridRun(self.stage, label, env, rule, seed, lr)
         swept = self.stage == "main" and self.rates is not None and changes.get("iterations") != 0
         if swept and lr is None:
-            return dataclasses.replace(grid_run, skipped="no learning rate of the sweep ended well")
+            return dataclasses.replace(made, skipped="no learning rate of the sweep ended well")
         variant = self.grid.algorithm_entry(label)
         if rule and "credit" not in {f.name for f in dataclasses.fields(algorithms.get(variant.algo).Config)}:
-            return dataclasses.replace(grid_run, skipped=f"{variant.algo} has no choice of credit rule")
+            return dataclasses.replace(made, skipped=f"{variant.algo} has no choice of credit rule")
         try:
             config, why = self._settings(label, env, entry, rule, changes)
         except ConfigError as error:
-            raise ConfigError(f"{grid_run.title}: {error}") from error
+            raise ConfigError(f"{made.title}: {error}") from error
         rate = {} if lr is None else {"lr": lr}
         config = dataclasses.replace(config, seed=seed, algorithm=dataclasses.replace(config.algorithm, **rate))
         main = self.stage == "main"
-        planned = dataclasses.replace(grid_run, config=config.table(), skipped=why)
-        grid = self.grid
-        return dataclasses.replace(planned, contribution=grid.contribution, samples=grid.samples) if main else planned
+        contribution, samples = (self.grid.contribution, self.grid.samples) if main else (0, 0)
+        return dataclasses.replace(made, config=config.table(), contribution=contribution, samples=samples, skipped=why)
 
     def _settings(
         self, label: str, env: str, entry: EnvEntry, rule: str, changes: Mapping[str, Any]
@@ -265,14 +262,13 @@ class _Expansion:
         return self._resolved[case]
 
 
-def _unvotable(grid_run: GridRun) -> str:
+def _unvotable(made: GridRun) -> str:
     """Says why answers to a run's task cannot be voted on, or nothing."""
-    if grid_run.skipped:
+    if made.skipped:
         return ""
-    with closing(environments.make_env(configs.build(grid_run.config), grid_run.config["env_kwargs"])) as env:
+    with closing(environments.make_env(configs.build(made.config), made.config["env_kwargs"])) as env:
         votable = optional(env.unwrapped.task, "answer_key") is not None
-    env_id = grid_run.config["env"]
-    return "" if votable else f"the task of {env_id} has no answer_key(text): replies cannot be voted on"
+    return "" if votable else f"the task of {made.config['env']} has no answer_key(text): replies cannot be voted on"
 
 
 def misfit(config: TrainConfig) -> str:

@@ -75,13 +75,14 @@ def verdict(lines: Sequence[tables.Line], baseline: str) -> str:
     """Says for each environment which algorithms are above the baseline, below it, or not significantly different."""
     said = []
     for env in dict.fromkeys(line.env for line in lines if line.difference and line.env != tables.EVERYTHING):
-        found, none = dict[str, list[str]](), f"no significant difference from {baseline}"
+        found: dict[str, list[str]] = {}
         for line in lines:
             if line.env == env and (e := line.difference):
-                words = f"above {baseline}" if e.low > 0 else f"below {baseline}" if e.high < 0 else none
-                found.setdefault(words if e.low == e.low else "too few seeds to tell", []).append(line.algorithm)
-        who = {words: ", ".join(rows) if len(rows) <= _FEW else f"{len(rows)} rows" for words, rows in found.items()}
-        said.append(f"{env}: {'; '.join(f'{words}: {rows}' for words, rows in who.items())}.")
+                side = "above" if e.low > 0 else "below" if e.high < 0 else "no significant difference from"
+                how = f"{side} {baseline}" if e.low == e.low else "too few seeds to tell"
+                found.setdefault(how, []).append(line.algorithm)
+        each = (f"{how}: {', '.join(who) if len(who) <= _FEW else f'{len(who)} rows'}" for how, who in found.items())
+        said.append(f"{env}: {'; '.join(each)}.")
     return " ".join(said)
 
 

@@ -92,14 +92,10 @@ def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     envs = list(dict.fromkeys(env for _, env in by_pair))
     for algorithm, env in sorted(by_pair, key=lambda pair: envs.index(pair[1])):
         by_rate = by_pair[algorithm, env]
-        scores = [_scores(by_rate.get(lr)) for lr in rates]
+        scores = ["–" if lr not in by_rate else "{:.3f} ({:.3f})".format(*by_rate[lr]) for lr in rates]
         choice = "pending" if (algorithm, env) in pending else _choice(by_rate)
         out.append([env, algorithm, *scores, choice])
     return out
-
-
-def _scores(means: tuple[float, float] | None) -> str:
-    return "–" if means is None else f"{means[0]:.3f} ({means[1]:.3f})"
 
 
 def _choice(by_rate: Tried) -> str:

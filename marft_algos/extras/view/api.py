@@ -176,9 +176,8 @@ def _facts(run: RunFolder) -> dict[str, Any]:
     tokens = sum(int(m.get("tokens", 0)) for m in metrics)
     facts = [["tokens sampled", f"{tokens:,}"], ["time", f"{last.get('time_elapsed', 0.0) / 60:.1f} min"]]
     scores = [m for m in metrics if "eval/success" in m]
-    names = {0: "untrained"}
     for line in scores[:1] + scores[-1:] if len(scores) > 1 else scores:
-        name = names.get(line["iteration"], f"after iteration {line['iteration']}")
+        name = f"after iteration {line['iteration']}" if line["iteration"] else "untrained"
         ends = line.get("eval/low", math.nan), line.get("eval/high", math.nan)
         facts.append([name, Interval(line["eval/success"], *ends, 0).score()])
     if "eval/gain" in last:

@@ -63,8 +63,7 @@ def read(trial: Trial, root: Path) -> Findings:
     at = {unit: reached_rows(rivals[unit], unit, budgets[unit]) for unit in UNITS}
     unequal = {unit: _unequal(team, at[unit], unit, trial.tolerance) for unit in UNITS}
     comparisons = {unit: verdict.compare(_gaps(team, at[unit]), trial.margin, unequal[unit]) for unit in UNITS}
-    silent = _SILENT in record["chosen"]
-    ablated = run.finished(root, _SILENT, _SILENT) if silent else None
+    ablated = run.finished(root, _SILENT, _SILENT) if _SILENT in record["chosen"] else None
     retrained = None if ablated is None else verdict.compare(_gaps(team, ablated), trial.margin)
     by_env = grouped((r for r in run.rows(root, "team", "runs") if r["env"] != "team"), lambda row: str(row["env"]))
     after = {env: verdict.compare(_gaps(team, played), trial.margin) for env, played in by_env.items()}
