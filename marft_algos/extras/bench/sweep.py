@@ -92,7 +92,8 @@ def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     envs = list(dict.fromkeys(env for _, env in by_pair))
     for algorithm, env in sorted(by_pair, key=lambda pair: envs.index(pair[1])):
         by_rate = by_pair[algorithm, env]
-        scores = ["–" if lr not in by_rate else "{:.3f} ({:.3f})".format(*by_rate[lr]) for lr in rates]
+        pairs = [by_rate.get(lr) for lr in rates]
+        scores = ["–" if pair is None else f"{pair[0]:.3f} ({pair[1]:.3f})" for pair in pairs]
         choice = "pending" if (algorithm, env) in pending else _choice(by_rate)
         out.append([env, algorithm, *scores, choice])
     return out
