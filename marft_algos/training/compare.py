@@ -61,9 +61,8 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
     """
     config, other = paths.of_run(a), paths.of_run(b)
     what = "agents cannot change teams. Compare their scores alone: marft eval RUN"
-    _check_alike(config, other, a, b, (*SHAPE, "policies"), what)
-    tasks = [(each.env, eval_kwargs(each)) for each in (config, other)]
-    if tasks[0] != tasks[1] and _problems(config) != _problems(other):
+    _check_alike(config, other, a, b, ("env", *SHAPE, "policies"), what)
+    if eval_kwargs(config) != eval_kwargs(other) and _problems(config) != _problems(other):
         raise ConfigError(
             f"{a.root.name} is scored on {paths.task(a)} and {b.root.name} on {paths.task(b)}, which are different"
             " problems. Expected two runs with the same held-out problems; each by itself: marft eval RUN"

@@ -10,9 +10,11 @@ import pytest
 from helpers.runs import settings, train
 from helpers.tiny import save_tiny
 from marft_algos.cli import main
+from marft_algos.config import settings as config
 from marft_algos.evaluation.changes import judged
 from marft_algos.runs import intervals
 from marft_algos.runs.folder import RunFolder
+from marft_algos.training import compare as compared
 from marft_algos.training.compare import compare
 from marft_envs.errors import ConfigError
 
@@ -57,9 +59,26 @@ def test_teams_that_cannot_exchange_agents_are_refused(pair: tuple[RunFolder, Ru
     (tmp_path / "config.toml").write_text(text.replace("lora_r = 2", "lora_r = 4"))
     with pytest.raises(ConfigError, match="differ in 'lora_r'"):
         compare(pair[0], RunFolder.open(tmp_path))
-    (tmp_path / "config.toml").write_text(text.replace('env = "relay-v0"', 'env = "signal-v0"'))
-    with pytest.raises(ConfigError, match=r"scored on relay-v0 and .* on signal-v0, which are different problems"):
+    (tmp_path / "config.toml").write_text(text.replace('env = "test/letters-v0"', 'env = "relay-v0"'))
+    with pytest.raises(ConfigError, match="differ in 'env'"):
         compare(pair[0], RunFolder.open(tmp_path))
+
+
+def test_runs_on_other_problems_are_refused(
+    pair: tuple[RunFolder, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(**kwargs: object) -> list[str]:
+        return compared._problems(config.build({"env": "math-dual-v0", "env_kwargs": kwargs}))
+
+    assert drawn() == drawn(levels=[0]) == drawn(rounds=2) != drawn(levels=[1])
+    text = pair[1].config_file.read_text()
+    (tmp_path / "config.toml").write_text(text.replace("[env_kwargs]", "[env_kwargs]\nhistory = 'own'"))
+    other = RunFolder.open(tmp_path)
+    monkeypatch.setattr(compared, "_problems", lambda config: [str(config.env_kwargs)])
+    with pytest.raises(
+        ConfigError, match=r"scored on test/letters-v0 and .* on test/letters-v0 history=own, which are different"
+    ):
+        compare(pair[0], other)
 
 
 def test_an_agent_that_got_worse_is_found_behind_an_equal_score() -> None:
