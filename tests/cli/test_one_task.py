@@ -28,7 +28,7 @@ EASIEST: dict[str, dict[str, Any]] = {
 def starts(env_id: str, **kwargs: Any) -> list[str]:
     """Returns the tasks of some seeds, and those of an evaluation where the task lists some."""
     with closing(marft_envs.make(env_id, **kwargs)) as env:
-        listing, found = optional(env.unwrapped.task, "eval_panel"), []
+        listing, found = optional(env.unwrapped.task, "evaluation_set"), []
         for seed in range(8):
             env.reset(seed=seed)
             found.append(env.unwrapped.task.task_id)

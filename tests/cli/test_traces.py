@@ -94,7 +94,7 @@ def test_rows_are_learnt_from_without_playing_anything_again(capsys: pytest.Capt
     assert main(words) == 0
     capsys.readouterr()
     for source in ("rows.jsonl", "runs/taught"):
-        assert all(episode.success and "told" in episode.info for _, episode in recorded(source))
+        assert all(episode.success and "prompt" in episode.info for _, episode in recorded(source))
     other = ["sft", "--env", "relay-v0", "--demonstrations", "rows.jsonl", *quick, "--models", "embedded"]
     assert main(other) == 1 and "a reply of 'reader_0', who is not in the team" in capsys.readouterr().err
 

@@ -64,7 +64,7 @@ def test_what_is_known_is_not_found_out_again(deal: tuple[Deal, Path, str], monk
     def never(*_: Any) -> Any:
         raise AssertionError("found out again")
 
-    for module, name in ((math.SET, "_panel"), (code.SET, "_panel"), (tasks, "panel")):
+    for module, name in ((math.SET, "_listed"), (code.SET, "_listed"), (tasks, "listed")):
         monkeypatch.setattr(module, name, never)
     again = made()
     assert list(again) == fresh and again[-1] is again[-1] and list(again[3:9:2]) == fresh[3:9:2]

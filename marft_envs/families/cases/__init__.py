@@ -75,7 +75,7 @@ class CasesTask(Drawn[Case]):
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem."""
-        self._problem, self.task_id = replace(self.problem, id="posed", problem=text), "posed"
+        self._problem, self.task_id = replace(self.problem, id="asked", problem=text), "asked"
 
     def observe(self, agent: str) -> str:
         """Returns the task."""

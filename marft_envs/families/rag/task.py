@@ -71,7 +71,7 @@ class RagTask(Drawn[OpenQuestion]):
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem."""
-        self._problem, self.task_id = replace(self.problem, id="posed", question=text), "posed"
+        self._problem, self.task_id = replace(self.problem, id="asked", question=text), "asked"
 
     def observe(self, agent: str) -> str:
         """Returns the question."""
