@@ -166,7 +166,7 @@ def make(case: str = "relay", solo: bool = False, dependency: Any = None, **flex
         raise ConfigError(f"solo is the single agent of case=dear, not of {case}: there, let one agent act alone.")
     prompt = f"{LONG} {SAY}" if case == "dear" and not solo else SAY
     # In these two the planner can do it alone, and answers then.
-    team = [AgentSpec(FIRST, "planner", prompt, with_answer=solo or case in ("halves", "told"))]
+    team = [AgentSpec(FIRST, "planner", prompt, with_answer=solo or case in ("halves", "shown"))]
     team += [] if solo else [AgentSpec(SECOND, "solver", prompt, with_answer=True)]
     task = Dear(solo) if case == "dear" else Planted(case)
     return FlexEnv(team, task, Chain() if dependency is None else dependency, **flex)
