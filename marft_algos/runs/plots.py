@@ -214,6 +214,7 @@ def draw(axes: Any, diagram: Diagram, palette: Mapping[str, str]) -> None:
         largest = max(values)
         axes.set_ylim(0.0, 1.0 if diagram.unit or not largest else min(1.08 * largest, 1.0))
     axes.tick_params(labelsize=8)
+    axes.set_xlabel("iteration", fontsize=8)
     axes.locator_params(axis="x", integer=True)
 
 

@@ -1,7 +1,7 @@
 // One diagram as SVG, in the width that it has: lines, measured points with intervals, and what is under the pointer.
 import { el, short, svg } from "./dom.js";
 
-const PAD = { left: 46, right: 10, top: 8, bottom: 22 };
+const PAD = { left: 46, right: 10, top: 8, bottom: 34 };
 
 function ticks(low, high, wanted, whole) {
   const rough = (high - low) / Math.max(wanted, 1) || 1;
@@ -51,7 +51,8 @@ export function chart(lines, width, height, options) {
       svg("text", { class: "tick", x: PAD.left - 6, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
   }
   for (const x of ticks(xs[0], xs[1], Math.max(3, width / 80), options.whole))
-    root.append(svg("text", { class: "tick", x: X(x), y: height - 6, "text-anchor": "middle" }, short(x)));
+    root.append(svg("text", { class: "tick", x: X(x), y: height - 18, "text-anchor": "middle" }, short(x)));
+  root.append(svg("text", { class: "tick", x: (PAD.left + width - PAD.right) / 2, y: height - 5, "text-anchor": "middle" }, options.x));
   for (const { y, color } of options.dashed ?? [])
     root.append(svg("line", { class: "dashed", stroke: color, x1: PAD.left, x2: width - PAD.right, y1: Y(y), y2: Y(y) }));
   // What lies below the floor is cut off at the edge of an inner picture.
