@@ -1,0 +1,1 @@
+"""``marft audit``: the expected update of an algorithm, computed exactly on small games, beside the true gradient."""

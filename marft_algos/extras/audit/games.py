@@ -1,0 +1,262 @@
+"""Small games whose episodes can be enumerated, each about one thing that an estimator may get wrong.
+
+A game is played by ``FlexEnv`` like any task. Its agents have few words, and its rewards follow from what was said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from marft_envs import AgentSpec, FlexEnv, Outcome, Router
+from marft_envs.core.dependency import View
+from marft_envs.core.types import TurnRecord
+from marft_envs.errors import ConfigError, did_you_mean
+
+History = Sequence[tuple[str, str]]
+"""Agents and what they said, in order."""
+Rewards = Callable[[str, History], Outcome]
+GO, STOP = "go", "stop"
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game of a few turns.
+
+    Attributes:
+        about: What it tests, in one line.
+        agents: Names, in canonical order.
+        layers: Who acts next, given what was said; nobody ends the episode.
+        words: What an agent can say; several words of one text are several tokens.
+        outcome: Rewards after a layer, given the prompt and all that was said.
+        prompts: Private facts, equally likely, one for each problem.
+        shown: What of the prompt an agent sees; by default nothing.
+        tied: Whether a word has one logit for all states of an agent, or one for each state.
+        rivals: Whether agents have rewards of their own instead of the team's.
+    """
+
+    about: str
+    agents: tuple[str, ...]
+    layers: Callable[[History], Sequence[str]]
+    words: Callable[[str], Sequence[str]]
+    outcome: Rewards
+    prompts: tuple[str, ...] = ("",)
+    shown: Mapping[str, bool] = field(default_factory=dict)
+    tied: bool = False
+    rivals: bool = False
+
+    def env(self) -> FlexEnv:
+        """Returns an environment that plays it."""
+
+        def next_layer(view: View) -> list[str]:
+            return list(self.layers([(turn.agent, turn.text) for turn in view.history]))
+
+        team = [AgentSpec(name, name, "Play.", with_answer=name == self.agents[-1]) for name in self.agents]
+        return FlexEnv(team, GameTask(self), Router(next_layer), history="own", max_turns=64)
+
+
+class GameTask:
+    """A game as a task."""
+
+    slow = False
+
+    def __init__(self, game: Game) -> None:
+        self.game, self.task_id, self._prompt = game, "", ""
+        self._said: list[tuple[str, str]] = []
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Takes the prompt of that number."""
+        number = int(options.get("task_id", rng.integers(len(self.game.prompts))))
+        self.task_id, self._prompt, self._said = str(number), self.game.prompts[number], []
+
+    def observe(self, agent: str) -> str:
+        """Shows the prompt to the agents that see it, and to all how many turns there were."""
+        seen = self._prompt if self.game.shown.get(agent) else ""
+        return f"{len(self._said)} {seen}".rstrip()
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Rewards the layer."""
+        self._said += [(turn.agent, turn.text) for turn in turns]
+        outcome = self.game.outcome(self._prompt, self._said)
+        outcome.terminated = not self.game.layers(self._said)
+        return outcome
+
+    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Adds nothing."""
+        return Outcome()
+
+    def sample_actions(self, agent: str) -> Sequence[str]:
+        """Returns the agent's words."""
+        return self.game.words(agent)
+
+    def validate(self) -> None:
+        """Has nothing to check."""
+
+
+def talk(about: str, per_turn: float, final: Sequence[float], agents: tuple[str, ...] = ("talker_0",)) -> Game:
+    """Makes a talk of at most four turns that a word ends; agents take turns.
+
+    Args:
+        about: What it tests.
+        per_turn: Reward of every turn.
+        final: Reward at the end, by the number of turns.
+        agents: Who talks.
+    """
+
+    def layers(said: History) -> Sequence[str]:
+        over = len(said) == len(final) or (said and said[-1][1] == STOP)
+        return [] if over else [agents[len(said) % len(agents)]]
+
+    def outcome(prompt: str, said: History) -> Outcome:
+        return Outcome(team_reward=per_turn + (0.0 if layers(said) else final[len(said) - 1]))
+
+    return Game(about, agents, layers, lambda agent: (GO, STOP), outcome)
+
+
+def _in_order(names: Sequence[Sequence[str]]) -> Callable[[History], Sequence[str]]:
+    """Layers of a fixed schedule."""
+    ends = np.cumsum([len(layer) for layer in names]).tolist()
+    starts = dict(zip([0, *ends[:-1]], names, strict=True))
+    return lambda said: starts.get(len(said), ())
+
+
+def _count(said: History, word: str) -> int:
+    return sum(text == word for _, text in said)
+
+
+def _route(said: History) -> Sequence[str]:
+    """A boss names an expert; the slow one has three turns, the fast one has one."""
+    if not said:
+        return ["boss_0"]
+    left = 1 + 2 * (said[0][1] == "slow")
+    return [f"{said[0][1]}_0"] if len(said) <= left else []
+
+
+def _spawn(said: History) -> Sequence[str]:
+    """A boss says how many workers act, side by side."""
+    if not said:
+        return ["boss_0"]
+    return [f"worker_{i}" for i in range(int(said[0][1]))] if len(said) == 1 else []
+
+
+BINARY = ("0", "1")
+_three = _in_order([["a_0"], ["b_0"], ["a_0"], ["a_0"]])
+_steps = _in_order([["a_0"], ["b_0"], ["a_0"], ["b_0"]])
+_pair = _in_order([["a_0", "b_0"]])
+_chain = _in_order([["a_0"], ["b_0"]])
+
+
+def _final(layers: Callable[[History], Sequence[str]], value: Callable[[str, History], float]) -> Rewards:
+    """A reward for the team where the episode ends."""
+    return lambda prompt, said: Outcome(team_reward=0.0 if layers(said) else value(prompt, said))
+
+
+GAMES: dict[str, Game] = {
+    "talk": talk("the policy chooses the length, and longer talks score higher", 0.0, (0.4, 0.5, 0.6, 0.7)),
+    "talk-peak": talk("the policy chooses the length, and two turns are best", 0.0, (0.44, 0.99, 0.97, 0.03)),
+    "talk-cost": talk("every turn has a cost, and the answer is always worth the same", -0.1, (0.5,) * 4),
+    "talk-reward": talk("every turn has a reward, and there is none at the end", 0.1, (0.0,) * 4),
+    "talk-two": talk("two agents in turn choose the length", 0.0, (0.4, 0.5, 0.6, 0.7), ("left_0", "right_0")),
+    "route": Game(
+        "a boss chooses between experts with one turn and with three",
+        ("boss_0", "fast_0", "slow_0"),
+        _route,
+        lambda agent: ("fast", "slow") if agent == "boss_0" else BINARY,
+        _final(_route, lambda prompt, said: 0.5 * (said[0][1] == "slow") + 0.3 * (said[-1][1] == "1")),
+    ),
+    "spawn": Game(
+        "a boss chooses how many workers act side by side",
+        ("boss_0", "worker_0", "worker_1", "worker_2"),
+        _spawn,
+        lambda agent: ("1", "2", "3") if agent == "boss_0" else BINARY,
+        _final(_spawn, lambda prompt, said: 0.3 * _count(said[1:], "1") - 0.05 * (len(said) - 1) ** 2),
+    ),
+    "unequal-turns": Game(
+        "one agent has three turns, the other one",
+        ("a_0", "b_0"),
+        _three,
+        lambda agent: BINARY,
+        _final(_three, lambda prompt, said: float(_count(said, "1") >= 3 and said[1][1] == "1")),
+    ),
+    "unequal-tokens": Game(
+        "replies of one token and of three",
+        ("a_0", "b_0"),
+        _chain,
+        lambda agent: ("0", "1 1 1"),
+        _final(_chain, lambda prompt, said: 0.2 + 0.6 * (said[0][1] != "0") * (said[1][1] == "0")),
+    ),
+    "parallel": Game(
+        "two agents side by side have to agree",
+        ("a_0", "b_0"),
+        _pair,
+        lambda agent: BINARY,
+        lambda prompt, said: Outcome(team_reward=float(said[0][1] == said[1][1]) * (0.5 + 0.5 * int(said[0][1]))),
+    ),
+    "private": Game(
+        "only the first agent sees which answer is right",
+        ("a_0", "b_0"),
+        _chain,
+        lambda agent: BINARY,
+        _final(_chain, lambda prompt, said: float(said[-1][1] == prompt) + 0.2 * (said[0][1] == "1")),
+        prompts=BINARY,
+        shown={"a_0": True},
+    ),
+    "steps": Game(
+        "each right step is rewarded at once, and a later one is worth more",
+        ("a_0", "b_0"),
+        _steps,
+        lambda agent: BINARY,
+        lambda prompt, said: Outcome(turn_rewards={len(said) - 1: 0.1 * len(said) * (said[-1][1] == "1")}),
+    ),
+    "general-sum": Game(
+        "two agents with rewards of their own: a dilemma",
+        ("a_0", "b_0"),
+        _pair,
+        lambda agent: BINARY,
+        lambda prompt, said: Outcome(
+            agent_rewards={
+                "a_0": 0.6 * int(said[1][1]) - 0.2 * int(said[0][1]),
+                "b_0": 0.6 * int(said[0][1]) - 0.2 * int(said[1][1]),
+            }
+        ),
+        rivals=True,
+    ),
+    "zero-sum": Game(
+        "matching pennies with a bonus: what one agent gains the other loses",
+        ("a_0", "b_0"),
+        _pair,
+        lambda agent: BINARY,
+        lambda prompt, said: Outcome(
+            agent_rewards=dict(
+                zip(
+                    ("a_0", "b_0"),
+                    (s := (2 * (said[0][1] == said[1][1]) - 1) * (0.5 + int(said[0][1])), -s),
+                    strict=True,
+                )
+            )
+        ),
+        rivals=True,
+    ),
+    "flat": Game(
+        "all rewards are equal: there is nothing to learn",
+        ("a_0", "b_0"),
+        _chain,
+        lambda agent: BINARY,
+        _final(_chain, lambda prompt, said: 1.0),
+    ),
+}
+"""Name -> game."""
+
+
+def get(name: str) -> Game:
+    """Returns the game of that name.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in GAMES:
+        raise ConfigError(f"There is no game '{name}'. {did_you_mean(name, list(GAMES))}")
+    return GAMES[name]
