@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.marks import rest_in_ci
 from marft_algos import credit
 from marft_algos.algorithms import base
 from marft_algos.algorithms.base import Algorithm
@@ -20,6 +21,7 @@ from marft_algos.algorithms.reinforce import REINFORCE
 from marft_algos.batching import Batch
 from marft_algos.cli import main
 from marft_algos.extras.audit import commands, games, update
+from marft_algos.extras.audit.episodes import TablePolicies
 from marft_algos.extras.audit.games import GAMES, talk
 from marft_algos.extras.audit.update import Enumeration, compared, expected
 from marft_algos.learner.learner import Learner
@@ -45,7 +47,7 @@ def shipped(name: str, **values: Any) -> Algorithm:
     return update.settings(base.get(name), values)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", rest_in_ci(list(CASES), 2))
 def test_talks_of_a_chosen_length_against_figures_computed_by_other_means(case: str) -> None:
     """One logit for "go on" at every turn, as in a sigmoid: half of the difference of the two words' logits."""
     per_turn, final, truth, known = CASES[case]
@@ -86,8 +88,8 @@ def test_the_true_gradient_is_the_derivative_of_the_expected_return(game: str) -
             assert gradient[place] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["reinforce", "rloo", "magrpo", "spiral", "dr_grpo", "dapo", "reinforce_pp", "marft",
-                                  "ippo", "mappo", "happo", "a2po", "vapo", "advantage_alignment"])  # fmt: skip
+@pytest.mark.parametrize("name", rest_in_ci(["reinforce", "mappo", "rloo", "magrpo", "spiral", "dr_grpo", "dapo", "marft",
+                                             "reinforce_pp", "ippo", "happo", "a2po", "vapo", "advantage_alignment"], 2))  # fmt: skip
 def test_algorithms_that_ascend_the_return_in_every_game_that_they_take(name: str) -> None:
     """With exact values, up to a positive factor for each policy."""
     algorithm = shipped(name)
@@ -114,6 +116,24 @@ def test_groups_of_four_are_drawn_exactly() -> None:
     assert ratio == pytest.approx((3 / 4) / (1 / 2), abs=1e-6)
     with pytest.raises(base.ConfigError, match="smaller --group-size"):
         expected(shipped("rloo"), Enumeration.of_game(GAMES["steps"]), group_size=8)
+
+
+class Trainable(TablePolicies):
+    """With what a learner asks of policies beside their log-probs."""
+
+    version, device = 0, torch.device("cpu")
+
+    def trainable(self, policy: str) -> bool:
+        return True
+
+    def parameters(self, policy: str) -> list[Tensor]:
+        return [self.tables[policy]]
+
+    def shares(self, policy: str) -> bool:
+        return False
+
+    def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor) -> Tensor:
+        return self.logprobs(policy, input_ids, action_mask, temperature)[0].detach()
 
 
 class Gradients:
@@ -150,7 +170,7 @@ def test_the_update_is_the_learners_own(name: str, game: str) -> None:
     algorithm = shipped(name)
     own = update.ascent(algorithm, trajectories, task.policies)
     Gradients.kept = {}
-    Learner(shipped(name), task.policies, optimiser=Gradients).update(trajectories, 0)
+    Learner(shipped(name), Trainable(task.tree), optimiser=Gradients).update(trajectories, 0)
     assert Gradients.kept.keys() == own.keys()
     for policy, gradient in own.items():
         np.testing.assert_allclose(gradient, Gradients.kept[policy], atol=1e-5)
@@ -226,6 +246,7 @@ def test_the_command_prints_a_table_of_80_columns_and_json(capsys: pytest.Captur
     assert all(row.get("exact") or row["refused"] for row in rows)
 
 
+@pytest.mark.ci
 def test_the_whole_table_names_every_algorithm_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -240,7 +261,7 @@ def test_the_whole_table_names_every_algorithm_once(capsys: pytest.CaptureFixtur
     ("grpo --env steps-v0 --env-kwargs horizon=16", "more than 12 turns, too many to enumerate"),
 ])  # fmt: skip
 def test_what_cannot_be_audited_is_refused(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", *words.split()]) == 2
+    assert main(["audit", *words.split()]) == 1
     assert message in " ".join(capsys.readouterr().err.split())
 
 

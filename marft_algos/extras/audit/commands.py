@@ -133,10 +133,11 @@ def written(audits: Sequence[Audit], options: AuditArguments) -> str:
     lines = [f"{head[0]:<22}{head[1]:<12}{head[2]:<18}{head[3]}"]
     for name in dict.fromkeys(audit.algorithm for audit in audits):
         lines.append(_line(name, [audit for audit in audits if audit.algorithm == name], one=one))
-    notes = [_note(audit) for audit in _biased(audits)]
     more = [f"left out: {', '.join(f'{name} ({why})' for name, why in OUT.items())}"] * (not options.algorithms)
     about = [f"{options.game}: {games.get(options.game).about}"] if options.game else []
-    paragraphs = [textwrap.fill(clean(text), WIDTH, subsequent_indent="  ") for text in (*about, *notes, *more)]
+    paragraphs = [
+        textwrap.fill(clean(text), WIDTH, subsequent_indent="  ") for text in (*about, *_notes(audits), *more)
+    ]
     return "\n".join([*lines, "", *paragraphs]).rstrip()
 
 
@@ -161,22 +162,14 @@ def _number(x: float) -> str:
     return "–" if math.isnan(x) else f"{x:.3f}"
 
 
-def _biased(audits: Sequence[Audit]) -> list[Audit]:
-    """The first audit of every algorithm that is biased somewhere, and of every one that is refused everywhere."""
-    first: dict[str, Audit] = {}
-    for audit in audits:
-        if audit.found is not None and not audit.found.exact:
-            first.setdefault(audit.algorithm, audit)
-    for audit in audits:
-        if all(other.found is None for other in audits if other.algorithm == audit.algorithm):
-            first.setdefault(audit.algorithm, audit)
-    return list(first.values())
-
-
-def _note(audit: Audit) -> str:
-    if audit.found is None:
-        return f"{audit.algorithm}: {audit.refused}"
-    return f"{audit.algorithm}: {reasons().get(audit.algorithm, 'biased; its page may say why')}"
+def _notes(audits: Sequence[Audit]) -> Iterator[str]:
+    """Why algorithms are biased somewhere, or refused everywhere; a note for each."""
+    for name in dict.fromkeys(audit.algorithm for audit in audits):
+        own = [audit for audit in audits if audit.algorithm == name]
+        if any(audit.found and not audit.found.exact for audit in own):
+            yield f"{name}: {reasons().get(name, 'biased; its page may say why')}"
+        elif not any(audit.found for audit in own):
+            yield f"{name}: {own[0].refused}"
 
 
 def reasons() -> Mapping[str, str]:

@@ -148,10 +148,10 @@ def _next(env: FlexEnv, tree: Tree) -> tuple[str, int, Sequence[str]]:
 
 
 class TablePolicies:
-    """Tabular policies over a tree, in double precision; what ``Learner`` asks of a set of policies."""
+    """Tabular policies over a tree, in double precision; their log-probs are asked for as ``Learner`` does."""
 
     def __init__(self, tree: Tree) -> None:
-        self.tree, self.version, self.device = tree, 0, torch.device("cpu")
+        self.tree = tree
         self.tables = {p: torch.zeros(len(places), dtype=torch.float64) for p, places in tree.logits.items()}
         for table in self.tables.values():
             table.requires_grad_()
@@ -168,18 +168,6 @@ class TablePolicies:
         """Policy ids in a fixed order."""
         return sorted(self.tables)
 
-    def trainable(self, policy: str) -> bool:
-        """All of them are trained."""
-        return True
-
-    def parameters(self, policy: str) -> list[Tensor]:
-        """The logits."""
-        return [self.tables[policy]]
-
-    def shares(self, policy: str) -> bool:
-        """No pass computes anything once for several rows."""
-        return False
-
     def logprobs(
         self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
@@ -193,10 +181,6 @@ class TablePolicies:
         chosen = torch.where(mask, logp.gather(-1, place).squeeze(-1), 0.0)
         entropy = torch.where(mask, -torch.where(there, logp.exp() * logp, 0.0).sum(-1), 0.0)
         return chosen, entropy if entropy_grad else entropy.detach()
-
-    def reference_logprobs(self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor) -> Tensor:
-        """The policies are where they started."""
-        return self.logprobs(policy, input_ids, action_mask, temperature)[0].detach()
 
     def sampled(self, state: int, tokens: tuple[int, ...]) -> np.ndarray:
         """Log-probs [L] of a reply's tokens, fp32, as an engine reports them."""

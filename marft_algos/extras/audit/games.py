@@ -6,7 +6,7 @@ A game is played by ``FlexEnv`` like any task. Its agents have few words, and it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,30 +22,29 @@ Rewards = Callable[[str, History], Outcome]
 GO, STOP = "go", "stop"
 
 
+BINARY = ("0", "1")
+
+
 @dataclass(frozen=True)
 class Game:
     """A game of a few turns.
 
     Attributes:
         about: What it tests, in one line.
-        agents: Names, in canonical order.
         layers: Who acts next, given what was said; nobody ends the episode.
-        words: What an agent can say; several words of one text are several tokens.
         outcome: Rewards after a layer, given the prompt and all that was said.
-        prompts: Private facts, equally likely, one for each problem.
-        shown: What of the prompt an agent sees; by default nothing.
-        tied: Whether a word has one logit for all states of an agent, or one for each state.
+        agents: Names, in canonical order.
+        words: What an agent can say; several words of one text are several tokens.
+        prompts: Private facts, equally likely, one for each problem; the first agent alone sees them.
         rivals: Whether agents have rewards of their own instead of the team's.
     """
 
     about: str
-    agents: tuple[str, ...]
     layers: Callable[[History], Sequence[str]]
-    words: Callable[[str], Sequence[str]]
     outcome: Rewards
+    agents: tuple[str, ...] = ("a_0", "b_0")
+    words: Callable[[str], Sequence[str]] = lambda agent: BINARY
     prompts: tuple[str, ...] = ("",)
-    shown: Mapping[str, bool] = field(default_factory=dict)
-    tied: bool = False
     rivals: bool = False
 
     def env(self) -> FlexEnv:
@@ -73,8 +72,8 @@ class GameTask:
         self.task_id, self._prompt, self._said = str(number), self.game.prompts[number], []
 
     def observe(self, agent: str) -> str:
-        """Shows the prompt to the agents that see it, and to all how many turns there were."""
-        seen = self._prompt if self.game.shown.get(agent) else ""
+        """Shows the prompt to the first agent, and to all how many turns there were."""
+        seen = self._prompt if agent == self.game.agents[0] else ""
         return f"{len(self._said)} {seen}".rstrip()
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -113,7 +112,7 @@ def talk(about: str, per_turn: float, final: Sequence[float], agents: tuple[str,
     def outcome(prompt: str, said: History) -> Outcome:
         return Outcome(team_reward=per_turn + (0.0 if layers(said) else final[len(said) - 1]))
 
-    return Game(about, agents, layers, lambda agent: (GO, STOP), outcome)
+    return Game(about, layers, outcome, agents, lambda agent: (GO, STOP))
 
 
 def _in_order(names: Sequence[Sequence[str]]) -> Callable[[History], Sequence[str]]:
@@ -142,7 +141,6 @@ def _spawn(said: History) -> Sequence[str]:
     return [f"worker_{i}" for i in range(int(said[0][1]))] if len(said) == 1 else []
 
 
-BINARY = ("0", "1")
 _three = _in_order([["a_0"], ["b_0"], ["a_0"], ["a_0"]])
 _steps = _in_order([["a_0"], ["b_0"], ["a_0"], ["b_0"]])
 _pair = _in_order([["a_0", "b_0"]])
@@ -154,6 +152,15 @@ def _final(layers: Callable[[History], Sequence[str]], value: Callable[[str, His
     return lambda prompt, said: Outcome(team_reward=0.0 if layers(said) else value(prompt, said))
 
 
+def _own(first: float, second: float) -> Outcome:
+    """Rewards of two agents of their own."""
+    return Outcome(agent_rewards={"a_0": first, "b_0": second})
+
+
+def _bit(turn: tuple[str, str]) -> int:
+    return int(turn[1])
+
+
 GAMES: dict[str, Game] = {
     "talk": talk("the policy chooses the length, and longer talks score higher", 0.0, (0.4, 0.5, 0.6, 0.7)),
     "talk-peak": talk("the policy chooses the length, and two turns are best", 0.0, (0.44, 0.99, 0.97, 0.03)),
@@ -162,91 +169,58 @@ GAMES: dict[str, Game] = {
     "talk-two": talk("two agents in turn choose the length", 0.0, (0.4, 0.5, 0.6, 0.7), ("left_0", "right_0")),
     "route": Game(
         "a boss chooses between experts with one turn and with three",
-        ("boss_0", "fast_0", "slow_0"),
         _route,
-        lambda agent: ("fast", "slow") if agent == "boss_0" else BINARY,
         _final(_route, lambda prompt, said: 0.5 * (said[0][1] == "slow") + 0.3 * (said[-1][1] == "1")),
+        ("boss_0", "fast_0", "slow_0"),
+        lambda agent: ("fast", "slow") if agent == "boss_0" else BINARY,
     ),
     "spawn": Game(
         "a boss chooses how many workers act side by side",
-        ("boss_0", "worker_0", "worker_1", "worker_2"),
         _spawn,
-        lambda agent: ("1", "2", "3") if agent == "boss_0" else BINARY,
         _final(_spawn, lambda prompt, said: 0.3 * _count(said[1:], "1") - 0.05 * (len(said) - 1) ** 2),
+        ("boss_0", "worker_0", "worker_1", "worker_2"),
+        lambda agent: ("1", "2", "3") if agent == "boss_0" else BINARY,
     ),
     "unequal-turns": Game(
         "one agent has three turns, the other one",
-        ("a_0", "b_0"),
         _three,
-        lambda agent: BINARY,
         _final(_three, lambda prompt, said: float(_count(said, "1") >= 3 and said[1][1] == "1")),
     ),
     "unequal-tokens": Game(
         "replies of one token and of three",
-        ("a_0", "b_0"),
         _chain,
-        lambda agent: ("0", "1 1 1"),
         _final(_chain, lambda prompt, said: 0.2 + 0.6 * (said[0][1] != "0") * (said[1][1] == "0")),
+        words=lambda agent: ("0", "1 1 1"),
     ),
     "parallel": Game(
         "two agents side by side have to agree",
-        ("a_0", "b_0"),
         _pair,
-        lambda agent: BINARY,
-        lambda prompt, said: Outcome(team_reward=float(said[0][1] == said[1][1]) * (0.5 + 0.5 * int(said[0][1]))),
+        _final(_pair, lambda prompt, said: float(said[0][1] == said[1][1]) * (0.5 + 0.5 * int(said[0][1]))),
     ),
     "private": Game(
         "only the first agent sees which answer is right",
-        ("a_0", "b_0"),
         _chain,
-        lambda agent: BINARY,
         _final(_chain, lambda prompt, said: float(said[-1][1] == prompt) + 0.2 * (said[0][1] == "1")),
         prompts=BINARY,
-        shown={"a_0": True},
     ),
     "steps": Game(
         "each right step is rewarded at once, and a later one is worth more",
-        ("a_0", "b_0"),
         _steps,
-        lambda agent: BINARY,
         lambda prompt, said: Outcome(turn_rewards={len(said) - 1: 0.1 * len(said) * (said[-1][1] == "1")}),
     ),
     "general-sum": Game(
         "two agents with rewards of their own: a dilemma",
-        ("a_0", "b_0"),
         _pair,
-        lambda agent: BINARY,
-        lambda prompt, said: Outcome(
-            agent_rewards={
-                "a_0": 0.6 * int(said[1][1]) - 0.2 * int(said[0][1]),
-                "b_0": 0.6 * int(said[0][1]) - 0.2 * int(said[1][1]),
-            }
-        ),
+        lambda prompt, said: _own(0.6 * _bit(said[1]) - 0.2 * _bit(said[0]), 0.6 * _bit(said[0]) - 0.2 * _bit(said[1])),
         rivals=True,
     ),
     "zero-sum": Game(
         "matching pennies with a bonus: what one agent gains the other loses",
-        ("a_0", "b_0"),
         _pair,
-        lambda agent: BINARY,
-        lambda prompt, said: Outcome(
-            agent_rewards=dict(
-                zip(
-                    ("a_0", "b_0"),
-                    (s := (2 * (said[0][1] == said[1][1]) - 1) * (0.5 + int(said[0][1])), -s),
-                    strict=True,
-                )
-            )
-        ),
+        lambda prompt, said: _own(gain := (0.5 + _bit(said[0])) * (1 if said[0][1] == said[1][1] else -1), -gain),
         rivals=True,
     ),
-    "flat": Game(
-        "all rewards are equal: there is nothing to learn",
-        ("a_0", "b_0"),
-        _chain,
-        lambda agent: BINARY,
-        _final(_chain, lambda prompt, said: 1.0),
-    ),
+    "flat": Game("all rewards are equal: there is nothing to learn", _chain, _final(_chain, lambda prompt, said: 1.0)),
 }
 """Name -> game."""
 

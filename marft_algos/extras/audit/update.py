@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from marft_algos.algorithms.base import Algorithm
-from marft_algos.batching import Totals, learnable, pack, totals
+from marft_algos.batching import Totals, learnable, pack
 from marft_algos.extras.audit.episodes import (
     MOST_TURNS,
     Play,
@@ -104,7 +104,7 @@ class Enumeration:
     @classmethod
     def of_game(cls, game: Game, *, shared: bool = False) -> Enumeration:
         """Enumerates a game."""
-        return cls.of(game.env(), len(game.prompts), tied=game.tied, shared=shared)
+        return cls.of(game.env(), len(game.prompts), shared=shared)
 
     def true_gradient(self) -> Vectors:
         """Differentiates every policy's expected return through its own agents' replies: Σ_t R_t·∇log π_t."""
@@ -149,11 +149,9 @@ class Enumeration:
 
 def _gradient(total: Tensor, policies: TablePolicies) -> Vectors:
     names = policies.policies
-    grads = torch.autograd.grad(total, [policies.tables[p] for p in names], allow_unused=True)
-    return {
-        p: np.zeros(len(policies.tables[p])) if grad is None else grad.numpy()
-        for p, grad in zip(names, grads, strict=True)
-    }
+    tables = [policies.tables[p] for p in names]
+    grads = torch.autograd.grad(total, tables, materialize_grads=True, allow_unused=True)
+    return {p: grad.numpy() for p, grad in zip(names, grads, strict=True)}
 
 
 def expected(
@@ -167,9 +165,7 @@ def expected(
         critic: What V is, for algorithms with a critic.
         group_size: Episodes of a group; None: the population limit.
     """
-    if group_size is None:
-        return ascent(algorithm, task.batch(), task.policies, critic)
-    trajectories, weights = task.groups(group_size)
+    trajectories, weights = task.groups(group_size) if group_size else (task.batch(), None)
     return ascent(algorithm, trajectories, task.policies, critic, weights)
 
 
@@ -205,7 +201,7 @@ def ascent(
     for t, advantage in estimates.advantages.items():
         estimates.advantages[t] = advantage * weigh(t)
     episodes = float(len(trajectories))
-    losses = torch.zeros((), dtype=torch.float64)
+    losses = torch.zeros((), dtype=torch.float64, requires_grad=True)
 
     def rescore(turns: Sequence[Transition]) -> list[np.ndarray]:
         return [t.reply.logprobs for t in turns]
@@ -213,23 +209,17 @@ def ascent(
     for block in algorithm.order(rows, estimates, 0):
         for policy in (name for name in block if rows[name]):
             part = rows[policy]
-            size = totals(part, estimates, episodes)
-            if weights is not None:
-                size = _weighed(part, estimates, episodes, weigh)
+            size = _sizes(part, estimates, episodes, weigh)
             algorithm.before_step(part, estimates, rescore)
             batch = pack(part, estimates, algorithm.level, "cpu", size)
             logprobs, _ = policies.logprobs(*batch.scored)
             loss, _ = algorithm.surrogate(logprobs, batch)
             losses = losses - loss
         algorithm.after_block(block, trajectories, estimates, rescore)
-    return _gradient(losses, policies) if losses.requires_grad else _zeros(policies)
+    return _gradient(losses, policies)
 
 
-def _zeros(policies: TablePolicies) -> Vectors:
-    return {p: np.zeros(len(table)) for p, table in policies.tables.items()}
-
-
-def _weighed(part: Sequence[Transition], estimates: Estimates, episodes: float, weigh: Any) -> Totals:
+def _sizes(part: Sequence[Transition], estimates: Estimates, episodes: float, weigh: Any) -> Totals:
     """The sizes of a batch in which groups stand as often as they are likely."""
     rows = sum(weigh(t) for t in part)
     tokens = sum(weigh(t) * len(t.reply.action_ids) for t in part)
