@@ -219,9 +219,9 @@ class TrainConfig(Settings):
     the same run, to the bit."""
     max_error_rate: Annotated[float, SHARE] = 0.1
     """Largest share of an iteration's episodes (refills and replays included), or of an evaluation's, that may be lost
-    to infrastructure errors: faults of the engine, of a tool's world or of the machine. Such episodes are excluded from
-    updates and scores, and counted as ``infrastructure_errors``. Beyond the share the run stops, its state saved. 0.1:
-    the remaining episodes still represent the problems that were drawn, though such errors are seldom random."""
+    to infrastructure errors (of the engine, of a tool's world, of the machine). These are excluded from updates and
+    scores, and counted. Beyond the share the run stops, its state saved. 0.1: the others still represent the problems
+    drawn, though such errors are seldom random."""
     on_task_error: Literal["worst", "stop"] = "worst"
     """What an exception of the task's own code does while it judges a text: ``worst`` gives that text the worst return,
     shows the traceback once and counts ``task_errors``; ``stop`` ends the run. Worst: a long run need not die of one

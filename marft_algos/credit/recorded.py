@@ -25,20 +25,19 @@ INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
 @register("last")
 def last(trajectory: Trajectory) -> Rewards:
     """Moves a round's rewards to its last layer, the released code's rule; earlier layers live on the bootstrap."""
-    credit = broadcast(trajectory)
+    out = broadcast(trajectory)
     rounds = [trajectory.transitions[layer.turns[0]].round for layer in trajectory.layers]
     for i, layer in enumerate(trajectory.layers):
         end = max(j for j, r in enumerate(rounds) if r == rounds[i])
         if end == i:
             continue
-        inside = sum(float(x.sum()) for k in layer.turns if (x := credit.tokens[k]) is not None)
-        late = sum(credit.late[i].values())
-        credit.team[end] += credit.team[i] + sum(credit.turns[k] for k in layer.turns) + late + inside
-        credit.agents[end] = _add(credit.agents[end], credit.agents[i])
-        credit.team[i], credit.agents[i], credit.late[i] = 0.0, {}, {}
+        inside = sum(float(x.sum()) for k in layer.turns if (x := out.tokens[k]) is not None)
+        out.team[end] += out.team[i] + sum(out.turns[k] for k in layer.turns) + sum(out.late[i].values()) + inside
+        out.agents[end] = _add(out.agents[end], out.agents[i])
+        out.team[i], out.agents[i], out.late[i] = 0.0, {}, {}
         for k in layer.turns:
-            credit.turns[k], credit.tokens[k] = 0.0, None
-    return credit
+            out.turns[k], out.tokens[k] = 0.0, None
+    return out
 
 
 @register("local")

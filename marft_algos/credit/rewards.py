@@ -180,9 +180,8 @@ def rules() -> list[str]:
 def broadcast(trajectory: Trajectory) -> Rewards:
     """Leaves rewards where they fall: every turn of a layer gets all of it, undivided.
 
-    A span of a text is rewarded at the token that completes it. Where its reward is late, later turns are credited with
-    it as with other late rewards, and so is the reply up to that token; the reply's last token takes it off what comes
-    behind.
+    A span of a text is rewarded at the token that completes it. A late one is credited to later turns, as other late
+    rewards are, and to the reply up to that token; the reply's last token takes it off what follows.
     """
     credit = Rewards(
         turns=punctual(trajectory),

@@ -107,7 +107,7 @@ def test_cohorts_are_a_column_and_one_task_has_no_interval(capsys: pytest.Captur
     assert compared(capsys, "--cohort", "customer", "--gate", "accuracy=-0.05")[0] == 3, "the whole does"
     assert main(["eval", "--compare", "a", "b", "--cohort", "customer"]) == 0
     out = capsys.readouterr().out
-    assert "score [customer zoo]       1.000     0.000  -100.0 points, n = 1\n" in out and "customer bank" in out
+    assert "score [customer zoo]        1.000     0.000  -100.0 points, n = 1\n" in out and "customer bank" in out
 
 
 def test_a_team_is_compared_with_one_agent_and_samples_are_averaged(capsys: pytest.CaptureFixture[str]) -> None:
