@@ -179,9 +179,8 @@ class TrainConfig(Settings):
     threads: Annotated[int, COUNT] = 1
     """CPU threads of torch. 1: small models lose time with more, and 16 to 55 fold beside another busy process."""
     reduction_slots: Annotated[int, NOT_NEGATIVE] = 0
-    """Slots in which an update's sums are made (a fixed order of summation), a power of two: on as many ranks or fewer,
-    the bits are the same. 0: one slot on one rank, else 8, or as many as there are ranks; fixed when a run starts
-    (docs/scale.md)."""
+    """Slots of an update's sums, which fix their order, a power of two: on as many ranks or fewer, equal to the bit. 0:
+    one slot on one rank, else 8, or as many as there are ranks; fixed when a run starts (docs/scale.md)."""
     chunk: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes that are played together, and batched with nothing else; rounded up to whole groups. 0: all of them
     in one slot, else 8, on GPUs a slot's or worker's share up to ``engine_batch`` (docs/scale.md)."""
