@@ -41,7 +41,7 @@ def numbers(
     logged |= {"instances": float(facts.instances), "held_out": float(facts.held_out)}
     if gain is not None:
         logged |= {"gain": gain.mean, "gain_low": gain.low, "gain_high": gain.high}
-    kept = ("tokens", "critical_path", "infrastructure_errors", "task_errors", "agent/", "task/")
+    kept = ("tokens", "critical_path", "infrastructure_error", "task_errors", "agent/", "task/")
     return logged | {k: v for k, v in counted.items() if k.startswith(kept)}
 
 

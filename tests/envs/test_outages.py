@@ -587,7 +587,7 @@ def test_two_runs_are_compared_on_what_neither_lost(outage: RunFolder) -> None:
 def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     report.write(outage)
     page = outage.report_file.read_text()
-    assert "lost to outages" in page and "machine" in page
+    assert "infrastructure errors" in page and "machine" in page
     assert main(["show", str(outage.root), "--all"]) == 0
     shown = capsys.readouterr().out
     assert "infrastructure errors 1" in shown and "eval/infrastructure_error_rate" in shown
