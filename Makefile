@@ -79,6 +79,7 @@ lint: $(STAMP)  ## format, ruff, mypy, spelling, and what every file must keep
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python .ci/files.py
+	$(BIN)/python .ci/words.py
 
 format: $(STAMP)  ## format, sort imports and fix what ruff can fix
 	$(BIN)/ruff check --fix .
