@@ -273,6 +273,7 @@ def make(id: str, **kwargs: Any) -> FlexEnv:
     reward = arguments.get("reward")  # those of a family have names
     function = callable(reward) and not isinstance(reward, CompositeReward)
     function |= isinstance(reward, str) and ":" in reward
+    function &= "RowReward" not in str(getattr(taken.get("reward"), "annotation", ""))  # a function of episodes
     own = taken.keys() - ({"reward"} if function else set())
     members = {name: arguments.pop(name) for name in MEMBERS if name in arguments and name not in own}
     try:

@@ -28,7 +28,7 @@ from marft_envs.problems.sets import Drawn, ProblemSet, spread
 _ANSWER = "Answer in as few words as the question allows."
 _HELP = "Write what the next agent needs to answer the question, in a few words."
 _SOLO = (member("agent", _ANSWER, with_answer=True),)
-Reward = Callable[[str, dict[str, Any]], Any]
+RowReward = Callable[[str, dict[str, Any]], Any]
 """(answer, row) -> the team's reward: a number; True or False, which is whether it is solved, too; or a dictionary with
 ``reward``, and if wanted ``success`` and other numbers, which become metrics."""
 
@@ -57,13 +57,13 @@ class CasesTask(Drawn[Case]):
     Args:
         problems: The cases.
         team: Agents tagged ``with_answer`` answer.
-        reward: ``em``, ``f1`` or ``substring``, as in retrieval; or a function, see ``Reward``.
+        reward: ``em``, ``f1`` or ``substring``, as in retrieval; or a function, see ``RowReward``.
     """
 
     problems: ProblemSet[Case]
     slow = False
 
-    def __init__(self, problems: ProblemSet[Case], team: Sequence[AgentSpec], reward: str | Reward = "em") -> None:
+    def __init__(self, problems: ProblemSet[Case], team: Sequence[AgentSpec], reward: str | RowReward = "em") -> None:
         self.problems, self._reward, self._alone = problems, reward, len(team) == 1
         if not all(case.answer for case in problems):
             self.gold = None  # type: ignore[method-assign, assignment]
@@ -144,7 +144,7 @@ def _case(row: dict[str, Any], number: int, where: str, stem: str, *, judged: bo
 def make(
     data: str | Path = "",
     split: str = "all",
-    reward: str | Reward = "em",
+    reward: str | RowReward = "em",
     limit: int | None = None,
     profiles: Profiles | None = None,
     dependency: Any = None,
@@ -157,7 +157,7 @@ def make(
             replaced. Empty: two cases that show the form.
         split: See ``data``. Where training and evaluation read one file, a part of it is held out.
         reward: What the team is rewarded with: ``em`` (equal but for case, punctuation and articles), ``f1`` of the
-            words, ``substring``; a function of the answer and of the row (see ``Reward``), or its ``module:function``.
+            words, ``substring``; a function of the answer and the row (see ``RowReward``), or its ``module:function``.
         limit: At most so many cases, spread evenly.
         profiles: The team, as a list or a JSON file; it acts in the order listed. None: one agent.
         dependency: Its D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
@@ -179,7 +179,7 @@ def make(
     return team.on(CasesTask(ProblemSet(spread(cases, limit), str(data) or "cases"), team.agents, reward), **flex)
 
 
-def from_rows(data: Any, reward: str | Reward = "em", team: Any = 1, **settings: Any) -> Callable[[], FlexEnv]:
+def from_rows(data: Any, reward: str | RowReward = "em", team: Any = 1, **settings: Any) -> Callable[[], FlexEnv]:
     """Returns what makes environments of rows: ``train(env=…)``, ``evaluate(…, env=…)`` and ``make_vec`` take it.
 
     Examples:
@@ -190,7 +190,7 @@ def from_rows(data: Any, reward: str | Reward = "em", team: Any = 1, **settings:
         data: Rows with ``problem`` and, unless ``reward`` is a function, ``answer``: a list of dictionaries, a
             ``Dataset``, a frame of pandas or polars, or the path of a JSONL file. Agents see ``problem`` alone.
         reward: ``em`` (exact match but for case, punctuation and articles), ``f1``, ``substring``; or a function of the
-            answer's text and the row that returns a number, True or False, or a dictionary (see ``Reward``).
+            answer's text and the row that returns a number, True or False, or a dictionary (see ``RowReward``).
         team: How many agents, who act one after the other; or a list of roles, of prompts, of ``AgentSpec`` or of
             profiles; or role -> prompt; or a JSON file of profiles. The last agent answers, unless a profile says who.
         **settings: Those of ``cases-v0`` (``limit``, ``dependency``, …) and of :class:`marft_envs.FlexEnv`.
