@@ -66,7 +66,7 @@ def commands(page: Path) -> Iterator[str]:
     """Yields the commands of this project in a page's blocks of shell, without comments, as one line each."""
     for body in re.findall(r"^```(?:sh|bash)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
         for line in body.replace("\\\n", " ").splitlines():
-            for part in re.split(r"\s(?:&&|\|)\s", re.sub(r"(^|\s)#.*", "", line)):
+            for part in re.split(r"\s(?:&&|\|\|?)\s", re.sub(r"(^|\s)#.*", "", line)):
                 words = part.strip()
                 if words.split(" ")[0] in PROGRAMS:
                     yield " ".join(words.split())

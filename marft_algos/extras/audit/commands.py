@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -19,10 +19,13 @@ from marft_algos.algorithms import base
 from marft_algos.algorithms.base import Algorithm
 from marft_algos.config import arguments
 from marft_algos.extras.audit import games
-from marft_algos.extras.audit.update import Comparison, Critic, Enumeration, compared, expected, settings
+from marft_algos.lazy import require_training
 from marft_algos.ranges import COUNT
 from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, MarftError
+
+if TYPE_CHECKING:
+    from marft_algos.extras.audit.update import Comparison, Enumeration
 
 OUT = {
     "sft": "imitates demonstrations",
@@ -57,7 +60,7 @@ class AuditArguments:
     """With --env: number of problems, by seed."""
     credit: str = ""
     """Credit rule, for algorithms that have the choice; empty: each one's own."""
-    critic: Critic = "exact"
+    critic: Literal["zero", "fitted", "exact"] = "exact"
     """What the value heads know: nothing, the mean return of a policy, or the expected return of every state."""
     group_size: int = 0
     """Episodes of a group, for algorithms that compare groups; 0: the limit of large groups."""
@@ -80,6 +83,7 @@ def run_audit(argv: list[str]) -> int:
     """``marft audit ALGO…``."""
     options: AuditArguments = arguments.parse(AuditArguments, argv, prog="marft audit")
     names = options.algorithms or tuple(name for name in base.names() if name not in OUT)
+    require_training()
     if left := [name for name in names if name in OUT]:
         raise ConfigError(f"{left[0]} has no expected update here: it {OUT[left[0]]}. Known: marft audit --help.")
     audits = list(audited(options, names))
@@ -107,6 +111,8 @@ def audited(options: AuditArguments, names: Sequence[str]) -> Iterator[Audit]:
 
 
 def _task(options: AuditArguments, game: games.Game | None, *, shared: bool) -> Enumeration:
+    from marft_algos.extras.audit.update import Enumeration
+
     if game is not None:
         return Enumeration.of_game(game, shared=shared)
     env = marft_envs.make(options.env, **options.env_kwargs)
@@ -119,6 +125,8 @@ def comparison(algorithm: type[Algorithm], task: Enumeration, options: AuditArgu
     Raises:
         MarftError: The algorithm does not work in the task, or the groups are too many.
     """
+    from marft_algos.extras.audit.update import compared, expected, settings
+
     values = {"credit": options.credit} if options.credit else {}
     made = settings(algorithm, values)
     grouped = options.group_size and "groups" in algorithm.needs

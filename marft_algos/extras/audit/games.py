@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs import AgentSpec, FlexEnv, Outcome, Router
-from marft_envs.core.dependency import View
+from marft_envs import AgentSpec, FlexEnv, Outcome, Router, View
 from marft_envs.core.types import TurnRecord
 from marft_envs.errors import ConfigError, did_you_mean
 
