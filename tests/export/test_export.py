@@ -167,7 +167,8 @@ def test_the_program_of_a_card_runs_and_its_numbers_are_the_runs(
     card = ModelCard.load(out / "solver_0" / "README.md")
     assert card.data.library_name == "peft" and card.data.base_model is None, "a hub refuses a path as base model"
     before, after, difference = run.gain() or pytest.fail("the run has evaluations")
-    for shown in (str(before), str(after), f"{difference.mean:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]"):
+    low, high = (f"{100 * x:+.1f}" for x in (difference.low, difference.high))
+    for shown in (str(before), str(after), f"{100 * difference.mean:+.1f} points [{low}, {high}]"):
         assert shown in card.text
     assert "n = 10" in card.text and "    Solve." in card.text
     program = re.search(r"```python\n(.*?)```", card.text, re.DOTALL)

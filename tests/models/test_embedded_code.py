@@ -65,4 +65,5 @@ def test_the_untrained_team_is_middling(sandbox: Sandbox, tokenizer: Any) -> Non
 @pytest.mark.parametrize("env_id", ["code-solo-v0", "code-reflect-v0", "code-tester-v0"])
 def test_a_coding_team_is_trained_with_it_by_default(env_id: str) -> None:
     preset = presets.get(presets.suited(env_id))
-    assert preset["models"] == NAME and preset["env_kwargs"] == {"levels": [0]}
+    assert preset["models"] == NAME and not preset.get("env_kwargs"), "no preset selects problems"
+    assert {problem.level for problem in marft_envs.make(env_id).task.problems} == {0}

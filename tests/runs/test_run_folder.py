@@ -445,8 +445,10 @@ def test_a_folder_that_is_refused_stays_as_it_was(tmp_path: Path) -> None:
 def test_a_run_shows_itself(tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     run = RunFolder(tmp_path / "r")
-    assert repr(run) == f"<RunFolder {tmp_path / 'r'}: iteration 0, success –>"
+    assert repr(run) == f"<RunFolder {tmp_path / 'r'}: there is no run here>"
     run.root.mkdir()
+    _begun(run)
+    assert repr(run) == f"<RunFolder {tmp_path / 'r'}: iteration 0, success –>"
     for i, success in enumerate((0.25, None, 0.75)):
         evaluated = {} if success is None else {"eval/success": success, "eval/low": 0.0, "eval/high": 1.0}
         run.append_metrics({"iteration": i, "time_elapsed": 1.0, "return": 0.5, **evaluated})
@@ -454,7 +456,7 @@ def test_a_run_shows_itself(tmp_path: Path) -> None:
     assert list(run.to_pandas()["iteration"]) == [0, 1, 2]
     assert run.plot().axes[0].get_title(loc="left") and "<svg" in run._repr_html_()
     with pytest.raises(ConfigError, match="Expected USER/NAME"):
-        RunFolder.open(_begun(run)).push_to_hub("no-account")
+        RunFolder.open(run.root).push_to_hub("no-account")
 
 
 def _begun(run: RunFolder) -> Path:

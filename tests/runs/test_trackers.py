@@ -43,7 +43,7 @@ def test_tensorboard_reads_back_what_was_logged(run: RunFolder) -> None:
     assert [(e.step, e.value) for e in events.Scalars("return")] == [(0, 0.25), (1, 0.5)]
     assert "policy/a_0/kl" not in events.Tags()["scalars"], "what is no number has no curve"
     text = events.Tensors("what/policy/a_0/loss/text_summary")[0].tensor_proto.string_val[0].decode()
-    assert text.startswith("Mean of the loss")
+    assert text.startswith("Mean loss over the update")
 
 
 class Recorder(types.ModuleType):

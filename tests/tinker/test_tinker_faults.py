@@ -299,7 +299,7 @@ def test_an_answer_without_what_was_asked_for_is_named(
     else:
         wrong = {"supported_models": [odd]} if name == "model_name" else odd
         monkeypatch.setattr(server, "_answer", lambda asked, body: wrong if asked == path else right(asked, body))
-    with pytest.raises(TinkerError, match=rf"^http://127.* where '{name}' was expected"):
+    with pytest.raises(TinkerError, match=rf"^http://127.* answered .+, not '{name}'\. Expected: --tinker names its"):
         line = connect(server)
         line.models()
         model = weights(server, line)

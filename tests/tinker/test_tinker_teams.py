@@ -7,16 +7,13 @@ from typing import Any
 
 import pytest
 
-import marft_envs
 from helpers import preloaded
 from helpers.fake_servers import chat, serving
 from helpers.runs import settings, train
 from helpers.tinker_server import TinkerServer
 from marft_algos.cli import main
-from marft_algos.extras.play import PlayArguments, team_of
 from marft_algos.extras.serve import ServedTeam
-from marft_algos.runs import paths
-from marft_algos.runs.folder import RunFolder
+from marft_algos.training.team import load_team
 from marft_envs.records.trajectory import read
 
 QUICK = ["--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "1", "--max-new-tokens", "48"]
@@ -57,10 +54,8 @@ def test_what_is_served_is_what_was_evaluated(server: TinkerServer, here: Path) 
     said, asked = list[list[list[str]]](), len(server.asked)
     for team in ("exported", "runs/mine"):
         assert main(["eval", team, "--episodes", "1", "--out", f"{Path(team).name}.jsonl"]) == 0
-        run = RunFolder.find(team)
-        found = paths.of_run(run)
-        env = marft_envs.make(found.env, **found.env_kwargs)
-        played = ServedTeam(env, team_of(run, found, PlayArguments(found.env), env.possible_agents))
+        loaded = load_team(team)
+        played = ServedTeam(loaded.env, loaded.reply, loaded.options)
         said.append([])
         for episode in read(f"{Path(team).name}.jsonl"):
             problem = (episode.turns[0].extras or {})["observation"]

@@ -134,7 +134,7 @@ def test_evaluations_are_compared_task_by_task(run: RunFolder) -> None:
     a, b = (marft_algos.evaluate(each, env=make_env, episodes=6) for each in (lambda messages: "x", right))
     for found in (marft_algos.compare(a, b), marft_algos.compare(a.folder, str(b.folder))):
         assert found.difference.mean == 1.0 and found.difference.n == 6
-        assert repr(found).splitlines()[0].split()[:4] == ["score", "0.000", "1.000", "+1.000"]
+        assert repr(found).splitlines()[0].split()[:4] == ["score", "0.000", "1.000", "+100.0"]
     again = marft_algos.evaluate(run, episodes=2, one_by_one=True)
     assert set(again.latency["episode"]) == {"p50", "p95"} and len(again) == 2
     assert marft_algos.compare(again, marft_algos.evaluate(run, episodes=2, untrained=True)).difference.n == 2
