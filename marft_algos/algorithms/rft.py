@@ -56,10 +56,9 @@ class RFTConfig(GroupConfig):
         if self.credit and self.weight_temperature is not None:
             raise ConfigError("credit imitates rewarded turns, weight_temperature weighs whole episodes: set one.")
         if self.costs and self.weight_temperature is None:
-            raise ConfigError(
-                f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; set weight_temperature"
-                " (e.g. 0.3) beside it, or leave costs out. Costs of single turns are set in credit = {rule, costs}."
-            )
+            whole = "set weight_temperature (e.g. 0.3) beside it, or leave costs out"
+            fix = "with credit, costs are set in it: credit = {rule, costs}" if self.credit else whole
+            raise ConfigError(f"costs is {self.costs}, and rft imitates successes alone, whatever they cost; {fix}.")
 
 
 @register("rft")

@@ -135,6 +135,8 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
         embedded = "models" not in first and "config" not in files
         default = presets.suited(first.get("env", "")) if embedded else "default"
         preset = presets.get(first.get("preset", default))
+        if "env" in first:
+            marft_envs.spec(first["env"])  # an id that is mistyped is an error before torch is loaded
         if "env" in first and first["env"] != preset.get("env"):
             preset["env_kwargs"] = presets.keep_accepted(first["env"], preset.get("env_kwargs", {}))
         base = settings.layered(preset, settings.draft())

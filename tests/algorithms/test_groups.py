@@ -468,6 +468,9 @@ def test_a_talk_paid_at_its_end_is_imitated_as_a_whole_and_weights_of_episodes_a
     estimates = Estimates()
     RFT(RFTConfig(credit="local")).credit(ends, estimates)
     assert [[float(estimates.advantages[t][0]) for t in d.transitions] for d in ends] == [[1] * 3, [0] * 3]
-    for others, said in (({"weight_temperature": 0.3}, "set one"), ({"costs": {"tokens": 0.1}}, "stand in credit")):
+    for others, said in (
+        ({"weight_temperature": 0.3}, "set one"),
+        ({"costs": {"tokens": 0.1}}, "with credit, costs are set in it: credit "),
+    ):
         with pytest.raises(ConfigError, match=said):
             RFTConfig(credit="local", **others)

@@ -29,6 +29,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.credit import Counterfactual, Local, Shapley, WithCosts
 from marft_algos.credit.replayed import LeaveOneOut
 from marft_algos.engines.server import ServerSettings
+from marft_algos.extras.audit.commands import AuditArguments
 from marft_algos.extras.bench import grid
 from marft_algos.extras.bench.commands import RunArguments
 from marft_algos.extras.bench.versus.commands import VersusArguments
@@ -46,7 +47,7 @@ SETTINGS: list[Any] = [
     TrainConfig, UpdateConfig, ClipConfig, GroupConfig, PPOConfig, *OF_ALGORITHMS, SamplingParams, LoraSettings, ModelSettings,
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
     Local, Counterfactual, Shapley, LeaveOneOut, WithCosts, EvalConfig, EvalArguments, PlayArguments, ProfilesArguments, ServeArguments,
-    RunArguments, Trial, VersusArguments, ViewArguments,
+    RunArguments, Trial, VersusArguments, ViewArguments, AuditArguments,
 ]  # fmt: skip
 DECLARING = sorted(
     {
@@ -89,7 +90,7 @@ def test_no_dataclass_of_settings_is_left_out() -> None:
                 found.add(line[6:].split("(")[0].rstrip(":"))
     without_numbers = {"EnvsArguments", "CheckArguments", "ShowArguments", "ReportArguments", "ExportArguments"}
     without_numbers |= {"ReplayArguments", "DoctorArguments", "CompletionArguments", "NewArguments"}
-    without_numbers |= {"PackArguments", "DistillArguments", "TracesArguments"}
+    without_numbers |= {"PackArguments", "DistillArguments", "TracesArguments", "AlgorithmsArguments"}
     without_numbers |= {"EpisodeEntry", "CommandEntry", "Settings"}  # nobody types them
     assert found - known <= without_numbers
 

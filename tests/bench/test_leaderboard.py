@@ -83,13 +83,22 @@ def test_entries_are_sorted_by_score_and_compared_with_the_baseline_of_their_fil
     folder: BenchFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = packed(folder, monkeypatch)
-    board = leaderboard.read(file)
-    assert (board.name, board.results, {entry.env for entry in board.entries}) == ("mine.tar.xz", 9, {"relay-v0"})
+    pack = leaderboard.read(file)
+    [board] = pack.boards
+    assert (pack.name, pack.results, board.file) == ("mine.tar.xz", 9, "mine.tar.xz")
+    assert (board.env, board.setting) == ("relay-v0", "relay-v0")
+    assert f"{BUDGET:,} sampled tokens; evaluated on {PROBLEMS} episodes" in board.facts
+    assert board.facts.endswith("baseline untrained.")
+    assert [(line.algorithm, level) for line, level, _ in board.rows] == [
+        ("grpo", True),
+        ("rloo", True),
+        ("untrained", False),
+    ]
     monkeypatch.setattr(leaderboard, "FILES", [file])
     [(_, _, text)] = leaderboard.pages()
-    assert board.sha256 in text and "9 results" in text
-    grid_runs = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", text)]
-    rows = {row[0]: row[2:] for row in grid_runs}
+    assert pack.sha256 in text and "9 results" in text and board.facts in text
+    cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr><td>.*?</tr>", text)]
+    rows = {row[0]: row[1:] for row in cells}
     assert list(rows) == ["grpo", "rloo", "untrained"]
     assert rows["grpo"][0].startswith("0.900 [") and rows["untrained"][0].startswith("0.250 [")
     assert ["≈" in row[0] for row in rows.values()] == [True, True, False]
@@ -99,9 +108,10 @@ def test_entries_are_sorted_by_score_and_compared_with_the_baseline_of_their_fil
 
 def test_a_run_without_a_result_is_no_seed(folder: BenchFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.result_file(first(folder)).unlink()
-    board = leaderboard.read(packed(folder, monkeypatch))
-    assert board.results == 8
-    assert {entry.line.algorithm: entry.line.seeds for entry in board.entries} == {"grpo": 2, "rloo": 3, "untrained": 3}
+    pack = leaderboard.read(packed(folder, monkeypatch))
+    assert pack.results == 8
+    [board] = pack.boards
+    assert {line.algorithm: line.seeds for line, _, _ in board.rows} == {"grpo": 2, "rloo": 3, "untrained": 3}
 
 
 def test_equal_results_make_an_equal_file_that_holds_them_and_no_runs(

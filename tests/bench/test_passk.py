@@ -58,7 +58,7 @@ def test_evaluations_of_other_problems_or_with_lost_samples_are_refused(tmp_path
         passk.counted([first, second])
     lines = (first / "episodes.jsonl").read_text().splitlines()
     write_lines(first / "episodes.jsonl", lines[:-1])
-    with pytest.raises(ConfigError, match="without outages"):
+    with pytest.raises(ConfigError, match="no infrastructure errors"):
         passk.counted([first])
     with pytest.raises(ConfigError, match=r"Cannot read .*nowhere.*Expected a file of counts, or folders"):
         passk.counted([tmp_path / "nowhere"])

@@ -36,14 +36,14 @@ def test_people_read_a_line_each_and_what_to_type() -> None:
     assert "  - landlock" in shown and "type: apt install x" in shown and "  + b\n" in shown and "\x1b" not in shown
 
 
-@pytest.mark.parametrize(("installed", "state", "text", "mend"), [
+@pytest.mark.parametrize(("installed", "state", "text", "fix"), [
     ({"torch": "2.11.0", "peft": "0.20"}, "ok", "torch 2.11.0, peft 0.20", ""),
     ({"torch": "2.11.0+cu130", "peft": "0.21.dev0"}, "ok", "torch 2.11.0+cu130, peft 0.21.dev0", ""),
     ({"torch": "2.11.0"}, "off", "not here: peft", "pip install -e '.[train]'"),
     ({"torch": "2.5.0", "peft": "0.20"}, "bad", "torch 2.5.0 (supported: >=2.11)", "pip install --upgrade"),
 ])  # fmt: skip
 def test_versions_are_held_against_what_is_supported(
-    installed: dict[str, str], state: str, text: str, mend: str, monkeypatch: pytest.MonkeyPatch
+    installed: dict[str, str], state: str, text: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = (
         Requirement("numpy>=2"),
@@ -60,14 +60,14 @@ def test_versions_are_held_against_what_is_supported(
     monkeypatch.setattr(doctor, "requirements", lambda: asked)
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = doctor.extra("train")
-    assert (found.state, found.text) == (state, text) and mend in found.mend
+    assert (found.state, found.text) == (state, text) and fix in found.fix
 
 
 def test_an_old_python_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "metadata", lambda name: "<3.14,>=3.11")
     assert doctor.python("3.12.1").state == "ok"
     found = doctor.python("3.10.4")
-    assert found.state == "bad" and "3.10.4; supported: <3.14,>=3.11" in found.text and found.mend
+    assert found.state == "bad" and "3.10.4; supported: <3.14,>=3.11" in found.text and found.fix
 
 
 def a_torch(cuda: str | None, available: bool) -> Any:
@@ -101,8 +101,8 @@ def test_what_runs_follows_from_what_is_here() -> None:
     layers = [Finding("a", "off", "no"), Finding("b", "off", "no")]
     runs = named(doctor.works({"train": True, "mcp": False}, torch, gpu, layers))
     assert runs["train, eval, export, bench"].state == "ok" and runs["training on a GPU"].state == "off"
-    assert runs["tools by MCP"].mend == "pip install -e '.[mcp]'"
-    assert runs["environments of code"].mend == "python -m marft_envs.sandbox"
+    assert runs["tools by MCP"].fix == "pip install -e '.[mcp]'"
+    assert runs["environments of code"].fix == "python -m marft_envs.sandbox"
     runs = named(doctor.works({"train": False}, torch, gpu, [Finding("b", "ok", "")]))
-    assert runs["train, eval, export, bench"].mend == "pip install -e '.[train]'"
+    assert runs["train, eval, export, bench"].fix == "pip install -e '.[train]'"
     assert runs["environments of code"].state == "ok" and runs["envs, play, check, show"].state == "ok"

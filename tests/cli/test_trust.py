@@ -155,7 +155,7 @@ def test_a_strangers_grid_is_a_file_too(here: Path, capsys: pytest.CaptureFixtur
     assert not (here / "ran").exists()
 
 
-def test_a_plan_of_the_tutorials_grid_lists_its_cells(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_the_tutorials_grid_lists_its_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the two files that docs/first-algorithm.md and docs/first-benchmark.md say to save, and their command."""
     for page, name in (("first-algorithm", "better_half.py"), ("first-benchmark", "grid.toml")):
         text = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
@@ -164,7 +164,7 @@ def test_a_plan_of_the_tutorials_grid_lists_its_cells(here: Path, capsys: pytest
         (here / name).write_text(body[1])
     assert main(["bench", "run", "grid.toml", "--out", "runs/bench", "--trust", "--plan"]) == 0
     said = capsys.readouterr()
-    assert "main: 9 cells, 49 152 tokens" in said.out and "not executed" not in said.out
+    assert "main: 9 runs, 49 152 tokens" in said.out and "not executed" not in said.out
     assert all(
         f"  {label} · relay-v0 · seed {n}" in said.out for label in ("reinforce", "better-half") for n in range(3)
     )
