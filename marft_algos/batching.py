@@ -11,18 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from marft_algos.functional import masked_mean, masked_sum
-from marft_algos.lazy import torch
+from marft_algos.lazy import Tensor, torch
 from marft_algos.memory import passes, share, shared_passes
 from marft_algos.types import FOREIGN, Estimates, FloatArray, StopReason, Trajectory, Transition
 from marft_envs.errors import MarftError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Level = Literal["action", "token"]
 VALUE_ROWS = 1 << 16

@@ -11,15 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from marft_algos.lazy import Tensor, torch
 
 Norm = Literal["sum", "token", "word"]
 Array = NDArray[np.float64]

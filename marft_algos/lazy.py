@@ -1,7 +1,7 @@
 """torch, pandas and extras, imported at their first use, and the check that the packages of training are there.
 
-Modules that an algorithm's page imports take ``torch`` from here, and names that stand in hints only (``Tensor``) under
-``TYPE_CHECKING``: importing torch takes seconds, and ``marft train --help-all`` needs every page's settings.
+Modules that an algorithm's page imports take ``torch`` from here, and ``Tensor``, which stands in hints only: importing
+torch takes seconds, and ``marft train --help-all`` needs every page's settings.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from marft_envs.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import torch as torch
+    from torch import Tensor as Tensor
 
 
 class _Module(ModuleType):
@@ -30,6 +31,7 @@ class _Module(ModuleType):
 
 if not TYPE_CHECKING:
     torch = _Module("torch")
+    Tensor = Any
 
 
 EXTRAS = {

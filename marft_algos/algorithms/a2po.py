@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -31,11 +31,9 @@ from marft_algos import seeds
 from marft_algos.algorithms.base import Need, Rescore, View, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig, log_ratios, waiting
 from marft_algos.batching import Batch
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

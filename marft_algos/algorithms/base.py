@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
@@ -21,15 +21,12 @@ from marft_algos.algorithms.settings import ClipConfig as ClipConfig
 from marft_algos.algorithms.settings import GroupConfig as GroupConfig
 from marft_algos.algorithms.settings import UpdateConfig as UpdateConfig
 from marft_algos.batching import Batch, Level
-from marft_algos.lazy import torch
+from marft_algos.lazy import Tensor, torch
 from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
 from marft_envs.errors import ConfigError, did_you_mean
 from marft_envs.registration import import_for
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 View = Literal["own", "team", "none"]
 Rescore = Callable[[Sequence[Transition]], list[np.ndarray]]
@@ -92,7 +89,7 @@ class Algorithm:
     chain: credit_rules.Relation = "team"
     """What its returns run over (``chain_of`` has ``team`` and ``agent``); some credit rules fit only some."""
     rule: credit_rules.Rule = credit_rules.get("broadcast")
-    """Which rewards each turn is credited with; an algorithm whose ``Config`` has ``credit`` sets it."""
+    """Which rewards each turn is credited with; that of ``credit``, where the ``Config`` has it."""
     imitates: ClassVar[bool] = False
     """Whether it learns from demonstrations (``config.demonstrations``) and not from what the policies say."""
     prefers: ClassVar[bool] = False
@@ -111,6 +108,9 @@ class Algorithm:
     def __init__(self, config: Any = None, sampling: SamplingParams | None = None) -> None:
         self.config: Any = self.Config() if config is None else config
         self.sampling = sampling or SamplingParams()
+        if rule := getattr(self.config, "credit", None):
+            self.rule = credit_rules.get(rule)
+        self.chain = getattr(self.config, "chain", self.chain)
 
     @property
     def group_size(self) -> int:
@@ -260,6 +260,18 @@ class Algorithm:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores ``state_dict``."""
+
+
+class PolicyGradient(Algorithm):
+    """Base of the algorithms with the plain score function, without ratio and clip."""
+
+    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
+        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
+        return batch.episode_sum(batch.row_sum(x))
+
+    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
+        """Returns −log π · A."""
+        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
 
 def fill_values(

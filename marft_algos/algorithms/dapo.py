@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import GroupConfig, register
 from marft_algos.algorithms.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch, has_loss
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.types import Estimates, StopReason, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

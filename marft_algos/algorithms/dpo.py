@@ -15,18 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, Rescore, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import POSITIVE, RATE
 from marft_algos.types import Estimates, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import ClipConfig, GroupConfig, register
 from marft_algos.algorithms.grpo import GRPO
 from marft_algos.batching import Batch
+from marft_algos.lazy import Tensor
 from marft_algos.types import Estimates, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

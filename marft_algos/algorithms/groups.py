@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from marft_algos.functional import LOG_RATIO_LIMIT, MIN_STD, Array
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from marft_algos.lazy import Tensor
 
 Node = tuple[int, ...]
 """Of a tree."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from marft_algos import functional as F
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, ClipConfig, GroupConfig, Need, register
 from marft_algos.batching import Batch, Level
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import NOT_NEGATIVE, Range
 from marft_algos.types import Estimates, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

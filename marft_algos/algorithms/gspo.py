@@ -12,16 +12,14 @@ Departures: a sequence is a turn; an agent's turns of an episode are averaged fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from marft_algos import functional as F
 from marft_algos.algorithms.base import GroupConfig, register
 from marft_algos.algorithms.grpo import GRPO, GRPOConfig
 from marft_algos.batching import Batch
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

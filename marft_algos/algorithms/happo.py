@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -32,11 +32,8 @@ from marft_algos import functional as F
 from marft_algos.algorithms.base import Need, Reader, Rescore, View, fill_values, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig, log_ratios, waiting
 from marft_algos.batching import Batch, decision_points
-from marft_algos.lazy import torch
+from marft_algos.lazy import Tensor, torch
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

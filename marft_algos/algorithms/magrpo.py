@@ -14,19 +14,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from marft_algos import credit
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, GroupConfig, Need, register
-from marft_algos.batching import Batch, Level
+from marft_algos.algorithms.base import GroupConfig, Need, PolicyGradient, register
+from marft_algos.batching import Level
 from marft_algos.ranges import COUNT, SHARE
-from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from marft_algos.types import Estimates, Trajectory, Transition
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,13 @@ class MAGRPOConfig(GroupConfig):
 
 
 @register("magrpo")
-class MAGRPO(Algorithm):
+class MAGRPO(PolicyGradient):
     """Group-relative returns, turn by turn."""
 
     Config = MAGRPOConfig
     config: MAGRPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"groups", "static"})
     level: Level = "action"
-
-    def __init__(self, config: MAGRPOConfig | None = None, sampling: SamplingParams | None = None) -> None:
-        super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns returns to go minus the mean of the same turn's in the group."""
@@ -74,11 +67,3 @@ class MAGRPO(Algorithm):
             estimates.advantages[t] = np.array([g - mean], np.float32)
             estimates.returns[t] = np.array([g], np.float32)
         return stats.log()
-
-    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
-        return batch.episode_sum(batch.row_sum(x))
-
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Returns −log π · A."""
-        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -23,11 +23,9 @@ from marft_algos import functional as F
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import Algorithm, ClipConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import NOT_NEGATIVE
-from marft_algos.types import Estimates, SamplingParams, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,6 @@ class MARSHAL(Algorithm):
     config: MARSHALConfig
     level: Level = "action"
     chain: credit.Relation = "agent"
-
-    def __init__(self, config: MARSHALConfig | None = None, sampling: SamplingParams | None = None) -> None:
-        super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Centres rewards, sums them to go and normalises the sums, each player by itself."""

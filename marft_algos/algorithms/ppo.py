@@ -23,7 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -32,14 +32,11 @@ from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, ClipConfig, Rescore
 from marft_algos.batching import Batch, Level, decision_points, has_loss, learnable
 from marft_algos.credit import ReturnChain
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE, SHARE
 from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 TOGETHER = 2048
 """Episodes whose returns are computed at once: enough to be fast, few enough for their float64 to be small."""
@@ -128,7 +125,6 @@ class PPO(Algorithm):
                 f"{self.name or type(self).__name__} has no trace from turn to turn that vtrace could correct. Leave "
                 "it out, or use an algorithm that has one: marft, ippo, mappo, a2po, mat."
             )
-        self.rule = credit.get(self.config.credit)
         self.discounts = F.Discounts(
             self.config.gamma_tok, self.config.gamma_turn, self.config.lambda_tok, self.config.lambda_turn
         )

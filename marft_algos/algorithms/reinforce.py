@@ -15,18 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from marft_algos import credit
-from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
-from marft_algos.batching import Batch, Level
+from marft_algos.algorithms.base import PolicyGradient, UpdateConfig, register
+from marft_algos.batching import Level
 from marft_algos.ranges import SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class REINFORCEConfig(UpdateConfig):
 
 
 @register("reinforce")
-class REINFORCE(Algorithm):
+class REINFORCE(PolicyGradient):
     """The score-function gradient with a running mean."""
 
     Config = REINFORCEConfig
@@ -56,8 +53,6 @@ class REINFORCE(Algorithm):
 
     def __init__(self, config: REINFORCEConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
-        self.chain = self.config.chain
         self.baseline: float | None = None
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
@@ -80,14 +75,6 @@ class REINFORCE(Algorithm):
             estimates.returns[t] = np.array([g], np.float32)
         self.baseline = self.config.momentum * baseline + (1.0 - self.config.momentum) * mean
         return {"baseline": baseline}
-
-    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
-        return batch.episode_sum(batch.row_sum(x))
-
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Returns −log π · A."""
-        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the running mean."""

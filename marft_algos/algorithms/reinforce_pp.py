@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -22,11 +22,9 @@ from marft_algos import credit
 from marft_algos import functional as F
 from marft_algos.algorithms.base import Algorithm, ClipConfig, register
 from marft_algos.batching import Batch, Level, decision_points, has_loss
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import NOT_NEGATIVE, SHARE
-from marft_algos.types import Estimates, SamplingParams, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
@@ -53,11 +51,6 @@ class REINFORCEPP(Algorithm):
     Config = REINFORCEPPConfig
     config: REINFORCEPPConfig
     level: Level = "token"
-
-    def __init__(self, config: REINFORCEPPConfig | None = None, sampling: SamplingParams | None = None) -> None:
-        super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
-        self.chain = self.config.chain
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns rewards to go from each token, whitened over what is trained."""

@@ -14,17 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, GroupConfig, Need, register
-from marft_algos.batching import Batch, Level
+from marft_algos.algorithms.base import GroupConfig, Need, PolicyGradient, register
+from marft_algos.batching import Level
 from marft_algos.ranges import COUNT
 from marft_algos.types import Estimates, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class RLOOConfig(GroupConfig):
 
 
 @register("rloo")
-class RLOO(Algorithm):
+class RLOO(PolicyGradient):
     """REINFORCE, leave one out."""
 
     Config = RLOOConfig
@@ -52,11 +49,3 @@ class RLOO(Algorithm):
         stats = groups.statistics(scores, [d.group for d in trajectories])
         estimates.advantages |= credit.spread(trajectories, groups.leave_one_out(scores, stats))
         return stats.log()
-
-    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
-        return batch.episode_sum(batch.row_sum(x))
-
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Returns −log π · A."""
-        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}

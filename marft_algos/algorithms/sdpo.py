@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,11 +25,9 @@ from marft_algos import credit
 from marft_algos.algorithms.base import Algorithm, GroupConfig, Rescore, register
 from marft_algos.batching import Batch, Level, has_loss
 from marft_algos.credit.branches import BranchReplayer
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import COUNT
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from marft_algos import credit
 from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
 from marft_algos.batching import Batch, Level
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import COUNT, RATE
 from marft_algos.types import Estimates, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from marft_algos import credit
 from marft_algos.algorithms import groups
-from marft_algos.algorithms.base import Algorithm, UpdateConfig, register
-from marft_algos.batching import Batch, Level
+from marft_algos.algorithms.base import PolicyGradient, UpdateConfig, register
+from marft_algos.batching import Level
 from marft_algos.ranges import SHARE
 from marft_algos.types import Estimates, SamplingParams, Trajectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class SPIRALConfig(UpdateConfig):
 
 
 @register("spiral")
-class SPIRAL(Algorithm):
+class SPIRAL(PolicyGradient):
     """REINFORCE with a baseline for each role."""
 
     Config = SPIRALConfig
@@ -53,7 +50,6 @@ class SPIRAL(Algorithm):
 
     def __init__(self, config: SPIRALConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        self.rule = credit.get(self.config.credit)
         self.baselines: dict[str, float] = {}
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
@@ -71,14 +67,6 @@ class SPIRAL(Algorithm):
             for t in d.transitions:
                 estimates.advantages[t] = np.array([scores[j, t.agent] - self.baselines[t.turn.role]], dtype=np.float32)
         return {f"baseline/{role}": b for role, b in sorted(self.baselines.items())}
-
-    def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Returns the sum over the policy's tokens of an episode, mean over all episodes."""
-        return batch.episode_sum(batch.row_sum(x))
-
-    def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float]]:
-        """Returns −log π · A."""
-        return self.reduce(-logprobs * batch.advantages[:, None], batch), {}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the baselines."""

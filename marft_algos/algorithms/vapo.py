@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -30,12 +30,10 @@ from marft_algos import functional as F
 from marft_algos.algorithms.base import Need, View, register
 from marft_algos.algorithms.ppo import PPO, PPOConfig
 from marft_algos.batching import Batch, has_loss
+from marft_algos.lazy import Tensor
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_envs.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
