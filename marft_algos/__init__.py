@@ -19,56 +19,44 @@ from marft_envs import __version__ as __version__
 from marft_envs.errors import Absent
 
 if TYPE_CHECKING:
-    from marft_algos.algorithms.base import Algorithm as Algorithm
-    from marft_algos.algorithms.base import ClipConfig as ClipConfig
-    from marft_algos.algorithms.base import GroupConfig as GroupConfig
-    from marft_algos.algorithms.base import UpdateConfig as UpdateConfig
-    from marft_algos.algorithms.base import register as register
-    from marft_algos.cli.api import ComparisonResult as ComparisonResult
-    from marft_algos.cli.api import EvaluationResult as EvaluationResult
-    from marft_algos.cli.api import compare as compare
-    from marft_algos.cli.api import evaluate as evaluate
-    from marft_algos.config.settings import TrainConfig as TrainConfig
-    from marft_algos.engines.base import RolloutEngine as RolloutEngine
-    from marft_algos.engines.conformance import check_engine as check_engine
-    from marft_algos.learner.learner import Learner as Learner
-    from marft_algos.models.chat import Renderer as Renderer
-    from marft_algos.rollout.collector import Collector as Collector
-    from marft_algos.runs.folder import RunFolder as RunFolder
-    from marft_algos.training.api import train as train
-    from marft_algos.training.parts import Parts as Parts
-    from marft_algos.training.parts import build as build
-    from marft_algos.training.team import TrainedTeam as TrainedTeam
-    from marft_algos.training.team import load_team as load_team
-    from marft_algos.training.trainer import Trainer as Trainer
+    from marft_algos.algorithms.base import Algorithm, ClipConfig, GroupConfig, UpdateConfig, register
+    from marft_algos.cli.api import ComparisonResult, EvaluationResult, compare, evaluate
+    from marft_algos.config.settings import TrainConfig
+    from marft_algos.engines.base import RolloutEngine
+    from marft_algos.engines.conformance import check_engine
+    from marft_algos.learner.learner import Learner
+    from marft_algos.models.chat import Renderer
+    from marft_algos.rollout.collector import Collector
+    from marft_algos.runs.folder import RunFolder
+    from marft_algos.training.api import train
+    from marft_algos.training.parts import Parts, build
+    from marft_algos.training.team import TrainedTeam, load_team
+    from marft_algos.training.trainer import Trainer
 
-_LAZY = {
-    "Algorithm": "algorithms.base",
-    "ClipConfig": "algorithms.base",
-    "Collector": "rollout.collector",
-    "ComparisonResult": "cli.api",
-    "EvaluationResult": "cli.api",
-    "GroupConfig": "algorithms.base",
-    "Learner": "learner.learner",
-    "Parts": "training.parts",
-    "Renderer": "models.chat",
-    "RolloutEngine": "engines.base",
-    "RunFolder": "runs.folder",
-    "TrainConfig": "config.settings",
-    "TrainedTeam": "training.team",
-    "Trainer": "training.trainer",
-    "UpdateConfig": "algorithms.base",
-    "build": "training.parts",
-    "check_engine": "engines.conformance",
-    "compare": "cli.api",
-    "evaluate": "cli.api",
-    "load_team": "training.team",
-    "register": "algorithms.base",
-    "train": "training.api",
+__all__ = [
+    "Algorithm", "ClipConfig", "Collector", "ComparisonResult", "EvaluationResult", "GroupConfig", "Learner", "Parts",
+    "Renderer", "RolloutEngine", "RunFolder", "TrainConfig", "TrainedTeam", "Trainer", "UpdateConfig", "build",
+    "check_engine", "compare", "evaluate", "load_team", "register", "train",
+]  # fmt: skip
+_MODULES = {
+    "algorithms.base": "Algorithm ClipConfig GroupConfig UpdateConfig register",
+    "cli.api": "ComparisonResult EvaluationResult compare evaluate",
+    "config.settings": "TrainConfig",
+    "engines.base": "RolloutEngine",
+    "engines.conformance": "check_engine",
+    "learner.learner": "Learner",
+    "models.chat": "Renderer",
+    "rollout.collector": "Collector",
+    "runs.folder": "RunFolder",
+    "training.api": "train",
+    "training.parts": "Parts build",
+    "training.team": "TrainedTeam load_team",
+    "training.trainer": "Trainer",
 }
+"""Module -> what it exports here."""
+_LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}
 _HEAVY = {"Learner", "Parts", "TrainedTeam", "Trainer", "build", "check_engine", "load_team", "train"}
 """What loads the packages of the train extra."""
-__all__ = sorted(_LAZY)
 
 
 _ABSENT = Absent(__name__)
