@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 
 NONE = "none"
 """TOML has no null; a setting that is off is written as this word."""
@@ -284,11 +284,8 @@ def given(kind: Any, table: Mapping[str, Any], help_: str = "") -> dict[str, Any
 
 def check_names(kind: Any, names: Iterable[str], help_: str = "") -> None:
     """Checks that a dataclass has fields of these names; see ``given``."""
-    for name in names:
-        if name not in hints(kind):
-            known = kind.elsewhere(name) if issubclass(kind, Settings) else ""
-            hint = known or did_you_mean(name, hints(kind))
-            raise ConfigError(f"There is no setting '{name}'. {hint} {help_}".rstrip())
+    hint = kind.elsewhere if issubclass(kind, Settings) else Settings.elsewhere
+    check_known(names, hints(kind), "There is no setting '{}'.", hint=hint, after=help_)
 
 
 def converted(name: str, value: Any, hint: Any) -> Any:

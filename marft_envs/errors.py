@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
@@ -52,21 +52,32 @@ class WorkerError(MarftError, RuntimeError):
     """Whose fault that is (see ``marft_envs/core/faults.py``); of kinds that a text can bring about, ``text``."""
 
 
-def check_known(names: Iterable[Any], known: Collection[Any], says: str, error: type[MarftError] | None = None) -> None:
+def check_known(
+    names: Iterable[Any],
+    known: Collection[Any],
+    says: str,
+    error: type[MarftError] = ConfigError,
+    *,
+    hint: Callable[[str], str] = lambda name: "",
+    after: str = "",
+) -> None:
     """Raises unless all names are known: with the first other one, and what is nearest to it.
 
     Args:
         names: What was asked for.
         known: What there is.
         says: A sentence, with ``{}`` in place of the name.
-        error: A :class:`ConfigError` where nothing else is said.
+        error: What is raised.
+        hint: What is said of a name instead of what is nearest to it; "": nothing.
+        after: What is said behind it.
 
     Raises:
         MarftError: A name is not known.
     """
     for name in names:
         if name not in known:
-            raise (error or ConfigError)(f"{says.replace('{}', str(name))} {did_you_mean(str(name), known)}")
+            near = hint(name) or did_you_mean(str(name), known)
+            raise error(f"{says.replace('{}', str(name))} {near} {after}".rstrip())
 
 
 def of_fields(kind: type[_T], given: Mapping[str, Any], lacks: str) -> _T:
@@ -137,18 +148,19 @@ def hinted(kind: type[_T]) -> type[_T]:
     package, made = kind.__module__.partition(".")[0], kind.__init__
     known = [*inspect.signature(kind).parameters]
 
+    def of_kind(name: str) -> str:
+        return here(package, f"{kind.__name__}.{name}")
+
     @functools.wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:
-        for name in (name for name in values if name not in known):
-            hint = here(package, f"{kind.__name__}.{name}") or did_you_mean(name, known)
-            raise ConfigError(f"{kind.__name__} takes no '{name}'. {hint}")
+        check_known(values, known, f"{kind.__name__} takes no '{{}}'.", hint=of_kind)
         made(self, *args, **values)
 
     def missing(self: Any, name: str) -> Any:
         try:
             return object.__getattribute__(self, name)  # again: a property's own error is not to be hidden
         except AttributeError as error:
-            hint = "" if hasattr(kind, name) else here(package, f"{kind.__name__}.{name}")
+            hint = "" if hasattr(kind, name) else of_kind(name)
             error.args = (f"{error}. {hint}".removesuffix(". "),)
             raise
 

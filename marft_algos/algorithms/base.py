@@ -25,7 +25,7 @@ from marft_algos.lazy import Tensor, torch
 from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 from marft_algos.types import Need as Need
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.registration import import_for
 
 View = Literal["own", "team", "none"]
@@ -330,8 +330,7 @@ def get(name: str) -> type[Algorithm]:
     if name not in _REGISTRY and name in pages():
         importlib.import_module(f"{__package__}.{name}")
     if name not in _REGISTRY:
-        near = did_you_mean(name, names())
-        raise ConfigError(f"There is no algorithm '{name}'. {near} All of them: marft algorithms")
+        check_known([name], names(), "There is no algorithm '{}'.", after="All of them: marft algorithms")
     return _REGISTRY[name]
 
 

@@ -44,7 +44,8 @@ def check(names: Iterable[str], known: Collection[str], help_: str, command: str
         command: See ``option``.
         env: The environment whose arguments the names may be.
     """
-    for name in names:
-        if name not in known:
-            near = advice(name, command) or of_environment(name, env) or errors.did_you_mean(name, known)
-            raise errors.ConfigError(f"There is no setting '{name}'. {near} {help_}".rstrip())
+
+    def hint(name: str) -> str:
+        return advice(name, command) or of_environment(name, env)
+
+    errors.check_known(names, known, "There is no setting '{}'.", hint=hint, after=help_)

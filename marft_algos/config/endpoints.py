@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from marft_algos.config import keys
 from marft_algos.config.values import dumps
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, Range, Settings, check, checked
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 
 EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai", model = "…", url = "…"} or "native".'
 _REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
@@ -169,8 +169,7 @@ def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
         raise ConfigError(f"An engine is a table; got {engine!r}. {EXPECTED}")
     table = {"kind": engine} if isinstance(engine, str) else engine
     kind = str(table.get("kind", ""))
-    if kind not in _SETTINGS:
-        raise ConfigError(f"Unknown engine '{kind}'. {did_you_mean(kind, _SETTINGS)} {EXPECTED}")
+    check_known([kind], _SETTINGS, "Unknown engine '{}'.", after=EXPECTED)
     for name in table.keys() - set(_SETTINGS[kind]):  # its value may be a key
         hint = did_you_mean(name, _SETTINGS[kind])
         hint = 'Keys stay in the environment: key_env = "NAME".' if "key" in name else hint

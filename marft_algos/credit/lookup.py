@@ -8,7 +8,7 @@ from typing import Any
 from marft_algos.credit.costs import WithCosts
 from marft_algos.credit.rewards import Rule, Setting, registered
 from marft_algos.ranges import checked, hints
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 
 def get(setting: Setting) -> Rule:
@@ -19,8 +19,7 @@ def get(setting: Setting) -> Rule:
     """
     table = {"rule": setting} if isinstance(setting, str) else dict(setting)
     name = str(table.pop("rule", "broadcast"))
-    if name not in registered:
-        raise ConfigError(f"There is no credit rule '{name}'. {did_you_mean(name, registered)}")
+    check_known([name], registered, "There is no credit rule '{}'.")
     costs = {key: table.pop(key) for key in hints(WithCosts) if key in table}
     entry: Any = registered[name]
     if table and not dataclasses.is_dataclass(entry):

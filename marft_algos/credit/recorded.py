@@ -16,7 +16,7 @@ from marft_algos.credit.rewards import Relation, Rewards, Rule, broadcast, punct
 from marft_algos.ranges import NOT_NEGATIVE, Settings
 from marft_algos.types import Trajectory
 from marft_envs.core.types import AgentSpec
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 INDIVIDUAL: frozenset[Relation] = frozenset({"agent", "episode"})
 """Relations of rules that reward agents differently."""
@@ -98,9 +98,7 @@ class _Steps(Rule):
     def check(self, team: Sequence[AgentSpec]) -> None:
         """Checks that the critics are members of the team, and leave somebody to produce."""
         names = {name for agent in team for name in (agent.name, agent.role)}
-        for name in self.critics:
-            if name not in names:
-                raise ConfigError(f"Credit rule '{self.name}' names '{name}'. {did_you_mean(name, names)}")
+        check_known(self.critics, names, f"Credit rule '{self.name}' names '{{}}'.")
         if all(agent.name in self.critics or agent.role in self.critics for agent in team):
             raise ConfigError(f"Credit rule '{self.name}' names everybody as critics; somebody must produce.")
 

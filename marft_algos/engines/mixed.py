@@ -8,7 +8,7 @@ from pathlib import Path
 
 from marft_algos.engines.base import EngineBase, RolloutEngine
 from marft_algos.types import Generation, GenerationRequest, SamplingParams
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import check_known
 
 
 def by_policy(request: GenerationRequest) -> str:
@@ -87,8 +87,7 @@ class MixedEngine(EngineBase):
             engine.close()
 
     def _get(self, name: str) -> RolloutEngine:
-        if name not in self._engines:
-            raise ConfigError(f"No engine for '{name}'. {did_you_mean(name, self._engines)}")
+        check_known([name], self._engines, "No engine for '{}'.")
         return self._engines[name]
 
     def _distinct(self) -> list[RolloutEngine]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from marft_algos.runs import intervals
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import StopReason, Trajectory, Transition
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 SERVED = "served"
 """In the facts of an episode whose task was a user's words: nobody knows what it is worth."""
@@ -174,8 +174,7 @@ def checks(changes: Sequence[Change], allowed: Mapping[str, str]) -> list[Check]
     if not allowed:
         return [Check(c, "", c.verdict == "worse") for c in changes if is_judged(c.name)]
     known = {c.name.removeprefix("task/") for c in changes}
-    if unknown := [metric for metric in allowed if metric not in known]:
-        raise ConfigError(f"--gate {unknown[0]}: there is no such metric. {did_you_mean(unknown[0], sorted(known))}")
+    check_known(allowed, known, "--gate {}: there is no such metric.")
     found = []
     for c in changes:
         if limit := allowed.get(c.name.removeprefix("task/"), ""):

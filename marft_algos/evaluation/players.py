@@ -21,7 +21,7 @@ from marft_algos.models.assignment import assign, played
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import GenerationRequest
 from marft_envs import FlexEnv
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 if TYPE_CHECKING:
     from marft_algos.models.policy import PolicySet
@@ -150,8 +150,7 @@ def _given(given: Mapping[str, Any] | str, names: list[str]) -> dict[str, Any]:
                 """ shell from it: --engines '{kind = "openai", model = "…", url = "…"}'"""
             )
     who = dict(given) if isinstance(given, Mapping) and not {"kind", "model", "url"} & given.keys() else {}
-    if unknown := [agent for agent in who if agent not in names]:
-        raise ConfigError(f"--engines names an unknown agent '{unknown[0]}'. {did_you_mean(unknown[0], names)}")
+    check_known(who, names, "--engines names an unknown agent '{}'.")
     return who or dict.fromkeys(names, given)
 
 

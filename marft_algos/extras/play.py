@@ -18,7 +18,7 @@ from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ def run_play(argv: list[str]) -> int:
         kwargs = arguments.over(trained.env_kwargs, kwargs, preset=False)
     env = marft_envs.make(options.id, **kwargs)
     names = env.unwrapped.possible_agents
-    if options.agent and options.agent not in names:
-        raise ConfigError(f"There is no agent '{options.agent}' in {options.id}. {did_you_mean(options.agent, names)}")
+    check_known(filter(None, [options.agent]), names, f"There is no agent '{{}}' in {options.id}.")
     rng = np.random.default_rng(options.seed)
 
     def at_random(agent: str, messages: Sequence[Mapping[str, str]]) -> str:

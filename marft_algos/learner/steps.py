@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Adam
 
 from marft_algos.batching import UpdateError
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 Added = Mapping[str, float | Tensor]
 """Numbers of a piece by name: its shares of sums, but the largest is kept of those whose name ends in ``_max``."""
@@ -123,9 +123,7 @@ def per_policy(setting: float | Mapping[str, float], policies: Sequence[str], na
     """
     if not isinstance(setting, Mapping):
         return dict.fromkeys(policies, float(setting))
-    for p in setting:
-        if p not in policies:
-            raise ConfigError(f"{name} names '{p}', which is no trainable policy. {did_you_mean(p, policies)}")
+    check_known(setting, policies, f"{name} names '{{}}', which is no trainable policy.")
     if missing := [p for p in policies if p not in setting]:
         raise ConfigError(f"{name} has no value for {missing}; give one number, or one for each of {list(policies)}.")
     return {p: float(setting[p]) for p in policies}

@@ -36,9 +36,7 @@ def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> di
     if isinstance(policies, str):
         raise ConfigError(f"Unknown sharing '{policies}'. {did_you_mean(policies, ('own', 'shared'))}")
     known = {agent.name for agent in agents} | {agent.role for agent in agents}
-    for name in policies:
-        if name not in known:
-            raise ConfigError(f"No agent or role is called '{name}' in this team. {did_you_mean(name, known)}")
+    errors.check_known(policies, known, "No agent or role is called '{}' in this team.")
     chosen = {agent.name: policies.get(agent.name, policies.get(agent.role)) for agent in agents}
     missing = [name for name, policy in chosen.items() if policy is None]
     if missing:

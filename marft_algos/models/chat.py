@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from marft_algos.models import DATE, markers
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 if TYPE_CHECKING:
     from marft_envs.call_formats import CallFormat
@@ -354,8 +354,7 @@ class Renderer:
 
     def policy_of(self, agent: str) -> str:
         """Returns the policy an agent plays with, hosted or local."""
-        if agent not in self._agents:
-            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
+        check_known([agent], self._agents, "No policy for agent '{}'.")
         return self._agents[agent]
 
     def trains(self, policy: str) -> bool:
@@ -364,8 +363,7 @@ class Renderer:
 
     def chat(self, policy: str) -> Chat:
         """Returns the chat template of a policy's model, with its tokenizer, context and end tokens."""
-        if policy not in self._chats:
-            raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._chats)}")
+        check_known([policy], self._chats, "Unknown policy '{}'.")
         return self._chats[policy]
 
     def tokenizer(self, policy: str) -> Any:

@@ -33,7 +33,7 @@ from marft_algos.models.scoring import Fp32Head, head_of, logits, softcap_of, wi
 from marft_algos.models.switches import fused_passes
 from marft_algos.ranks.group import local_rank
 from marft_envs import artefacts
-from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, MissingExtraError, check_known, did_you_mean
 
 _GENERIC_TOKENIZERS = {"PreTrainedTokenizerFast", "TokenizersBackend"}
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -116,8 +116,7 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """Resolves ``auto | fp32 | bf16``; ``auto`` is bf16 on a GPU, fp32 on a CPU (many have no bf16)."""
     names = {"fp32": torch.float32, "bf16": torch.bfloat16}
     names["auto"] = names["bf16" if device.type == "cuda" else "fp32"]
-    if dtype not in names:
-        raise ConfigError(f"Unknown dtype '{dtype}'. {did_you_mean(dtype, names)}")
+    check_known([dtype], names, "Unknown dtype '{}'.")
     return names[dtype]
 
 
@@ -299,8 +298,7 @@ def _prepare(spec: str, model: PreTrainedModel, settings: ModelSettings) -> None
 
 
 def _four_bits(quantize: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    if quantize != "nf4":
-        raise ConfigError(f"Unknown quantisation '{quantize}'. {did_you_mean(quantize, ('none', 'nf4'))}")
+    check_known([quantize], ("none", "nf4"), "Unknown quantisation '{}'.")
     if importlib.util.find_spec("bitsandbytes") is None:
         raise MissingExtraError("Base weights of 4 bits (package 'bitsandbytes')", "quant")
     settings = BitsAndBytesConfig(

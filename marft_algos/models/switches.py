@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import check_known
 
 FUSED = "MARFT_KERNELS"
 """Environment variable: which of ``FUSED_PASSES`` may be used, with commas between; ``none``: no one."""
@@ -20,6 +20,5 @@ def fused_passes() -> frozenset[str]:
         ConfigError: it lists an unknown one.
     """
     passes, known = os.environ.get(FUSED, ",".join(FUSED_PASSES)).split(","), (*FUSED_PASSES, "none")
-    if unknown := [word for word in passes if word not in known]:
-        raise ConfigError(f"{FUSED} lists an unknown pass '{unknown[0]}'. {did_you_mean(unknown[0], known)}")
+    check_known(passes, known, f"{FUSED} lists an unknown pass '{{}}'.")
     return frozenset(passes)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from functools import partial
 from itertools import chain, count
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from marft_envs.core.faults import refuse_edges
 from marft_envs.core.types import Outcome, Turn, TurnRecord
-from marft_envs.errors import ConfigError, DependencyError, did_you_mean, here
+from marft_envs.errors import ConfigError, DependencyError, check_known, here
 
 
 class View:
@@ -129,12 +130,8 @@ class DependencyFunction:
         raise NotImplementedError
 
     def _known(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self.agents:
-                raise DependencyError(
-                    f"{type(self).__name__} names the agent '{name}', which is not in the team. "
-                    f"{did_you_mean(name, self.agents)}"
-                )
+        says = f"{type(self).__name__} names the agent '{{}}', which is not in the team."
+        check_known(names, self.agents, says, DependencyError)
 
 
 class StaticDAG(DependencyFunction):
@@ -368,9 +365,7 @@ def as_dependency(value: Any) -> DependencyFunction:
     if isinstance(value, DependencyFunction):
         return value
     if isinstance(value, str):
-        if value not in kinds:
-            near = here("marft_envs", value) or did_you_mean(value, kinds)
-            raise ConfigError(f"There is no dependency '{value}'. {near}")
+        check_known([value], kinds, "There is no dependency '{}'.", hint=partial(here, "marft_envs"))
         return kinds[value]()
     if isinstance(value, np.ndarray | Mapping):
         return StaticDAG(value)

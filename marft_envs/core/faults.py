@@ -17,7 +17,7 @@ from numbers import Integral
 from typing import Any, cast, get_args
 
 from marft_envs.core.types import AgentSpec, Fault
-from marft_envs.errors import ConfigError, DependencyError, MarftError, WorkerError, did_you_mean
+from marft_envs.errors import ConfigError, DependencyError, MarftError, WorkerError, check_known
 
 _OF_NAMES = frozenset(
     {
@@ -71,8 +71,7 @@ def check_end(reason: str, fault: str) -> None:
     Raises:
         ConfigError: There is no such fault; or the reason names an infrastructure error that would count as a score.
     """
-    if fault not in (known := get_args(Fault)):
-        raise ConfigError(f"There is no fault '{fault}'. {did_you_mean(fault, filter(None, known))}")
+    check_known(filter(None, [fault]), list(filter(None, get_args(Fault))), "There is no fault '{}'.")
     if not fault and (meant := fault_by(reason)):
         raise ConfigError(
             f"The reason '{reason}' names an infrastructure error, but without a fault the episode is scored. Next: "

@@ -11,7 +11,7 @@ from pettingzoo.utils.wrappers import BaseWrapper
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import show
 from marft_envs.core.types import optional
-from marft_envs.errors import ConfigError, MarftError, WorkerError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, WorkerError, check_known
 
 Partner = str | Callable[[list[dict[str, str]]], str] | Callable[[FlexEnv, str], str]
 """A fixed reply, a function from chat messages to a reply, or :func:`expert`."""
@@ -71,9 +71,7 @@ class FixedPartners(FlexWrapper):
 
     def __init__(self, env: FlexEnv, partners: Mapping[str, Partner]) -> None:
         super().__init__(env)
-        for name in partners:
-            if name not in env.possible_agents:
-                raise ConfigError(f"There is no agent '{name}' to play. {did_you_mean(name, env.possible_agents)}")
+        check_known(partners, env.possible_agents, "There is no agent '{}' to play.")
         self.partners = dict(partners)
         self.all_rewards = dict.fromkeys(env.possible_agents, 0.0)
         """Each agent's rewards, partners' too, of the last step and the partners' steps that followed."""

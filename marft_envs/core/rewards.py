@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from marft_envs.core.types import Episode, Outcome, Segment, TurnRecord
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 
 Turns = Sequence[tuple[str, float]]
 """``(agent, reward)`` of every turn with a reward."""
@@ -78,8 +78,7 @@ def attribution(rule: str | Attribution) -> Attribution:
     """Returns the rule of that name, or the callable itself."""
     if callable(rule):
         return rule
-    if rule not in RULES:
-        raise ConfigError(f"There is no attribution rule '{rule}'. {did_you_mean(rule, RULES)}")
+    check_known([rule], RULES, "There is no attribution rule '{}'.")
     return RULES[rule]
 
 
@@ -162,8 +161,7 @@ class CompositeReward:
         """
         weights = vars(self)
         for name, value in terms.items():
-            if name not in weights:
-                raise ConfigError(f"There is no reward term '{name}'. {did_you_mean(name, weights)}")
+            check_known([name], weights, "There is no reward term '{}'.")
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"The reward term '{name}' must lie in [0, 1]; got {value}.")
         sign = {"completion": 1.0, "progress": 1.0}

@@ -27,7 +27,7 @@ from marft_envs.core.types import (
     TurnRecord,
     optional,
 )
-from marft_envs.errors import ConfigError, DependencyError, did_you_mean
+from marft_envs.errors import ConfigError, DependencyError, check_known
 
 HISTORIES = ("deps", "own", "public", "team")
 
@@ -51,8 +51,7 @@ class Rules:
     tag_first_round: bool = False
 
     def __post_init__(self) -> None:
-        if self.history not in HISTORIES:
-            raise ConfigError(f"There is no history '{self.history}'. {did_you_mean(self.history, HISTORIES)}")
+        check_known([self.history], HISTORIES, "There is no history '{}'.")
         if isinstance(self.on_invalid, str) and self.on_invalid not in ("fallback", "end_round"):
             raise ConfigError(f"on_invalid must be 'fallback', 'end_round' or a penalty; got '{self.on_invalid}'.")
         for name in ("max_rounds", "max_turns", "max_turns_per_agent", "max_path", "max_chars"):
@@ -195,8 +194,7 @@ class Schedule:
 
     def profile(self, agent: str) -> AgentSpec:
         """Returns an agent's specification."""
-        if agent not in self.agents:
-            raise ConfigError(f"There is no agent '{agent}' in the team. {did_you_mean(agent, self.agents)}")
+        check_known([agent], self.agents, "There is no agent '{}' in the team.")
         return self.agents[agent]
 
     def observation(self, agent: str, max_chars: int | None = None) -> obs_mod.RolloutObservation:

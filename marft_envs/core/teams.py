@@ -17,7 +17,7 @@ from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.types import AgentSpec, Example, Skill, Task
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 
 Profile = str | Mapping[str, Any]
 """An agent's ``prompt``, or an object of ``prompt`` and ``examples``; a part that is left out stays as it is."""
@@ -121,8 +121,7 @@ class Team:
 
 def named(kind: str, name: str, teams: Mapping[str, _T]) -> _T:
     """Returns the team of that name, or raises a ConfigError that names the nearest."""
-    if name not in teams:
-        raise ConfigError(f"There is no {kind} team '{name}'. {did_you_mean(name, teams)}")
+    check_known([name], teams, f"There is no {kind} team '{{}}'.")
     return teams[name]
 
 
@@ -179,8 +178,7 @@ def _with_profiles(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile],
     """Returns the agents with the profiles that are for them; one for an agent goes before one for its role."""
     known = {name for agent in agents for name in (agent.name, agent.role)}
     for name, profile in profiles.items():
-        if name not in known:
-            raise ConfigError(f"There is no agent or role '{name}' to have a profile. {did_you_mean(name, known)}")
+        check_known([name], known, "There is no agent or role '{}' to have a profile.")
         if not isinstance(profile, str | Mapping):
             raise ConfigError(f"{where}, {name}: expected text, or an object of prompt and examples.")
         _check_fields(

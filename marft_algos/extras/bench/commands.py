@@ -13,7 +13,7 @@ import tyro
 from marft_algos.config import arguments, manual
 from marft_algos.ranges import COUNT
 from marft_algos.terminal import REGRESSION, say
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import check_known
 
 if TYPE_CHECKING:
     from marft_algos.extras.bench.grid_runs import GridRun
@@ -40,8 +40,7 @@ def run_bench(argv: list[str]) -> int:
             raise SystemExit(0)
         return 0
     verb, rest = argv[0], argv[1:]
-    if verb not in VERBS:
-        raise ConfigError(f"There is no 'marft bench {verb}'. {did_you_mean(verb, VERBS)} Next: marft bench run GRID")
+    check_known([verb], VERBS, "There is no 'marft bench {}'.", after="Next: marft bench run GRID")
     return VERBS[verb](rest)
 
 

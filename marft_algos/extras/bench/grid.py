@@ -20,7 +20,7 @@ from marft_algos.config import elsewhere, settings
 from marft_algos.extras.bench.folder import BenchFolder, Stage
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, RATE, SEED, Range, Settings, checked, converted, hints
 from marft_algos.terminal import say
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 
 Control = Literal["untrained", "single", "vote", "reinforce", "rft"]
 CONTROLS: tuple[Control, ...] = ("untrained", "single", "vote", "reinforce", "rft")
@@ -257,26 +257,17 @@ def _check(grid: Grid) -> None:
     rows = list(dict.fromkeys([*grid.trained, *grid.controls]))
     if grid.baseline not in rows:
         add = f', or add "{grid.baseline}" to controls' if grid.baseline in CONTROLS else ""
-        raise ConfigError(
-            f"The baseline '{grid.baseline}' is in neither algorithms nor controls. {did_you_mean(grid.baseline, rows)}"
-            f' Name a row of the grid: baseline = "{rows[0]}"{add}.'
-        )
-    if grid.reference and grid.reference not in grid.envs:
-        raise ConfigError(
-            f"The reference '{grid.reference}' is not in 'envs'. {did_you_mean(grid.reference, grid.envs)}"
-        )
+        after = f'Name a row of the grid: baseline = "{rows[0]}"{add}.'
+        check_known([grid.baseline], rows, "The baseline '{}' is in neither algorithms nor controls.", after=after)
+    check_known(filter(None, [grid.reference]), grid.envs, "The reference '{}' is not in 'envs'.")
     for kind, key, used in (
         ("env", "envs", grid.envs),
         ("algorithm", "algorithms", [*grid.trained, *grid.singles]),
         ("rule", "credit", grid.credit),
     ):
-        for label in getattr(grid, kind):
-            if label not in used:
-                raise ConfigError(f"[{kind}.{label}] is not in '{key}'. {did_you_mean(label, used)}")
+        check_known(getattr(grid, kind), used, f"[{kind}.{{}}] is not in '{key}'.")
     for label, entry in grid.algorithm.items():
-        for env in entry.on:
-            if env not in grid.envs:
-                raise ConfigError(f"[algorithm.{label}.on.{env}] is not in 'envs'. {did_you_mean(env, grid.envs)}")
+        check_known(entry.on, grid.envs, f"[algorithm.{label}.on.{{}}] is not in 'envs'.")
     _check_envs(grid)
     if grid.sweep is not None:
         if not grid.sweep.lr or not grid.sweep.seeds:

@@ -16,7 +16,7 @@ from marft_algos.extras.bench import statistics
 from marft_algos.extras.bench.statistics import Outcomes
 from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import clean
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean
 
 Row = Mapping[str, Any]
 Key = TypeVar("Key", bound=Hashable)
@@ -136,8 +136,7 @@ def lines(rows: Sequence[Row], baseline: str, reference: str = "") -> list[Line]
     if base_label is None:
         raise ConfigError(f"There is no row '{baseline}' to compare with. {did_you_mean(baseline, labels)}")
     envs = list(dict.fromkeys(env for env, _ in by_setting))
-    if reference and reference not in envs:
-        raise ConfigError(f"There is no environment '{reference}' to compare with. {did_you_mean(reference, envs)}")
+    check_known(filter(None, [reference]), envs, "There is no environment '{}' to compare with.")
     out = []
     for env, name in sorted(by_setting, key=lambda key: envs.index(key[0])):  # votes were made last, of finished runs
         runs = by_setting[env, name]

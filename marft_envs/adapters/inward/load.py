@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.adapters.inward.game import GlobalGenerators
 from marft_envs.core.env import FlexEnv
-from marft_envs.errors import ConfigError, MarftError, MissingExtraError, did_you_mean
+from marft_envs.errors import ConfigError, MarftError, MissingExtraError, check_known
 from marft_envs.registration import FOREIGN, broken
 
 if TYPE_CHECKING:
@@ -173,11 +173,8 @@ def _pettingzoo(name: str, settings: Mapping[str, Any], *, parallel: bool) -> An
                 package = f"pettingzoo.{family.name}"
                 folder = [f"{pettingzoo.__path__[0]}/{family.name}"]
                 known |= {m.name: f"{package}.{m.name}" for m in pkgutil.iter_modules(folder) if "_v" in m.name}
-        if name not in known:
-            raise ConfigError(
-                f"PettingZoo has no environment '{name}'. {did_you_mean(name, known)} "
-                "Others by their dotted name: pettingzoo:package.name_v0"
-            )
+        others = "Others by their dotted name: pettingzoo:package.name_v0"
+        check_known([name], known, "PettingZoo has no environment '{}'.", after=others)
         where = known[name]
     try:
         module = importlib.import_module(where)

@@ -12,7 +12,7 @@ from marft_envs.call_formats import DEFAULT
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import CompositeReward
 from marft_envs.core.teams import Team
-from marft_envs.errors import ConfigError, check_known, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.tools.compact import CompactMessages, records
 from marft_envs.families.tools.functions import FunctionDomain
 from marft_envs.families.tools.schema import marked, tool
@@ -143,9 +143,8 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
     entry: Mapping[str, Any] = DOMAINS.get(domain, {"entry_point": domain})
     if ":" not in entry["entry_point"]:
         plugins = {point.name: point.value for point in entry_points(group=DOMAIN_GROUP)}
-        if domain not in plugins:
-            near = did_you_mean(domain, [*DOMAINS, *plugins])
-            raise ConfigError(f"There is no tool domain '{domain}'. {near} Or say module:callable.")
+        known = [*DOMAINS, *plugins]
+        check_known([domain], known, "There is no tool domain '{}'.", after="Or say module:callable.")
         entry = {"entry_point": plugins[domain]}
     module, _, name = entry["entry_point"].partition(":")
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from marft_envs.call_formats import CALL_FORMATS, DEFAULT, CallFormat, ToolReply, call_format, parse
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.teams import Team
-from marft_envs.errors import ConfigError, check_known, did_you_mean
+from marft_envs.errors import ConfigError, check_known
 from marft_envs.families.tools.types import Tool
 
 ANY = "any"
@@ -38,10 +38,8 @@ def by_agent(named: Named, team: Team) -> dict[str, str]:
         )
     table = dict.fromkeys(known, named) if isinstance(named, str) else dict(named)
     check_known(table, known, "There is no agent or role '{}' to have a call format.")
-    for name in table.values():
-        if name != ANY and name not in CALL_FORMATS:
-            near = did_you_mean(name, [*CALL_FORMATS, ANY])
-            raise ConfigError(f"There is no call format '{name}'. {near} What each is: docs/call-formats.md.")
+    after = "What each is: docs/call-formats.md."
+    check_known(table.values(), [*CALL_FORMATS, ANY], "There is no call format '{}'.", after=after)
     return {agent.name: table.get(agent.name, table.get(agent.role, DEFAULT)) for agent in team.agents}
 
 
