@@ -84,10 +84,7 @@ _plugins_loaded: set[str] = set()
 
 
 def register(
-    id: str,
-    entry_point: str | Callable[..., FlexEnv],
-    kwargs: Mapping[str, Any] | None = None,
-    summary: str = "",
+    id: str, entry_point: str | Callable[..., FlexEnv], kwargs: Mapping[str, Any] | None = None, summary: str = ""
 ) -> EnvSpec:
     """Registers an environment id.
 

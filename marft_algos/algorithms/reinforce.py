@@ -61,9 +61,7 @@ class REINFORCE(PolicyGradient):
             (t, g)
             for d in trajectories
             for t, g in zip(
-                d.transitions,
-                credit.returns_to_go(d, self.chain_of(d, estimates), self.config.gamma_turn),
-                strict=True,
+                d.transitions, credit.returns_to_go(d, self.chain_of(d, estimates), self.config.gamma_turn), strict=True
             )
         ]
         if not returns:

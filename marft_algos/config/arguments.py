@@ -150,10 +150,7 @@ def parse(kind: Any, argv: list[str], *, prog: str) -> Any:
 
 
 def read(
-    sections: Mapping[str, forms.Form],
-    argv: list[str],
-    about: manual.About,
-    make: Callable[[dict[str, Any]], Any],
+    sections: Mapping[str, forms.Form], argv: list[str], about: manual.About, make: Callable[[dict[str, Any]], Any]
 ) -> Any:
     """Reads words; ``--help`` and unreadable ones leave by ``SystemExit``.
 

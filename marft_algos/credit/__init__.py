@@ -2,16 +2,7 @@
 
 from marft_algos.credit.costs import WithCosts
 from marft_algos.credit.lookup import get
-from marft_algos.credit.recorded import (
-    Difference,
-    Improvement,
-    Local,
-    Margin,
-    Rank,
-    last,
-    outcome,
-    team_outcome,
-)
+from marft_algos.credit.recorded import Difference, Improvement, Local, Margin, Rank, last, outcome, team_outcome
 from marft_algos.credit.replayed import Counterfactual, LeaveOneOut, Shapley
 from marft_algos.credit.rewards import (
     Credit,

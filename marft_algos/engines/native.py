@@ -105,12 +105,7 @@ class CapturedSteps:
         self._memory.clear()
 
     def batch(
-        self,
-        forward: ForwardPass,
-        policies: Sequence[Weights],
-        rows: int,
-        tokens: int,
-        params: SamplingParams,
+        self, forward: ForwardPass, policies: Sequence[Weights], rows: int, tokens: int, params: SamplingParams
     ) -> Captured:
         """Returns what to decode so many rows of so many tokens with, empty."""
         chat, model, source = policies[0].base.chat, policies[0].model, policies[0].source

@@ -78,11 +78,7 @@ class Shadow:
     """
 
     def __init__(
-        self,
-        play: Callable[[str], Episode],
-        live: Record,
-        kept: Record,
-        answer_key: Callable[[str], str] | None = None,
+        self, play: Callable[[str], Episode], live: Record, kept: Record, answer_key: Callable[[str], str] | None = None
     ) -> None:
         self._play, self._live, self._kept, self._key = play, live, kept, answer_key or _words
         self._waiting: queue.Queue[tuple[str, Episode] | None] = queue.Queue(WAITING)

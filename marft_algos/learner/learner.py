@@ -78,13 +78,7 @@ class Policies(Protocol):
         """Log-probs [B, T-1] fp32 under the model that the policy started from; needed for ``kl_coef``."""
 
     def logprobs(
-        self,
-        policy: str,
-        input_ids: Tensor,
-        action_mask: Tensor,
-        temperature: Tensor,
-        *,
-        entropy_grad: bool = False,
+        self, policy: str, input_ids: Tensor, action_mask: Tensor, temperature: Tensor, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies [B, T-1] fp32 of the sampled tokens; 0 elsewhere. Rows are right-padded."""
 

@@ -274,14 +274,7 @@ class TextPass:
                     x = self._block(i, x, block, layout, store)
             return self._normed(x, self.module.norm)
 
-    def _block(
-        self,
-        i: int,
-        x: Tensor,
-        adapted: Adapted,
-        layout: TokenLayout,
-        store: Store | None = None,
-    ) -> Tensor:
+    def _block(self, i: int, x: Tensor, adapted: Adapted, layout: TokenLayout, store: Store | None = None) -> Tensor:
         """[tokens, d] -> [tokens, d], of the last block the wanted tokens only; float32."""
         block, (linears, factors) = self.module.layers[i], zip(*adapted, strict=True)
         rotated, kv = self.heads + self.kv_heads, self.kv_heads
