@@ -21,9 +21,9 @@ from marft_algos.lazy import frame, require_training
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.assignment import played
 from marft_algos.ranges import hints
-from marft_algos.runs import intervals
 from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
 from marft_algos.runs.intervals import Interval
+from marft_algos.runs.intervals import mean as interval_of_mean
 from marft_algos.types import Trajectory
 from marft_envs import ConfigError, Episode
 from marft_envs.errors import hinted
@@ -51,7 +51,7 @@ class EvaluationResult:
     def success(self) -> Interval | None:
         """Returns the share of solved episodes with its 95 % interval; None where the task says of none."""
         solved = [float(e.success) for e in self.episodes if e.success is not None and not e.infrastructure_error]
-        return intervals.mean(solved) if solved else None
+        return interval_of_mean(solved) if solved else None
 
     @property
     def metrics(self) -> dict[str, float]:

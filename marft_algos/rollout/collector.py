@@ -83,7 +83,6 @@ class Collector:
         first: int = 0,
         group_size: int = 1,
         keep: Keep = "nothing",
-        all_may_be_lost: bool = False,
     ) -> list[Trajectory]:
         """Plays one episode per seed; returns them in the batch's order, whatever order they ended in.
 
@@ -91,13 +90,11 @@ class Collector:
         off get no more than the lowest return of the others (``episodes.settle``), for which all of them must be there.
 
         Raises:
-            InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode; not with
-                ``all_may_be_lost``, for those who count what else was played in the iteration, too.
+            InfrastructureError: Every episode was lost, so the fault is in the set-up and not in an episode.
         """
         groups = self.stream(seeds, options, iteration=iteration, first=first, group_size=group_size, keep=keep)
         played = sorted(chain.from_iterable(groups), key=lambda t: t.number)
-        if not all_may_be_lost:
-            check_any(played)
+        check_any(played)
         return settle(played)
 
     def stream(
