@@ -146,14 +146,15 @@ class Absent:
 def hinted(kind: type[_T]) -> type[_T]:
     """Class decorator: errors about an attribute or a keyword say what does the job of a name of other libraries."""
     package, made = kind.__module__.partition(".")[0], kind.__init__
-    known = [*inspect.signature(kind).parameters]
+    known = inspect.signature(kind).parameters.keys()
 
     def of_kind(name: str) -> str:
         return here(package, f"{kind.__name__}.{name}")
 
     @functools.wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:
-        check_known(values, known, f"{kind.__name__} takes no '{{}}'.", hint=of_kind)
+        if not values.keys() <= known:
+            check_known(values, known, f"{kind.__name__} takes no '{{}}'.", hint=of_kind)
         made(self, *args, **values)
 
     def missing(self: Any, name: str) -> Any:

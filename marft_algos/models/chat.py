@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import TemplateError
 
 from marft_algos.models import DATE, markers
-from marft_envs.errors import ConfigError, check_known
+from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from marft_envs.call_formats import CallFormat
@@ -354,7 +354,8 @@ class Renderer:
 
     def policy_of(self, agent: str) -> str:
         """Returns the policy an agent plays with, hosted or local."""
-        check_known([agent], self._agents, "No policy for agent '{}'.")
+        if agent not in self._agents:
+            raise ConfigError(f"No policy for agent '{agent}'. {did_you_mean(agent, self._agents)}")
         return self._agents[agent]
 
     def trains(self, policy: str) -> bool:
@@ -363,7 +364,8 @@ class Renderer:
 
     def chat(self, policy: str) -> Chat:
         """Returns the chat template of a policy's model, with its tokenizer, context and end tokens."""
-        check_known([policy], self._chats, "Unknown policy '{}'.")
+        if policy not in self._chats:
+            raise ConfigError(f"Unknown policy '{policy}'. {did_you_mean(policy, self._chats)}")
         return self._chats[policy]
 
     def tokenizer(self, policy: str) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from marft_algos import seeds
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import Transition
-from marft_envs.errors import ConfigError, check_known
+from marft_envs.errors import ConfigError, did_you_mean
 
 
 class Critics:
@@ -154,7 +154,8 @@ class Critics:
             head.load_state_dict(tensors)
 
     def _get(self, policy: str) -> nn.Module:
-        check_known([policy], self._heads, "No value head for policy '{}'.")
+        if policy not in self._heads:
+            raise ConfigError(f"No value head for policy '{policy}'. {did_you_mean(policy, self._heads)}")
         return self._heads[policy]
 
 

@@ -27,7 +27,7 @@ from marft_envs.core.types import (
     TurnRecord,
     optional,
 )
-from marft_envs.errors import ConfigError, DependencyError, check_known
+from marft_envs.errors import ConfigError, DependencyError, check_known, did_you_mean
 
 HISTORIES = ("deps", "own", "public", "team")
 
@@ -194,7 +194,8 @@ class Schedule:
 
     def profile(self, agent: str) -> AgentSpec:
         """Returns an agent's specification."""
-        check_known([agent], self.agents, "There is no agent '{}' in the team.")
+        if agent not in self.agents:
+            raise ConfigError(f"There is no agent '{agent}' in the team. {did_you_mean(agent, self.agents)}")
         return self.agents[agent]
 
     def observation(self, agent: str, max_chars: int | None = None) -> obs_mod.RolloutObservation:
