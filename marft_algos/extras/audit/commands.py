@@ -25,7 +25,7 @@ from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, MarftError
 
 if TYPE_CHECKING:
-    from marft_algos.extras.audit.update import Comparison, Enumeration
+    from marft_algos.extras.audit.update import Enumeration, GradientComparison
 
 OUT = {
     "sft": "imitates demonstrations",
@@ -74,7 +74,7 @@ class Audit:
 
     algorithm: str
     game: str
-    found: Comparison | None
+    found: GradientComparison | None
     refused: str = ""
     """Why there is no comparison."""
 
@@ -94,7 +94,7 @@ def run_audit(argv: list[str]) -> int:
 def audited(options: AuditArguments, names: Sequence[str]) -> Iterator[Audit]:
     """Audits every algorithm in every chosen game."""
     if options.env:
-        chosen: dict[str, games.Game | None] = {options.env: None}
+        chosen: dict[str, games.AuditGame | None] = {options.env: None}
     else:
         chosen = {name: games.get(name) for name in ([options.game] if options.game else games.GAMES)}
     tasks: dict[tuple[str, bool], Enumeration] = {}
@@ -110,7 +110,7 @@ def audited(options: AuditArguments, names: Sequence[str]) -> Iterator[Audit]:
                 yield Audit(name, label, None, str(error))
 
 
-def _task(options: AuditArguments, game: games.Game | None, *, shared: bool) -> Enumeration:
+def _task(options: AuditArguments, game: games.AuditGame | None, *, shared: bool) -> Enumeration:
     from marft_algos.extras.audit.update import Enumeration
 
     if game is not None:
@@ -119,7 +119,7 @@ def _task(options: AuditArguments, game: games.Game | None, *, shared: bool) -> 
     return Enumeration.of(env, options.prompts, shared=shared)
 
 
-def comparison(algorithm: type[Algorithm], task: Enumeration, options: AuditArguments) -> Comparison:
+def comparison(algorithm: type[Algorithm], task: Enumeration, options: AuditArguments) -> GradientComparison:
     """Compares one algorithm's expected update with the gradient.
 
     Raises:

@@ -29,7 +29,7 @@ END = "<end>"
 
 
 @dataclass(eq=False)
-class Tree:
+class ReplyTree:
     """The states of a team and the tokens that can be said in each.
 
     Args:
@@ -97,7 +97,7 @@ class Play:
         return self.episode.team_return + own
 
 
-def enumerated(env: FlexEnv, prompts: int, tree: Tree) -> list[Play]:
+def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree) -> list[Play]:
     """Plays every episode that there is.
 
     Args:
@@ -120,7 +120,7 @@ def enumerated(env: FlexEnv, prompts: int, tree: Tree) -> list[Play]:
     return plays
 
 
-def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: Tree) -> Iterator[Play]:
+def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: ReplyTree) -> Iterator[Play]:
     """Plays all episodes of a problem that begin so."""
     if len(said) > MOST_TURNS:
         raise ConfigError(f"An episode has more than {MOST_TURNS} turns, too many to enumerate. Set a lower max_turns.")
@@ -138,7 +138,7 @@ def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: Tree) -> 
         yield from _continued(env, prompt, (*said, reply), tree)
 
 
-def _next(env: FlexEnv, tree: Tree) -> tuple[str, int, Sequence[str]]:
+def _next(env: FlexEnv, tree: ReplyTree) -> tuple[str, int, Sequence[str]]:
     """Selects the next agent; its name, its state, and what it can reply."""
     agent = env.ready_agents[0]
     env.select(agent)
@@ -150,7 +150,7 @@ def _next(env: FlexEnv, tree: Tree) -> tuple[str, int, Sequence[str]]:
 class TablePolicies:
     """Tabular policies over a tree, in double precision; their log-probs are asked for as ``Learner`` does."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: ReplyTree) -> None:
         self.tree = tree
         self.tables = {p: torch.zeros(len(places), dtype=torch.float64) for p, places in tree.logits.items()}
         for table in self.tables.values():
@@ -201,7 +201,7 @@ class TablePolicies:
         return torch.stack(rows)
 
 
-def fraction(play: Play, tree: Tree, prompts: int) -> Fraction:
+def fraction(play: Play, tree: ReplyTree, prompts: int) -> Fraction:
     """Returns the probability of an episode where all logits are 0 and words are not tied across unequal choices."""
     share = Fraction(1, prompts)
     for _, state, tokens in play.turns:

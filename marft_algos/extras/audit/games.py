@@ -25,7 +25,7 @@ BINARY = ("0", "1")
 
 
 @dataclass(frozen=True)
-class Game:
+class AuditGame:
     """A game of a few turns.
 
     Attributes:
@@ -61,7 +61,7 @@ class GameTask:
 
     slow = False
 
-    def __init__(self, game: Game) -> None:
+    def __init__(self, game: AuditGame) -> None:
         self.game, self.task_id, self._prompt = game, "", ""
         self._said: list[tuple[str, str]] = []
 
@@ -94,7 +94,7 @@ class GameTask:
         """Has nothing to check."""
 
 
-def talk(about: str, per_turn: float, final: Sequence[float], agents: tuple[str, ...] = ("talker_0",)) -> Game:
+def talk(about: str, per_turn: float, final: Sequence[float], agents: tuple[str, ...] = ("talker_0",)) -> AuditGame:
     """Makes a talk of at most four turns that a word ends; agents take turns.
 
     Args:
@@ -111,7 +111,7 @@ def talk(about: str, per_turn: float, final: Sequence[float], agents: tuple[str,
     def outcome(prompt: str, said: History) -> Outcome:
         return Outcome(team_reward=per_turn + (0.0 if layers(said) else final[len(said) - 1]))
 
-    return Game(about, layers, outcome, agents, lambda agent: (GO, STOP))
+    return AuditGame(about, layers, outcome, agents, lambda agent: (GO, STOP))
 
 
 def _in_order(names: Sequence[Sequence[str]]) -> Callable[[History], Sequence[str]]:
@@ -160,71 +160,73 @@ def _bit(turn: tuple[str, str]) -> int:
     return int(turn[1])
 
 
-GAMES: dict[str, Game] = {
+GAMES: dict[str, AuditGame] = {
     "talk": talk("the policy chooses the length, and longer talks score higher", 0.0, (0.4, 0.5, 0.6, 0.7)),
     "talk-peak": talk("the policy chooses the length, and two turns are best", 0.0, (0.44, 0.99, 0.97, 0.03)),
     "talk-cost": talk("every turn has a cost, and the answer is always worth the same", -0.1, (0.5,) * 4),
     "talk-reward": talk("every turn has a reward, and there is none at the end", 0.1, (0.0,) * 4),
     "talk-two": talk("two agents in turn choose the length", 0.0, (0.4, 0.5, 0.6, 0.7), ("left_0", "right_0")),
-    "route": Game(
+    "route": AuditGame(
         "a boss chooses between experts with one turn and with three",
         _route,
         _final(_route, lambda prompt, said: 0.5 * (said[0][1] == "slow") + 0.3 * (said[-1][1] == "1")),
         ("boss_0", "fast_0", "slow_0"),
         lambda agent: ("fast", "slow") if agent == "boss_0" else BINARY,
     ),
-    "spawn": Game(
+    "spawn": AuditGame(
         "a boss chooses how many workers act side by side",
         _spawn,
         _final(_spawn, lambda prompt, said: 0.3 * _count(said[1:], "1") - 0.05 * (len(said) - 1) ** 2),
         ("boss_0", "worker_0", "worker_1", "worker_2"),
         lambda agent: ("1", "2", "3") if agent == "boss_0" else BINARY,
     ),
-    "unequal-turns": Game(
+    "unequal-turns": AuditGame(
         "one agent has three turns, the other one",
         _three,
         _final(_three, lambda prompt, said: float(_count(said, "1") >= 3 and said[1][1] == "1")),
     ),
-    "unequal-tokens": Game(
+    "unequal-tokens": AuditGame(
         "replies of one token and of three",
         _chain,
         _final(_chain, lambda prompt, said: 0.2 + 0.6 * (said[0][1] != "0") * (said[1][1] == "0")),
         words=lambda agent: ("0", "1 1 1"),
     ),
-    "parallel": Game(
+    "parallel": AuditGame(
         "two agents side by side have to agree",
         _pair,
         _final(_pair, lambda prompt, said: float(said[0][1] == said[1][1]) * (0.5 + 0.5 * int(said[0][1]))),
     ),
-    "private": Game(
+    "private": AuditGame(
         "only the first agent sees which answer is right",
         _chain,
         _final(_chain, lambda prompt, said: float(said[-1][1] == prompt) + 0.2 * (said[0][1] == "1")),
         prompts=BINARY,
     ),
-    "steps": Game(
+    "steps": AuditGame(
         "each right step is rewarded at once, and a later one is worth more",
         _steps,
         lambda prompt, said: Outcome(turn_rewards={len(said) - 1: 0.1 * len(said) * (said[-1][1] == "1")}),
     ),
-    "general-sum": Game(
+    "general-sum": AuditGame(
         "two agents with rewards of their own: a dilemma",
         _pair,
         lambda prompt, said: _own(0.6 * _bit(said[1]) - 0.2 * _bit(said[0]), 0.6 * _bit(said[0]) - 0.2 * _bit(said[1])),
         rivals=True,
     ),
-    "zero-sum": Game(
+    "zero-sum": AuditGame(
         "matching pennies with a bonus: what one agent gains the other loses",
         _pair,
         lambda prompt, said: _own(gain := (0.5 + _bit(said[0])) * (1 if said[0][1] == said[1][1] else -1), -gain),
         rivals=True,
     ),
-    "flat": Game("all rewards are equal: there is nothing to learn", _chain, _final(_chain, lambda prompt, said: 1.0)),
+    "flat": AuditGame(
+        "all rewards are equal: there is nothing to learn", _chain, _final(_chain, lambda prompt, said: 1.0)
+    ),
 }
 """Name -> game."""
 
 
-def get(name: str) -> Game:
+def get(name: str) -> AuditGame:
     """Returns the game of that name.
 
     Raises:

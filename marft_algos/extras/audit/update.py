@@ -25,14 +25,14 @@ from marft_algos.batching import Totals, learnable, pack
 from marft_algos.extras.audit.episodes import (
     MOST_TURNS,
     Play,
+    ReplyTree,
     TablePolicies,
-    Tree,
     copies,
     enumerated,
     fraction,
     trajectory,
 )
-from marft_algos.extras.audit.games import Game
+from marft_algos.extras.audit.games import AuditGame
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError
@@ -83,7 +83,7 @@ class Enumeration:
     """A task with everything that can happen in it."""
 
     plays: list[Play]
-    tree: Tree
+    tree: ReplyTree
     policies: TablePolicies
     prompts: int
 
@@ -97,12 +97,12 @@ class Enumeration:
             tied: Whether a word has one logit for all states of an agent.
             shared: Whether all agents have one policy.
         """
-        tree = Tree({name: "team" if shared else name for name in env.possible_agents}, tied)
+        tree = ReplyTree({name: "team" if shared else name for name in env.possible_agents}, tied)
         plays = enumerated(env, prompts, tree)
         return cls(plays, tree, TablePolicies(tree), prompts)
 
     @classmethod
-    def of_game(cls, game: Game, *, shared: bool = False) -> Enumeration:
+    def of_game(cls, game: AuditGame, *, shared: bool = False) -> Enumeration:
         """Enumerates a game."""
         return cls.of(game.env(), len(game.prompts), shared=shared)
 
@@ -243,7 +243,7 @@ def _credited(
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GradientComparison:
     """An expected update beside the true gradient."""
 
     cosine: float
@@ -262,7 +262,7 @@ class Comparison:
         return math.isnan(self.cosine) or self.cosine > 1.0 - SMALL
 
 
-def compared(update: Vectors, truth: Vectors) -> Comparison:
+def compared(update: Vectors, truth: Vectors) -> GradientComparison:
     """Compares an update with the gradient."""
     cosines, wrong, logits = list[float](), 0, 0
     for policy, v in truth.items():
@@ -274,7 +274,7 @@ def compared(update: Vectors, truth: Vectors) -> Comparison:
         logits += int((np.abs(v) > SMALL).sum())
     sizes = [math.sqrt(sum(float(x @ x) for x in vectors.values())) for vectors in (update, truth)]
     scale = sizes[0] / sizes[1] if sizes[1] > SMALL else math.nan
-    return Comparison(min(cosines, default=math.nan), scale, wrong, logits)
+    return GradientComparison(min(cosines, default=math.nan), scale, wrong, logits)
 
 
 def settings(algorithm: type[Algorithm], values: Mapping[str, Any]) -> Algorithm:

@@ -144,8 +144,7 @@ class ToolTask(Drawn[ToolProblem]):
         """Starts a user turn."""
         session, problem = self.live, self.problem
         self.user_turn, self.over, self._acted, self._idle = turn, False, 0, 0
-        session.turn = turn
-        session.withheld = problem.missing(turn)
+        session.turn, session.withheld = turn, problem.missing(turn)
         self.talk.replies.clear()
         self.domain.begin_turn(problem, session.world, turn)
 
