@@ -37,6 +37,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("states"))
     base = tmp_path_factory.getbasetemp()
     os.environ["XDG_CACHE_HOME"] = str((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache")
+    os.environ.pop("COLUMNS", None)  # of a user's shell: commands fold what they say to it
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -179,7 +179,10 @@ def _evaluation(given: Any) -> folders.Evaluation | None:
         if given.results:
             return folders.Evaluation.of(given.folder)
         numbered = [replace(episode, index=i) for i, episode in enumerate(given.episodes)]
-        return folders.Evaluation.played(given.folder, {}, numbered)
+        drawn: dict[str, Any] = {"env": "", "env_kwargs": {}}
+        for first in numbered[:1]:
+            drawn = {"env": first.env_id, "env_kwargs": first.env_kwargs, "data": first.env_kwargs.get("data")}
+        return folders.Evaluation.played(given.folder, drawn, numbered)
     name = _named(given)
     return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
 

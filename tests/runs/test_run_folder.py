@@ -280,7 +280,7 @@ def test_a_split_is_held_out(model: Path, tmp_path: Path) -> None:
     (["eval", NAME, "--env", "xor-v0"], "has no policy"), (["eval", NAME, "--episodes", "0"], "expected at least 1"),
     (["eval", NAME, "--episodes", "1", "--swap", "planner"], "at least two episodes"),
     (["play", "math-dual-v0", "--team", NAME], "nobody plays 'reasoner_0' of math-dual-v0"),
-    (["play", "math-dual-v0", "--agent", "actor_0", "--team", NAME], f"marft play relay-v0 --team '{NAME}'"),
+    (["play", "math-dual-v0", "--agent", "actor_0", "--team", NAME], f"marft play relay-v0 --team 'runs/{NAME}'"),
     (["play", "relay-v0", "--episodes", "0"], "expected at least 1"),
 ])  # fmt: skip
 def test_names_are_checked_before_anything_is_played(

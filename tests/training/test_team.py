@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,13 @@ def test_evaluations_are_compared_task_by_task(run: RunFolder) -> None:
     assert set(again.latency["episode"]) == {"p50", "p95"} and len(again) == 2
     assert marft_algos.compare(again, marft_algos.evaluate(run, episodes=2, untrained=True)).difference.n == 2
     assert marft_algos.compare(run, str(run.root)).difference.mean == 0.0
+    one, same, other = (
+        replace(again, episodes=[replace(e, env_id=env, task_id=str(i)) for i, e in enumerate(again.episodes)])
+        for env in ("gymnasium:A", "gymnasium:A", "gymnasium:B")
+    )
+    assert marft_algos.compare(one, same).difference.n == 2
+    with pytest.raises(ConfigError, match="different tasks"):  # whose numbers are the same
+        marft_algos.compare(one, other)
     with pytest.raises(ConfigError, match="different tasks"):
         marft_algos.compare(a, again)
     with pytest.raises(ConfigError, match="One of the two is an evaluation, and the other a run"):
