@@ -20,7 +20,7 @@ from marft_algos.algorithms.base import Algorithm
 from marft_algos.config import arguments
 from marft_algos.extras.audit import games
 from marft_algos.lazy import require_training
-from marft_algos.ranges import COUNT
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import clean, say
 from marft_envs.errors import ConfigError, MarftError
 
@@ -62,7 +62,7 @@ class AuditArguments:
     """Credit rule, for algorithms that have the choice; empty: each one's own."""
     critic: Literal["zero", "fitted", "exact"] = "exact"
     """What the value heads know: nothing, the mean return of a policy, or the expected return of every state."""
-    group_size: int = 0
+    group_size: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes of a group, for algorithms that compare groups; 0: the limit of large groups."""
     json: bool = False
     """Print JSON instead of text."""
