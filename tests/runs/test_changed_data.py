@@ -103,7 +103,7 @@ def test_what_is_made_here_is_not_hashed_and_a_hash_is_the_same_in_every_process
         assert rows.digest(marft_envs.make(env_id).unwrapped.task) == {}, env_id
     code = (
         "import marft_envs; from marft_envs.problems.rows import digest;"
-        "print(digest(marft_envs.make('tools-solo-v0', domain='letters').unwrapped.task)['sha256'])"
+        "print(digest(marft_envs.make('tools-solo-v0', domain='documents').unwrapped.task)['sha256'])"
     )
     said = {subprocess.check_output([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}) for seed in "12"}
     assert len(said) == 1
