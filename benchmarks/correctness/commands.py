@@ -56,6 +56,7 @@ REASONS = {
     "needs a model of the hub, or a package beside MARFT's": re.compile(r".*(Qwen/|gpu-\d+gb|smollm2|python -m venv )"),
     "waits for a person, or serves until it is stopped": re.compile(r"marft (play|view|top)\b|.* serve\b|.*\.server\b"),
     "trains, plays or measures for minutes to hours": re.compile(
+        r"marft audit( marft grpo --env .*)?$|"
         r"marft (train|sft|dpo|distill|versus|bench|eval|export|plan|replay|show)\b|python -m (benchmarks|marft_)"
     ),
 }
