@@ -171,7 +171,7 @@ def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         messages = body["messages"]
         if len(messages) == 1:  # the proposer
-            assert "Score" in messages[0]["content"] and "said]" in messages[0]["content"]
+            assert "Score" in messages[0]["content"] and "[reply of planner_0]" in messages[0]["content"]
             return 200, chat("They guess.\n```\nREPEAT the digit that you read.\n```")
         digits = [c for c in messages[-1]["content"] if c.isdigit()]
         obeys = "REPEAT" in messages[0]["content"] or "Pass the digit on" in messages[0]["content"]
