@@ -188,7 +188,7 @@ def named(answer: str, row: dict[str, Any]) -> bool:
 def test_a_function_of_a_notebook_rewards(options: dict[str, Any], noted: str, tmp_path: Path) -> None:
     run = trained(tmp_path, **options)
     assert marft_algos.config.settings.load(run.config_file).env == noted
-    facts = run.prompts()
+    facts = run.evaluation_set()
     assert facts is not None and facts.held_out, "a part of the rows is held out, whoever rewards"
     if noted != CUSTOM:
         assert isinstance(run.team()("What is 1+1?"), str)
