@@ -25,7 +25,9 @@ PROCESSES = re.compile(r" --nproc[ =]\S+")
 """The option that starts processes before anything else is read."""
 OPEN = re.compile(r"\bN\b|\$|USER/NAME|(better_half|grpo_range):")
 """What the reader, the shell or another page puts in: of such commands the names of the options are read."""
-ABSENT = re.compile(r"is no run|Cannot read|There is no model folder|There are no demonstrations|neither a data set")
+ABSENT = re.compile(
+    r"is no run|Cannot read|There is no (model folder|module)|There are no demonstrations|neither a data set"
+)
 """What is said where a file, a run or a model of the reader's is not there; every option has been read or is below."""
 
 
