@@ -22,7 +22,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SKIP = re.compile(r"<!-- (?:no-test|no-output: [^>]+) -->")
+SKIP = re.compile(r"<!-- (?:no-test|no-output: ([^>]+)) -->")
+QUIET = "prints nothing"
+"""The reason of a block that is run and has no output."""
 SAVED = re.compile(r"[Ss]ave (?:it|this) as `?([^`\s]+)`?:$")
 END = "\x1eend of block "
 MOST = 16
@@ -40,6 +42,8 @@ class Block:
     file: str
     """What the words before it say to save it as, or ""."""
     skipped: bool
+    quiet: bool
+    """Whether it is run all the same, and prints nothing."""
     output: Block | None = None
 
     @property
@@ -57,8 +61,9 @@ def blocks(page: Path) -> list[Block]:
         end = next(i for i in range(at + 1, len(lines)) if lines[i].strip() == "```")
         before = [line for line in lines[max(at - 3, 0) : at] if line.strip()]
         saved = SAVED.search(before[-1].strip()) if before else None
-        skipped = bool(before and SKIP.fullmatch(before[-1].strip()))
-        block = Block(fence[1], at, end, tuple(lines[at + 1 : end]), saved[1] if saved else "", skipped)
+        mark = SKIP.fullmatch(before[-1].strip()) if before else None
+        quiet = bool(mark and mark[1] == QUIET)
+        block = Block(fence[1], at, end, tuple(lines[at + 1 : end]), saved[1] if saved else "", bool(mark), quiet)
         if block.language == "output" and found and not any(line.strip() for line in lines[found[-1].end + 1 : at]):
             found[-1] = replace(found[-1], output=block)
         else:
@@ -149,7 +154,7 @@ def ran(page: Path, folder: str, *, shell: bool) -> dict[int, str]:
     for block in blocks(page):
         if block.file and block.language in ("python", "toml", "json", "yaml", "jsonl"):
             Path(folder, block.file).write_text(block.text + "\n", encoding="utf-8")
-        elif block.language in ("sh", "bash") and not block.skipped:
+        elif block.language in ("sh", "bash") and (not block.skipped or block.quiet):
             print(f"{page.name}:{block.start + 1}", file=sys.stderr, flush=True)
             done = subprocess.run(["bash", "-eu", "-c", block.text], cwd=folder, env=os.environ | more, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip

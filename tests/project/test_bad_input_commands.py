@@ -10,7 +10,7 @@ TABLE = r"""
 trian | there is no command 'trian' | Did you mean 'train'? | Did you mean 'train'
 --env relay-v0 train | the command comes first | the command comes first: marft train | marft train --env relay-v0
 rft --env relay-v0 | there is no command 'rft' | as an algorithm: marft train rft --env | marft train rft --env relay-v0
---bogus | there is no command '--bogus' | Known: algorithms, audit, bench | Known: algorithms, bench
+--bogus | there is no command '--bogus' | Known: algorithms, audit, bench | Known: algorithms, audit, bench
 TRAIN | there is no command 'TRAIN' | Did you mean 'train' | train
 envs relai-v0 | There is no environment 'relai-v0' | Did you mean 'relay-v0'? All of them: marft | Did you mean 'relay-v0'
 envs relay-v9 | There is no version 9 of 'relay' | There is: relay-v0 | marft envs --help
