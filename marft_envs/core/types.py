@@ -340,6 +340,8 @@ class TaskDefaults:
     images: Callable[[str], Sequence[str]] | None = None
     """``images(agent)``: what the agent is shown beside its text, as addresses (``https://…``) or ``data:image/…``. A
     hosted model is sent them; a model that runs here reads text, and is refused. None: no images."""
+    graded_by_state: bool = False
+    """Whether the score is that of the world's state: then it needs no agent that answers."""
     starts_slowly: bool = False
     """Whether ``reset`` waits: vectors then begin its episodes in the background, too."""
     conversation: Callable[[str], Sequence[Written] | None] | None = None

@@ -78,7 +78,8 @@ def test_the_main_step_is_the_longest_line_of_the_functions(program: str, step: 
 
 @pytest.mark.ci
 def test_an_orchestrators_expert_names_the_specialist_who_then_solves_all_of_it() -> None:
-    env = marft_envs.make("math-router-v0", subjects=["Geometry", "Counting & Probability", "Algebra"])
+    subjects = ["Geometry", "Counting & Probability", "Algebra"]
+    env = marft_envs.make("math-router-v0", subjects=subjects, levels=[1, 2, 3, 4, 5])
     asked = set()
     for seed in range(12):
         first, last = experts.play(env, seed).turns

@@ -50,13 +50,14 @@ class ToolTask(Drawn[ToolProblem]):
         team: Who holds what, and who ends the user's turn.
         reward: One of :data:`marft_envs.families.tools.scoring.REWARDS`, or a :class:`CompositeReward`.
         limits: Turns, calls, characters.
-        show_tools: One of :data:`marft_envs.families.tools.show.SHOWN`.
-        show_policy: Put the domain's policy into observations.
+        show_tools, show_policy: One of :data:`marft_envs.families.tools.show.SHOWN`; put the domain's policy there.
         call_format: How agents write calls (:mod:`marft_envs.families.tools.speech`).
 
     Raises:
         ConfigError: If a setting or the domain cannot work.
     """
+
+    graded_by_state = True  # by the domain
 
     def __init__(
         self,
@@ -137,8 +138,7 @@ class ToolTask(Drawn[ToolProblem]):
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem; see :func:`marft_envs.families.tools.teams.asked`."""
-        self._problem, self.task_id = asked(self.problem, self.domain, self.team, text), ASKED
-        self._texts = {}
+        self._problem, self.task_id, self._texts = asked(self.problem, self.domain, self.team, text), ASKED, {}
 
     def _begin(self, turn: int) -> None:
         """Starts a user turn."""
