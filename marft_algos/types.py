@@ -14,7 +14,7 @@ from marft_algos.ranges import COUNT, Range, Settings
 from marft_envs.core.types import Episode, Fault, LayerRecord, TurnRecord
 
 FloatArray = NDArray[np.float32]
-Need = Literal["groups", "unshared", "blocks", "shared", "static", "branches", "start", "critic", "team_state"]
+Need = Literal["groups", "unshared", "blocks", "shared", "branches", "start", "critic", "team_state"]
 """Something that an algorithm cannot do without, and that a run may not offer; see ``algorithms.needs``."""
 Keep = Literal["nothing", "start", "decisions"]
 """What to keep copies of: no state, an episode's first, or also the state before every layer with a trained policy."""

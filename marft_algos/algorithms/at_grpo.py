@@ -12,8 +12,8 @@ or, where there is no reward yet, by the end of the round, which the team plays 
 
 Departures. Most tasks here reward at a round's end, so a candidate without a reward yet is played on to the
 round's end, with common random numbers; those tokens are counted. The agents of one layer are tried one by one, with
-the first candidate of the others, and the best of each go on together. σ has GRPO's degrees of freedom. The mean is
-over an agent's candidates of an episode, then over episodes.
+the first candidate of the others, and the best of each go on together. σ has GRPO's degrees of freedom, and the
+mean over candidates is GRPO's over turns.
 """
 
 from __future__ import annotations

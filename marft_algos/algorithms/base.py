@@ -254,6 +254,10 @@ class Algorithm:
         """Hook 5. Prepares later blocks for the policies just updated; returns numbers to log. Does nothing here."""
         return {}
 
+    def length_bias(self) -> str:
+        """Returns the settings that bias the update where policies choose how long an episode is; here none."""
+        return ""
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what must survive a restart beside weights and optimisers; tensors and plain Python only."""
         return {}

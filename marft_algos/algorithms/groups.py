@@ -7,6 +7,7 @@ Sources: GRPO (arXiv 2402.03300), RLOO (2402.14740), DAPO (2503.14476), TreeRL (
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,7 @@ import numpy as np
 
 from marft_algos.functional import LOG_RATIO_LIMIT, MIN_STD, Array
 from marft_algos.lazy import Tensor
+from marft_algos.types import Trajectory
 
 Node = tuple[int, ...]
 """Of a tree."""
@@ -95,6 +97,16 @@ def shape(paths: Sequence[Sequence[Node]], scores: Sequence[float], local: float
         gain = value[node] - (1.0 - siblings) * value[parent] - siblings * beside
         shaped[node] = float(value[node] + local * gain)
     return shaped
+
+
+def positions(trajectory: Trajectory) -> list[tuple[str, int]]:
+    """Names each turn of an episode: its agent, and how many turns that agent had before."""
+    times: Counter[str] = Counter()
+    names = list[tuple[str, int]]()
+    for t in trajectory.transitions:
+        names.append((t.agent, times[t.agent]))
+        times[t.agent] += 1
+    return names
 
 
 def leave_one_out(scores: Sequence[float] | Array, groups: Groups) -> Array:

@@ -1,21 +1,21 @@
 """GRPO: advantages from groups of episodes of one start, PPO's clip on tokens (DeepSeekMath, arXiv 2402.03300).
 
     A_j  = (R_j − μ_g)/(σ_g + ε_σ)
-    loss = mean over episodes, over the agent's turns, over tokens of −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3
+    loss = mean over turns, over tokens of −min(ρA, clip(ρ, 1 − ε, 1 + ε)A) + β·k3
 
 A group is G episodes of one task and seed. R is the episode's one score, the team's, and all of its turns carry the
 same advantage, those of every agent. k3 is the estimate of KL(π‖π_ref) per token (``kl_coef``).
 
-Departures: where the paper has the mean over sequences, here an episode's turns of one agent are averaged first, so
-that who speaks often weighs no more than who speaks once (one turn each: the paper's mean). ε_σ and the degrees of
-freedom of σ differ between implementations and are fields. A group of equal scores gives zeros, and is counted.
+Departures: the paper's sequence is a turn here, and the mean over sequences a mean over the turns of a policy
+(``turn_mean``). ε_σ and the degrees of freedom of σ differ between implementations and are fields. A group of equal
+scores gives zeros, and is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
-class GRPOConfig(ClipConfig, GroupConfig):
-    """Settings of GRPO; those it shares with every algorithm are inherited."""
+class StandardisedConfig(ClipConfig, GroupConfig):
+    """Settings of algorithms that divide a group's scores by σ."""
 
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.04
     """β, the weight of the KL to the weights that the run began with: the paper's. Later work sets 0."""
@@ -41,12 +41,20 @@ class GRPOConfig(ClipConfig, GroupConfig):
     """What σ's denominator is less than the group size: 1 in released code, 0 in the formula of the paper."""
 
 
+@dataclass(frozen=True)
+class GRPOConfig(StandardisedConfig):
+    """Settings of GRPO; those it shares with every algorithm are inherited."""
+
+    turn_mean: Literal["batch", "episode"] = "batch"
+    """Mean over all turns of a minibatch, or first over an agent's turns of an episode. ``episode`` weighs a turn by
+    1/T in an episode with T turns of its agent, which biases the update where policies choose T (docs/audit.md)."""
+
+
 @register("grpo")
 class GRPO(Algorithm):
     """Group-relative policy optimisation."""
 
     Config: ClassVar[type[GroupConfig]] = GRPOConfig
-    config: GRPOConfig
     needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     level: Level = "action"
 
@@ -66,5 +74,14 @@ class GRPO(Algorithm):
         return self.clipped(F.ratio(logprobs, batch.old_logprobs), batch.advantages[:, None], batch)
 
     def reduce(self, x: Tensor, batch: Batch) -> Tensor:
-        """Returns the mean over a turn's tokens, over the agent's turns, over episodes."""
-        return batch.episode_mean(batch.row_mean(x))
+        """Returns the mean over a turn's tokens, then over turns."""
+        return self.mean_turns(batch.row_mean(x), batch)
+
+    def mean_turns(self, x: Tensor, batch: Batch) -> Tensor:
+        """Averages [B] over turns, as ``turn_mean`` says."""
+        return batch.mean(x) if self.config.turn_mean == "batch" else batch.episode_mean(x)
+
+    def length_bias(self) -> str:
+        """Names the mean over an agent's turns, where it is set."""
+        per_episode = getattr(self.config, "turn_mean", "") == "episode"
+        return "turn_mean='episode' weighs a turn by 1/T in an episode with T turns of its agent" if per_episode else ""

@@ -1,17 +1,18 @@
 """GSPO: GRPO with the ratio and the clip on whole replies (arXiv 2507.18071).
 
     s_k  = exp( (1/L) Σ_t (log π_θ − log π_old)_{k,t} )
-    loss = mean over episodes, over the agent's turns of −min(s·A, clip(s, 1 − 3e-4, 1 + 4e-4)·A)
+    loss = mean over turns of −min(s·A, clip(s, 1 − 3e-4, 1 + 4e-4)·A)
 
 The same number as MARFT's token-normalised action ratio. A mean over tokens hardly moves: hence the tiny clip; read
 ``clip_share``.
 
-Departures: a sequence is a turn; an agent's turns of an episode are averaged first, as in GRPO here. No KL by default.
+Departures: a sequence is a turn, and ``turn_mean`` is GRPO's. No KL by default.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 from marft_algos import functional as F
@@ -46,4 +47,5 @@ class GSPO(GRPO):
         """Returns the clipped surrogate on replies."""
         new = F.action_logprobs(logprobs, batch.mask, "token", batch.n_words)
         old = F.action_logprobs(batch.old_logprobs, batch.mask, "token", batch.n_words)
-        return self.clipped(F.ratio(new, old), batch.advantages, batch, mean=batch.episode_mean)
+        mean = partial(self.mean_turns, batch=batch)
+        return self.clipped(F.ratio(new, old), batch.advantages, batch, mean=mean)

@@ -5,13 +5,13 @@
 R_t is the return from turn t on, the joint one; a turn is compared with the same turn (the agent's n-th) of the group's
 other episodes. No σ, no ratio, no clip: one epoch, one minibatch.
 
-It needs a static schedule: under a router, an agent's n-th turn answers different questions in different episodes, and
-their mean is no baseline. Departures: episodes of unequal length are compared with those that got as far.
+Departures: episodes of unequal length are compared with those that got as far. Under a router, an agent's n-th turn
+answers different questions in different episodes; their mean is a baseline that does not depend on the turn's action,
+so it adds variance and no bias.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -47,7 +47,7 @@ class MAGRPO(PolicyGradient):
 
     Config = MAGRPOConfig
     config: MAGRPOConfig
-    needs: ClassVar[frozenset[Need]] = frozenset({"groups", "static"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"groups"})
     level: Level = "action"
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
@@ -56,12 +56,9 @@ class MAGRPO(PolicyGradient):
         returns: list[float] = []
         keys: list[tuple[int, str, int]] = []
         for d in trajectories:
-            times: Counter[str] = Counter()
             turns += d.transitions
             returns += credit.returns_to_go(d, self.chain_of(d, estimates), self.config.gamma_turn)
-            for t in d.transitions:
-                keys.append((d.group, t.agent, times[t.agent]))
-                times[t.agent] += 1
+            keys += [(d.group, *position) for position in groups.positions(d)]
         stats = groups.statistics(returns, keys)
         for t, g, mean in zip(turns, returns, stats.mean, strict=True):
             estimates.advantages[t] = np.array([g - mean], np.float32)

@@ -7,6 +7,10 @@ r_k is the reward of agent i and of the team from its turn k until its next one.
 a team, have rewards on different scales and act a different number of times: statistics of all of them together would
 make one's average another's advantage.
 
+The centring of rewards takes more off the longer an episode goes on, which biases the update where policies choose its
+length (docs/audit.md). ``baseline="position"`` leaves rewards as they are, and takes the mean S of the player's n-th
+turns off S.
+
 Departures: a player is an agent by name, also where agents share a policy. σ below 1e-8: centred only.
 """
 
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -36,6 +40,9 @@ class MARSHALConfig(ClipConfig):
     """Weight of the KL to the weights that the run began with: the paper's; self-play drifts."""
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a player's σ."""
+    baseline: Literal["reward", "position"] = "reward"
+    """What is subtracted: a player's mean reward from every reward, as in the paper, or the mean of S over the player's
+    n-th turns from S, which is unbiased where policies choose how long an episode is."""
     credit: str | dict[str, Any] = "broadcast"
     """Credit rule, or a table of a rule and its arguments (docs/credit.md). ``broadcast`` leaves rewards where they
     fall due, ``last`` (released code) at a round's last layer."""
@@ -56,18 +63,25 @@ class MARSHAL(Algorithm):
         players = [t.agent for t in turns]
         linked = [self.chain_of(d, estimates) for d in trajectories]
         rewards = np.array([r for chain in linked for r in chain.totals], dtype=np.float64)
-        rest = rewards - groups.statistics(rewards, players).mean
+        by_position = self.config.baseline == "position"
+        rest = rewards if by_position else rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
         for d, chain in zip(trajectories, linked, strict=True):
             end = start + len(d.transitions)
             centred = replace(chain, rewards=rest[start:end].tolist(), tokens=[None] * (end - start))
             sums[start:end] = credit.returns_to_go(d, centred)
             start = end
-        stats = groups.statistics(sums, players)
-        advantages = (sums - stats.mean) / (stats.std + self.config.std_eps)
+        keys = [key for d in trajectories for key in groups.positions(d)] if by_position else players
+        means = groups.statistics(sums, keys).mean
+        stats = groups.statistics(sums - means if by_position else sums, players)
+        advantages = (sums - means) / (stats.std + self.config.std_eps)
         for t, a in zip(turns, advantages, strict=True):
             estimates.advantages[t] = np.array([a], dtype=np.float32)
         return {f"player_std/{p}": float(stats.std[players.index(p)]) for p in sorted(set(players))}
+
+    def length_bias(self) -> str:
+        """Names the centring of rewards, where it is set."""
+        return "baseline='reward' takes more off the longer an episode is" if self.config.baseline == "reward" else ""
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,10 +18,6 @@ NEEDS: Mapping[Need, tuple[str, str]] = {
     "unshared": ("a policy for each agent", "use --policies own"),
     "blocks": ("policies to update one after the other", "use --policies own, or let some agents have their own"),
     "shared": ("one policy for all agents", "use --policies shared"),
-    "static": (
-        "a static schedule (a chain, layers or another fixed D), so that turn t is the same agent's in every episode",
-        "name an environment without a router, or give it dependency=chain",
-    ),
     "branches": ("several replies at one state of an episode", "name an environment that can be forked"),
     "start": ("the weights that the run started from", "sample trained policies in this process: no engines"),
     "critic": ("value heads on the policies' hidden states", "use a model that runs here, not a hosted one"),
@@ -41,10 +38,12 @@ class RunFacts:
     """The team."""
     staleness: int = 0
     """Updates that may lie between who plays and who learns."""
+    variable_length: bool = False
+    """Whether what the agents say may decide how many turns an episode has."""
 
 
 def check(algorithm: Algorithm, facts: RunFacts) -> None:
-    """Refuses a run that cannot work, before a model is loaded.
+    """Refuses a run that cannot work, before a model is loaded; warns where an update may be biased.
 
     Raises:
         ConfigError: Something the algorithm needs is not there, or the settings contradict each other.
@@ -77,6 +76,12 @@ def check(algorithm: Algorithm, facts: RunFacts) -> None:
         )
     if facts.staleness:
         _check_stale(algorithm, name)
+    if facts.variable_length and (bias := algorithm.length_bias()):
+        warnings.warn(
+            f"The update of {name} is biased if policies decide how many turns an episode has, as this task may let "
+            f"them: {bias}. Its page names the setting without this bias; marft audit {name} shows the difference.",
+            stacklevel=2,
+        )
     if config.tis_cap is not None and config.old_logprobs != "learner":
         raise ConfigError(
             "tis_cap corrects for the gap between sampler and learner, and so does the ratio against the sampler's "

@@ -180,9 +180,9 @@ def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoin
     if len(endpoints) == len(agents):
         offers |= {"unshared", "blocks"}
     offers.add("shared" if len(endpoints) == 1 else "blocks")
-    if env.unwrapped.dependency.is_static:
-        offers.add("static")
-    return RunFacts(frozenset(offers), config.episodes_per_iteration, env.unwrapped.team, config.staleness)
+    plain = env.unwrapped
+    variable = not plain.dependency.is_static or plain.rules.max_rounds > 1
+    return RunFacts(frozenset(offers), config.episodes_per_iteration, plain.team, config.staleness, variable)
 
 
 def _forks(env: FlexEnv) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any, get_args
@@ -278,18 +279,18 @@ def test_recomputed_log_probs_are_those_that_pay() -> None:
 class Picky(Algorithm):
     name = "picky"
     Config = GroupConfig
-    needs = frozenset({"groups", "unshared", "static"})
+    needs = frozenset({"groups", "unshared", "branches"})
 
 
-OFFERS = frozenset({"groups", "unshared", "static"})
+OFFERS = frozenset({"groups", "unshared", "branches"})
 
 
 def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
     check(Picky(), RunFacts(OFFERS, 16))
     with pytest.raises(ConfigError, match=r"picky needs a policy for each agent.*--policies own"):
         check(Picky(), RunFacts(OFFERS - {"unshared"}, 16))
-    with pytest.raises(ConfigError, match="picky needs a static schedule"):
-        check(Picky(), RunFacts(OFFERS - {"static"}, 16))
+    with pytest.raises(ConfigError, match="picky needs several replies at one state"):
+        check(Picky(), RunFacts(OFFERS - {"branches"}, 16))
     with pytest.raises(ConfigError, match="--episodes-per-iteration 16"):
         check(Picky(), RunFacts(OFFERS, 20))
     with pytest.raises(ConfigError, match="expected at least 2"):
@@ -303,12 +304,26 @@ def test_needs_are_checked_with_what_why_and_what_to_type() -> None:
 def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     config = settings(model, tmp_path)
     env = environments.make_env(config, {})
-    assert {"static", "unshared", "groups", "critic"} <= resolve(config, env).facts.offers
+    assert {"unshared", "groups", "critic"} <= resolve(config, env).facts.offers
+    assert not resolve(config, env).facts.variable_length
     assert "unshared" not in resolve(dataclasses.replace(config, policies="shared"), env).facts.offers
     routed = settings(model, tmp_path, env="test/routed-v0")
-    assert "static" not in resolve(routed, environments.make_env(routed, {})).facts.offers
-    with pytest.raises(ConfigError, match="magrpo needs a static schedule"):
-        Trainer(build(settings(Path("nowhere"), tmp_path, algo="magrpo", env="test/routed-v0", algorithm=PLAIN)))
+    assert resolve(routed, environments.make_env(routed, {})).facts.variable_length
+
+
+@pytest.mark.parametrize(("name", "values", "biased"), [
+    ("grpo", {}, ""), ("grpo", {"turn_mean": "episode"}, "turn_mean='episode'"),
+    ("gspo", {"turn_mean": "episode"}, "turn_mean='episode'"), ("dr_mas", {}, ""), ("dapo", {}, ""),
+    ("marshal", {}, "baseline='reward'"), ("marshal", {"baseline": "position"}, ""), ("magrpo", {}, ""),
+])  # fmt: skip
+def test_a_bias_by_length_is_a_warning_where_policies_choose_it(name: str, values: dict[str, str], biased: str) -> None:
+    made = algorithm.get(name)(algorithm.get(name).Config(**values))
+    facts = RunFacts(frozenset({"groups"}), 16, variable_length=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        check(made, facts)
+        check(made, dataclasses.replace(facts, variable_length=False))
+    assert [biased in str(warning.message) for warning in caught] == [True] * bool(biased)
 
 
 # --- groups in a run ----------------------------------------------------------------------------------------------

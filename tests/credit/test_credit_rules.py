@@ -25,7 +25,7 @@ from marft_algos.types import Estimates, Trajectory
 from marft_envs import AgentSpec
 from marft_envs.errors import ConfigError
 
-EVERYTHING = frozenset({"groups", "critic", "team_state", "blocks", "unshared", "static", "branches", "start"})
+EVERYTHING = frozenset({"groups", "critic", "team_state", "blocks", "unshared", "branches", "start"})
 TEAM = tuple(AgentSpec(name, name, "") for name in "abc")
 
 

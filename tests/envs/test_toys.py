@@ -10,8 +10,6 @@ import pytest
 
 import marft_envs
 from helpers.toys import play
-from marft_algos.config.settings import TrainConfig
-from marft_algos.training.resolve import resolve
 from marft_envs import Independent
 from marft_envs.core.env import FlexEnv
 from marft_envs.families.toy.base import ToyTask
@@ -107,7 +105,7 @@ def test_the_ablation_is_one_experiment_however_d_is_spelled(id: str) -> None:
     episodes = []
     for spelled in ("independent", zeros, [names], np.array(zeros), Independent()):
         env = marft_envs.make(id, dependency=spelled)
-        assert env.metadata["is_parallelizable"] and "static" in resolve(TrainConfig(env=id), env).facts.offers
+        assert env.metadata["is_parallelizable"] and env.unwrapped.dependency.is_static
         for state in states(env):
             score = play(env, state, lambda agent, seen: str(len(seen) % 2))
             episode = env.episode
