@@ -38,8 +38,8 @@ class RunFacts:
     """The team."""
     staleness: int = 0
     """Updates that may lie between who plays and who learns."""
-    variable_length: bool = False
-    """Whether what the agents say may decide how many turns an episode has."""
+    repeats: bool = False
+    """Whether an agent may act several times in an episode, so that what is said may decide how often."""
 
 
 def check(algorithm: Algorithm, facts: RunFacts) -> None:
@@ -76,7 +76,7 @@ def check(algorithm: Algorithm, facts: RunFacts) -> None:
         )
     if facts.staleness:
         _check_stale(algorithm, name)
-    if facts.variable_length and (bias := algorithm.length_bias()):
+    if facts.repeats and (bias := algorithm.length_bias()):
         warnings.warn(
             f"The update of {name} is biased if policies decide how many turns an episode has, as this task may let "
             f"them: {bias}. Its page names the setting without this bias; marft audit {name} shows the difference.",

@@ -180,9 +180,8 @@ def _facts(config: TrainConfig, env: FlexEnv, agents: Mapping[str, str], endpoin
     if len(endpoints) == len(agents):
         offers |= {"unshared", "blocks"}
     offers.add("shared" if len(endpoints) == 1 else "blocks")
-    plain = env.unwrapped
-    variable = not plain.dependency.is_static or plain.rules.max_rounds > 1
-    return RunFacts(frozenset(offers), config.episodes_per_iteration, plain.team, config.staleness, variable)
+    team, several = env.unwrapped.team, env.unwrapped.repeats
+    return RunFacts(frozenset(offers), config.episodes_per_iteration, team, config.staleness, several)
 
 
 def _forks(env: FlexEnv) -> bool:

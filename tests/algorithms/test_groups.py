@@ -305,10 +305,10 @@ def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
     config = settings(model, tmp_path)
     env = environments.make_env(config, {})
     assert {"unshared", "groups", "critic"} <= resolve(config, env).facts.offers
-    assert not resolve(config, env).facts.variable_length
+    assert not resolve(config, env).facts.repeats
     assert "unshared" not in resolve(dataclasses.replace(config, policies="shared"), env).facts.offers
     routed = settings(model, tmp_path, env="test/routed-v0")
-    assert resolve(routed, environments.make_env(routed, {})).facts.variable_length
+    assert resolve(routed, environments.make_env(routed, {})).facts.repeats
 
 
 @pytest.mark.parametrize(("name", "values", "biased"), [
@@ -318,11 +318,11 @@ def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_bias_by_length_is_a_warning_where_policies_choose_it(name: str, values: dict[str, str], biased: str) -> None:
     made = algorithm.get(name)(algorithm.get(name).Config(**values))
-    facts = RunFacts(frozenset({"groups"}), 16, variable_length=True)
+    facts = RunFacts(frozenset({"groups"}), 16, repeats=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check(made, facts)
-        check(made, dataclasses.replace(facts, variable_length=False))
+        check(made, dataclasses.replace(facts, repeats=False))
     assert [biased in str(warning.message) for warning in caught] == [True] * bool(biased)
 
 

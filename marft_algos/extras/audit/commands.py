@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
+import sys
 import textwrap
 import tomllib
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
+from rich.progress import track
 
 import marft_envs
-from marft_algos.algorithms import base
+from marft_algos import credit
+from marft_algos.algorithms import base, needs
 from marft_algos.algorithms.base import Algorithm
+from marft_algos.algorithms.needs import NEEDS, RunFacts
 from marft_algos.config import arguments
 from marft_algos.extras.audit import games
 from marft_algos.lazy import require_training
 from marft_algos.ranges import COUNT, NOT_NEGATIVE
-from marft_algos.terminal import clean, say
+from marft_algos.terminal import aligned, clean, say
 from marft_envs.errors import ConfigError, MarftError
 
 if TYPE_CHECKING:
-    from marft_algos.extras.audit.update import Enumeration, GradientComparison
+    from marft_algos.extras.audit.update import Enumeration, GradientComparison, Vectors
 
 OUT = {
     "sft": "imitates demonstrations",
@@ -37,6 +44,8 @@ OUT = {
     "treerl": "grows trees of replays",
 }
 """Algorithms without an expected update on enumerated episodes -> why."""
+CROSSED = ("credit", "level", "norm", "whiten", "baseline", "turn_mean")
+"""Settings that ``--all`` varies."""
 WIDTH = 80
 
 
@@ -64,6 +73,12 @@ class AuditArguments:
     """What the value heads know: nothing, the mean return of a policy, or the expected return of every state."""
     group_size: Annotated[int, NOT_NEGATIVE] = 0
     """Episodes of a group, for algorithms that compare groups; 0: the limit of large groups."""
+    all: bool = False
+    """Every combination of credit rule, level, normalisation and whitening that an algorithm allows; takes minutes."""
+    batch: Annotated[int, NOT_NEGATIVE] = 0
+    """With one game: also how much updates of so many episodes scatter, from 200 batches."""
+    climb: Annotated[int, NOT_NEGATIVE] = 0
+    """With one game: also the score after so many steps of ascent on each algorithm's own large batches."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -73,10 +88,15 @@ class Audit:
     """One algorithm in one game."""
 
     algorithm: str
+    """Its name, and the settings that are not its defaults."""
     game: str
     found: GradientComparison | None
     refused: str = ""
     """Why there is no comparison."""
+    noise: float | None = None
+    """RMS distance of a small batch's update from its mean, by the mean's length."""
+    score: float | None = None
+    """The team's expected return after ascent."""
 
 
 def run_audit(argv: list[str]) -> int:
@@ -86,6 +106,8 @@ def run_audit(argv: list[str]) -> int:
     require_training()
     if left := [name for name in names if name in OUT]:
         raise ConfigError(f"{left[0]} has no expected update here: it {OUT[left[0]]}. Known: marft audit --help.")
+    if (options.batch or options.climb) and not (options.game or options.env):
+        raise ConfigError("--batch and --climb look at one task: choose it with --game NAME or --env ID.")
     audits = list(audited(options, names))
     say(json.dumps([_plain(audit) for audit in audits], indent=1) if options.json else written(audits, options))
     return 0
@@ -96,74 +118,104 @@ def audited(options: AuditArguments, names: Sequence[str]) -> Iterator[Audit]:
     if options.env:
         chosen: dict[str, games.AuditGame | None] = {options.env: None}
     else:
-        chosen = {name: games.get(name) for name in ([options.game] if options.game else games.GAMES)}
-    tasks: dict[tuple[str, bool], Enumeration] = {}
-    for name in names:
-        algorithm = base.get(name)
-        shared = "shared" in algorithm.needs
+        ordinary = [name for name, game in games.GAMES.items() if game.ordinary]
+        chosen = {name: games.get(name) for name in ([options.game] if options.game else ordinary)}
+    tasks: dict[tuple[str, bool], tuple[Enumeration, Vectors]] = {}
+    own = {"credit": options.credit} if options.credit else {}
+    crossed = [(name, values) for name in names for values in (combinations(base.get(name)) if options.all else [own])]
+    quiet = not sys.stderr.isatty()
+    for name, values in track(crossed, "audit", console=Console(stderr=True), transient=True, disable=quiet):
+        shared = "shared" in base.get(name).needs
         for label, game in chosen.items():
             if (label, shared) not in tasks:
                 tasks[label, shared] = _task(options, game, shared=shared)
-            try:
-                yield Audit(name, label, comparison(algorithm, tasks[label, shared], options))
-            except MarftError as error:
-                yield Audit(name, label, None, str(error))
+            yield _audit(name, label, values, *tasks[label, shared], options)
 
 
-def _task(options: AuditArguments, game: games.AuditGame | None, *, shared: bool) -> Enumeration:
+def combinations(algorithm: type[Algorithm]) -> Iterator[dict[str, str]]:
+    """Lists every choice of credit rule, level, normalisation, whitening, baseline and mean that its settings have."""
+    hints = typing.get_type_hints(algorithm.Config)
+    choices = {name: typing.get_args(hints[name]) for name in CROSSED if name in hints}
+    if "credit" in hints:
+        choices["credit"] = tuple(credit.rules())
+    for values in itertools.product(*choices.values()):
+        chosen = dict(zip(choices, values, strict=True))
+        if chosen.get("level") == "token" and chosen.get("norm", "sum") != "sum":
+            continue  # a normalisation of whole replies: one token is its own
+        yield chosen
+
+
+def _task(options: AuditArguments, game: games.AuditGame | None, *, shared: bool) -> tuple[Enumeration, Vectors]:
     from marft_algos.extras.audit.update import Enumeration
 
     if game is not None:
-        return Enumeration.of_game(game, shared=shared)
-    env = marft_envs.make(options.env, **options.env_kwargs)
-    return Enumeration.of(env, options.prompts, shared=shared)
+        task = Enumeration.of_game(game, shared=shared)
+    else:
+        task = Enumeration.of(marft_envs.make(options.env, **options.env_kwargs), options.prompts, shared=shared)
+    with task.moved():
+        return task, task.true_gradient()
 
 
-def comparison(algorithm: type[Algorithm], task: Enumeration, options: AuditArguments) -> GradientComparison:
-    """Compares one algorithm's expected update with the gradient.
+def _audit(
+    name: str,
+    label: str,
+    values: Mapping[str, str],
+    task: Enumeration,
+    truth: Vectors,
+    options: AuditArguments,
+) -> Audit:
+    """Compares one algorithm's expected update with the gradient, if the task offers what it needs."""
+    from marft_algos.extras.audit import update
 
-    Raises:
-        MarftError: The algorithm does not work in the task, or the groups are too many.
-    """
-    from marft_algos.extras.audit.update import compared, expected, settings
-
-    values = {"credit": options.credit} if options.credit else {}
-    made = settings(algorithm, values)
-    grouped = options.group_size and "groups" in algorithm.needs
-    update = expected(made, task, options.critic, options.group_size if grouped else None)
-    return compared(update, task.true_gradient())
+    algorithm = base.get(name)
+    named = " ".join([name, *(f"{key}={value}" for key, value in values.items())]) if options.all else name
+    try:
+        made = update.settings(algorithm, values)
+        offers = frozenset(NEEDS) - {"branches"}
+        stale = int(bool(task.game and task.game.moved))
+        needs.check(made, RunFacts(offers, made.group_size, task.team, stale))
+        size = options.group_size if "groups" in algorithm.needs else 0
+        found = update.compared(update.expected(made, task, options.critic, size or None), truth)
+        noise = update.noise(made, task, options.critic, options.batch) if options.batch else None
+        score = update.climbed(made, task, options.critic, options.climb) if options.climb else None
+    except MarftError as error:
+        return Audit(named, label, None, str(error))
+    return Audit(named, label, found, "", noise, score)
 
 
 def written(audits: Sequence[Audit], options: AuditArguments) -> str:
     """Writes the table: of one game a line an algorithm, of several the worst game of each."""
     one = bool(options.game or options.env)
-    head = ("algorithm", "cosine", "scale", "wrong signs") if one else ("algorithm", "exact in", "worst game", "cosine")
-    lines = [f"{head[0]:<22}{head[1]:<12}{head[2]:<18}{head[3]}"]
-    for name in dict.fromkeys(audit.algorithm for audit in audits):
-        lines.append(_line(name, [audit for audit in audits if audit.algorithm == name], one=one))
+    heads = ["algorithm", *(("cosine", "scale", "wrong signs") if one else ("exact in", "worst game", "cosine"))]
+    heads += ["noise"] * bool(options.batch) + ["score"] * bool(options.climb)
+    names = dict.fromkeys(audit.algorithm for audit in audits)
+    rows = [[name, *_line([audit for audit in audits if audit.algorithm == name], one=one)] for name in names]
+    if options.all:  # a name with its settings is a line of its own
+        lines = [line for name, *rest in rows for line in (name, "  " + "  ".join(rest))]
+        lines.insert(0, "  ".join(heads))
+    else:
+        lines = aligned([row + [""] * (len(heads) - len(row)) for row in [heads, *rows]])
     more = [f"left out: {', '.join(f'{name} ({why})' for name, why in OUT.items())}"] * (not options.algorithms)
-    about = [f"{options.game}: {games.get(options.game).about}"] if options.game else []
+    about = list[str]()
+    if options.game:
+        about = [f"{options.game}: {games.get(options.game).about}. {reasons().get(options.game, '')}"]
     paragraphs = [
         textwrap.fill(clean(text), WIDTH, subsequent_indent="  ") for text in (*about, *_notes(audits), *more)
     ]
     return "\n".join([*lines, "", *paragraphs]).rstrip()
 
 
-def _line(name: str, own: Sequence[Audit], *, one: bool) -> str:
-    done = [audit.found for audit in own if audit.found]
+def _line(own: Sequence[Audit], *, one: bool) -> list[str]:
+    done = [(audit.game, audit.found) for audit in own if audit.found]
     if not done:
-        return f"{name:<22}refused"
+        return ["refused"]
     if one:
-        found = done[0]
-        return f"{name:<22}{_number(found.cosine):<12}{_number(found.scale):<18}{found.wrong} of {found.logits}"
-    exact = sum(found.exact for found in done)
-    worst = min(
-        (a for a in own if a.found and not a.found.exact),
-        key=lambda a: a.found.cosine if a.found else 1.0,
-        default=None,
-    )
-    where = (f"{worst.game:<18}{_number(worst.found.cosine)}" if worst and worst.found else "–").rstrip()
-    return f"{name:<22}{f'{exact} of {len(done)}':<12}{where}"
+        found, audit = done[0][1], own[0]
+        more = [_number(x) for x in (audit.noise, audit.score) if x is not None]
+        return [_number(found.cosine), _number(found.scale), f"{found.wrong} of {found.logits}", *more]
+    biased = [(found.cosine, game) for game, found in done if not found.exact]
+    cosine, game = min(biased, default=(math.nan, "–"))
+    return [f"{len(done) - len(biased)} of {len(done)}", game, _number(cosine)]
 
 
 def _number(x: float) -> str:
@@ -172,20 +224,22 @@ def _number(x: float) -> str:
 
 def _notes(audits: Sequence[Audit]) -> Iterator[str]:
     """Why algorithms are biased somewhere, or refused everywhere; a note for each."""
-    for name in dict.fromkeys(audit.algorithm for audit in audits):
-        own = [audit for audit in audits if audit.algorithm == name]
-        if any(audit.found and not audit.found.exact for audit in own):
-            yield f"{name}: {reasons().get(name, 'biased; its page may say why')}"
+    for name in dict.fromkeys(audit.algorithm.partition(" ")[0] for audit in audits):
+        own = [audit for audit in audits if audit.algorithm.partition(" ")[0] == name]
+        biased = any(audit.found and not audit.found.exact for audit in own)
+        if biased and (reason := reasons().get(name)):
+            yield f"{name}: {reason}"
         elif not any(audit.found for audit in own):
             yield f"{name}: {own[0].refused}"
 
 
 def reasons() -> Mapping[str, str]:
-    """Algorithm -> why its expected update is not the gradient."""
+    """Algorithm or game -> why the expected update is not the gradient."""
     return tomllib.loads(resources.files(__package__).joinpath("reasons.toml").read_text(encoding="utf-8"))
 
 
 def _plain(audit: Audit) -> dict[str, Any]:
     found = {} if audit.found is None else dataclasses.asdict(audit.found) | {"exact": audit.found.exact}
     numbers = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in found.items()}
-    return {"algorithm": audit.algorithm, "game": audit.game, **numbers, "refused": audit.refused}
+    more = {key: x for key, x in (("noise", audit.noise), ("score", audit.score)) if x is not None}
+    return {"algorithm": audit.algorithm, "game": audit.game, **numbers, **more, "refused": audit.refused}

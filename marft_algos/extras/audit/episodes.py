@@ -12,14 +12,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
+from marft_algos.types import NO_REPLY, Generation, GenerationRequest, StopReason, Trajectory, Transition
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.types import Episode
+from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.errors import ConfigError
 
 MOST_EPISODES = 4096
@@ -90,6 +91,8 @@ class Play:
     """Agent, state and tokens of every turn."""
     prompt: int
     """Number of the problem; all are equally likely."""
+    planned: tuple[tuple[str, int], ...] = ()
+    """Agent and state of the layer that would have run, of a truncated episode."""
 
     def value(self, agent: str) -> float:
         """Returns the return of an agent: the team's and turns' rewards, and its own."""
@@ -97,20 +100,21 @@ class Play:
         return self.episode.team_return + own
 
 
-def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree) -> list[Play]:
+def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree, cut: int = 0) -> list[Play]:
     """Plays every episode that there is.
 
     Args:
         env: The task with its team; ``sample_actions`` says what each agent can reply.
         prompts: Number of problems, taken by seed, or by ``task_id`` where the task is a game.
         tree: Is filled.
+        cut: Turns after which episodes are truncated; 0: they end by themselves.
 
     Raises:
         ConfigError: There are too many episodes or turns.
     """
     plays = list[Play]()
     for prompt in range(prompts):
-        for play in _continued(env, prompt, (), tree):
+        for play in _continued(env, prompt, (), tree, cut):
             plays.append(play)
             if len(plays) > MOST_EPISODES:
                 raise ConfigError(
@@ -120,7 +124,7 @@ def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree) -> list[Play]:
     return plays
 
 
-def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: ReplyTree) -> Iterator[Play]:
+def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: ReplyTree, cut: int) -> Iterator[Play]:
     """Plays all episodes of a problem that begin so."""
     if len(said) > MOST_TURNS:
         raise ConfigError(f"An episode has more than {MOST_TURNS} turns, too many to enumerate. Set a lower max_turns.")
@@ -130,21 +134,34 @@ def _continued(env: FlexEnv, prompt: int, said: tuple[str, ...], tree: ReplyTree
         agent, state, _ = _next(env, tree)
         turns.append((agent, state, tuple(tree.tokens(state, reply))))
         env.step(reply)
+    if cut and len(said) == cut and not env.done:
+        env.truncate("turn_limit")
     if env.done:
-        yield Play(env.episode, tuple(turns), prompt)
+        planned = [
+            (p.turn.agent, tree.state(p.turn.agent, _shown(p.messages), _replies(env, p.turn.agent)))
+            for p in env.episode.planned
+        ]
+        yield Play(env.episode, tuple(turns), prompt, tuple(planned))
         return
     _, _, replies = _next(env, tree)
     for reply in replies:
-        yield from _continued(env, prompt, (*said, reply), tree)
+        yield from _continued(env, prompt, (*said, reply), tree, cut)
 
 
 def _next(env: FlexEnv, tree: ReplyTree) -> tuple[str, int, Sequence[str]]:
     """Selects the next agent; its name, its state, and what it can reply."""
     agent = env.ready_agents[0]
     env.select(agent)
-    replies = list(dict.fromkeys(" ".join(reply.split()) for reply in env.task.sample_actions(agent)))
-    shown = "\n".join(message["content"] for message in env.messages(agent))
-    return agent, tree.state(agent, shown, replies), replies
+    replies = _replies(env, agent)
+    return agent, tree.state(agent, _shown(env.messages(agent)), replies), replies
+
+
+def _replies(env: FlexEnv, agent: str) -> list[str]:
+    return list(dict.fromkeys(" ".join(reply.split()) for reply in env.task.sample_actions(agent)))
+
+
+def _shown(messages: Sequence[Mapping[str, Any]]) -> str:
+    return "\n".join(message["content"] for message in messages)
 
 
 class TablePolicies:
@@ -181,6 +198,21 @@ class TablePolicies:
         chosen = torch.where(mask, logp.gather(-1, place).squeeze(-1), 0.0)
         entropy = torch.where(mask, -torch.where(there, logp.exp() * logp, 0.0).sum(-1), 0.0)
         return chosen, entropy if entropy_grad else entropy.detach()
+
+    def ascend(self, steps: Mapping[str, np.ndarray]) -> None:
+        """Adds a step to every policy's logits."""
+        with torch.no_grad():
+            for policy, step in steps.items():
+                self.tables[policy] += torch.as_tensor(step)
+        self._sampled.clear()
+
+    def shift(self, step: float) -> None:
+        """Adds a step to every other logit, and takes it off the rest."""
+        self.ascend({policy: step * (-1.0) ** np.arange(len(table)) for policy, table in self.tables.items()})
+
+    def rescore(self, turns: Sequence[Transition]) -> list[np.ndarray]:
+        """Log-probs [L] of turns' replies under the policies as they are, fp32."""
+        return [self.sampled(t.request.prompt_ids[0], tuple(t.reply.action_ids)) for t in turns]
 
     def sampled(self, state: int, tokens: tuple[int, ...]) -> np.ndarray:
         """Log-probs [L] of a reply's tokens, fp32, as an engine reports them."""
@@ -224,13 +256,19 @@ def copies(shares: Sequence[Fraction], most: int = 5000) -> list[int]:
 
 def trajectory(play: Play, policies: TablePolicies, number: int, group: int) -> Trajectory:
     """Makes an episode of a batch, as the collector would: with log-probs of the policies as they are."""
-    transitions = list[Transition]()
-    for record, (agent, state, tokens) in zip(play.episode.turns, play.turns, strict=True):
-        logprobs = policies.sampled(state, tokens)
+    turns = play.episode.turns
+
+    def transition(record: TurnRecord, agent: str, state: int, reply: Generation = NO_REPLY) -> Transition:
         request = GenerationRequest(policies.tree.policies[agent], [state], 0)
+        said = [f"{turn.agent}: {turn.text}" for turn in turns if turn.layer < record.layer]
+        view = "\n".join([str(play.prompt), *said])
+        return Transition(record, request, reply, trainable=reply is not NO_REPLY, team_view=view, observation="")
+
+    transitions = list[Transition]()
+    for record, (agent, state, tokens) in zip(turns, play.turns, strict=True):
+        logprobs = policies.sampled(state, tokens)
         reply = Generation(list(tokens), logprobs, StopReason.EOS, 0, record.text)
-        transitions.append(
-            Transition(record, request, reply, team_view=f"{play.prompt} {record.layer} {record.sees}", observation="")
-        )
+        transitions.append(transition(record, agent, state, reply))
+    planned = [transition(p.turn, *at) for p, at in zip(play.episode.planned, play.planned, strict=True)]
     episode = dataclasses.replace(play.episode, index=number)
-    return Trajectory(episode, transitions, number=number, group=group)
+    return Trajectory(episode, transitions, number=number, group=group, planned=planned)

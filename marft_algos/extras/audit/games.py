@@ -6,7 +6,8 @@ A game is played by ``FlexEnv`` like any task. Its agents have few words, and it
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,9 @@ class AuditGame:
         words: What an agent can say; several words of one text are several tokens.
         prompts: Private facts, equally likely, one for each problem; the first agent alone sees them.
         rivals: Whether agents have rewards of their own instead of the team's.
+        cut: Turns after which an episode is truncated; 0: it ends by itself.
+        moved: How far the policies have moved since they sampled: added to every other logit, taken off the rest.
+        kept: How likely an episode is kept, by its turns; else it is lost to an infrastructure error.
     """
 
     about: str
@@ -45,6 +49,14 @@ class AuditGame:
     words: Callable[[str], Sequence[str]] = lambda agent: BINARY
     prompts: tuple[str, ...] = ("",)
     rivals: bool = False
+    cut: int = 0
+    moved: float = 0.0
+    kept: Callable[[int], Fraction] | None = None
+
+    @property
+    def ordinary(self) -> bool:
+        """Whether it is sampled by the policies that learn, played to its end, and never lost."""
+        return not (self.cut or self.moved or self.kept)
 
     def env(self) -> FlexEnv:
         """Returns an environment that plays it."""
@@ -140,10 +152,15 @@ def _spawn(said: History) -> Sequence[str]:
     return [f"worker_{i}" for i in range(int(said[0][1]))] if len(said) == 1 else []
 
 
+def _short(said: History) -> float:
+    return 0.3 * _count(said, "1 0")
+
+
 _three = _in_order([["a_0"], ["b_0"], ["a_0"], ["a_0"]])
 _steps = _in_order([["a_0"], ["b_0"], ["a_0"], ["b_0"]])
 _pair = _in_order([["a_0", "b_0"]])
 _chain = _in_order([["a_0"], ["b_0"]])
+_others = _in_order([["b_0"], ["c_0"]])
 
 
 def _final(layers: Callable[[History], Sequence[str]], value: Callable[[str, History], float]) -> Rewards:
@@ -160,8 +177,9 @@ def _bit(turn: tuple[str, str]) -> int:
     return int(turn[1])
 
 
+_TALK = talk("the policy chooses the length, and longer talks score higher", 0.0, (0.4, 0.5, 0.6, 0.7))
 GAMES: dict[str, AuditGame] = {
-    "talk": talk("the policy chooses the length, and longer talks score higher", 0.0, (0.4, 0.5, 0.6, 0.7)),
+    "talk": _TALK,
     "talk-peak": talk("the policy chooses the length, and two turns are best", 0.0, (0.44, 0.99, 0.97, 0.03)),
     "talk-cost": talk("every turn has a cost, and the answer is always worth the same", -0.1, (0.5,) * 4),
     "talk-reward": talk("every turn has a reward, and there is none at the end", 0.1, (0.0,) * 4),
@@ -186,10 +204,10 @@ GAMES: dict[str, AuditGame] = {
         _final(_three, lambda prompt, said: float(_count(said, "1") >= 3 and said[1][1] == "1")),
     ),
     "unequal-tokens": AuditGame(
-        "replies of one token and of three",
+        "replies of one token, of two and of three",
         _chain,
-        _final(_chain, lambda prompt, said: 0.2 + 0.6 * (said[0][1] != "0") * (said[1][1] == "0")),
-        words=lambda agent: ("0", "1 1 1"),
+        _final(_chain, lambda prompt, said: 0.6 * (said[0][1] == "1 1 1") * (said[1][1] == "0") + _short(said)),
+        words=lambda agent: ("0", "1 0", "1 1 1"),
     ),
     "parallel": AuditGame(
         "two agents side by side have to agree",
@@ -219,8 +237,25 @@ GAMES: dict[str, AuditGame] = {
         lambda prompt, said: _own(gain := (0.5 + _bit(said[0])) * (1 if said[0][1] == said[1][1] else -1), -gain),
         rivals=True,
     ),
+    "difficulty": AuditGame(
+        "two problems that look alike to those who act; rewards of one are small and certain",
+        _others,
+        _final(
+            _others,
+            lambda prompt, said: 0.2 * _bit(said[0]) if prompt == "0" else -0.5 * _bit(said[0]) * _bit(said[1]),
+        ),
+        ("a_0", "b_0", "c_0"),
+        prompts=BINARY,
+    ),
     "flat": AuditGame(
         "all rewards are equal: there is nothing to learn", _chain, _final(_chain, lambda prompt, said: 1.0)
+    ),
+    "stale": replace(_TALK, about="as talk, sampled by the policies of one update before", moved=0.05),
+    "truncated": replace(_TALK, about="as talk, truncated after two turns", cut=2),
+    "lost": replace(
+        _TALK,
+        about="as talk; of episodes with four turns, half are lost to infrastructure errors",
+        kept=lambda turns: Fraction(1, 2 if turns == 4 else 1),
     ),
 }
 """Name -> game."""

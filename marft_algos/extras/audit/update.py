@@ -11,8 +11,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations_with_replacement
 from typing import Any, Literal
 
@@ -35,6 +37,7 @@ from marft_algos.extras.audit.episodes import (
 from marft_algos.extras.audit.games import AuditGame
 from marft_algos.types import Estimates, Trajectory, Transition
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError
 
 Critic = Literal["zero", "fitted", "exact"]
@@ -57,7 +60,7 @@ class TableHeads:
         self.by_state = True
 
     def key(self, t: Transition, view: str, token: int) -> tuple[Any, ...]:
-        """Names what a value hangs on."""
+        """Names what a value depends on."""
         if not self.by_state:
             return (t.policy,)
         before = (*t.request.prompt_ids, *t.reply.action_ids)[token]
@@ -66,16 +69,19 @@ class TableHeads:
     def read(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any, level: Any) -> None:
         """Fills the values of turns."""
         for t in turns:
-            points = range(len(t.reply.action_ids) if level == "token" else 1)
+            points = range(len(t.reply.action_ids) or 1 if level == "token" else 1)
             estimates.values[t] = np.array([self.known.get(self.key(t, view, i), 0.0) for i in points], np.float32)
 
-    def fit(self, turns: Sequence[Transition], estimates: Estimates, *, view: Any) -> None:
-        """Sets every value to the mean of the returns that hang on the same: the least squares."""
-        sums: dict[tuple[Any, ...], list[float]] = {}
-        for t in turns:
-            for i, value in enumerate(estimates.returns.get(t, ())):
-                sums.setdefault(self.key(t, view, i), []).append(float(value))
-        self.known = {key: float(np.mean(values)) for key, values in sums.items()}
+    def fit(self, trajectories: Sequence[Trajectory], estimates: Estimates, shares: Sequence[float], view: Any) -> None:
+        """Sets every value to the mean of the returns that depend on the same, by the episodes' probabilities."""
+        found: dict[tuple[Any, ...], tuple[list[float], list[float]]] = {}
+        for share, d in zip(shares, trajectories, strict=True):
+            for t in d.transitions:
+                for i, value in enumerate(estimates.returns.get(t, ())):
+                    values, weights = found.setdefault(self.key(t, view, i), ([], []))
+                    values.append(float(value))
+                    weights.append(share)
+        self.known = {key: float(np.average(values, weights=weights)) for key, (values, weights) in found.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +92,15 @@ class Enumeration:
     tree: ReplyTree
     policies: TablePolicies
     prompts: int
+    team: tuple[AgentSpec, ...]
+    whole: list[Play]
+    """Episodes to their end, where ``plays`` are truncated."""
+    game: AuditGame | None = None
 
     @classmethod
-    def of(cls, env: FlexEnv, prompts: int, *, tied: bool = False, shared: bool = False) -> Enumeration:
+    def of(
+        cls, env: FlexEnv, prompts: int, *, tied: bool = False, shared: bool = False, game: AuditGame | None = None
+    ) -> Enumeration:
         """Enumerates a task.
 
         Args:
@@ -96,32 +108,60 @@ class Enumeration:
             prompts: Number of its problems.
             tied: Whether a word has one logit for all states of an agent.
             shared: Whether all agents have one policy.
+            game: That the task is, for what is special in it.
         """
         tree = ReplyTree({name: "team" if shared else name for name in env.possible_agents}, tied)
-        plays = enumerated(env, prompts, tree)
-        return cls(plays, tree, TablePolicies(tree), prompts)
+        whole = enumerated(env, prompts, tree)
+        plays = enumerated(env, prompts, tree, game.cut) if game and game.cut else whole
+        return cls(plays, tree, TablePolicies(tree), prompts, tuple(env.unwrapped.team), whole, game)
 
     @classmethod
     def of_game(cls, game: AuditGame, *, shared: bool = False) -> Enumeration:
         """Enumerates a game."""
-        return cls.of(game.env(), len(game.prompts), shared=shared)
+        return cls.of(game.env(), len(game.prompts), shared=shared, game=game)
+
+    @contextmanager
+    def moved(self) -> Iterator[None]:
+        """Moves the policies away from those that sampled, where the game says so, and back."""
+        step = self.game.moved if self.game else 0.0
+        self.policies.shift(step)
+        try:
+            yield
+        finally:
+            self.policies.shift(-step)
+
+    def probability(self, play: Play) -> float:
+        """Returns how likely an episode is under the policies as they are, played to its end."""
+        logprobs = [self.policies.reply(state, tokens).sum().item() for _, state, tokens in play.turns]
+        return math.exp(sum(logprobs)) / self.prompts
+
+    def score(self) -> float:
+        """Computes J, the team's expected return."""
+        return sum(self.probability(play) * play.episode.team_return for play in self.whole)
 
     def true_gradient(self) -> Vectors:
         """Differentiates every policy's expected return through its own agents' replies: Σ_t R_t·∇log π_t."""
         total = torch.zeros((), dtype=torch.float64)
-        for play in self.plays:
-            share = float(fraction(play, self.tree, self.prompts))
+        for play in self.whole:
+            share = self.probability(play)
             for agent, state, tokens in play.turns:
                 total = total + share * play.value(agent) * self.policies.reply(state, tokens).sum()
         return _gradient(total, self.policies)
 
     def batch(self, least: int = LARGE) -> list[Trajectory]:
         """Returns a batch of exact proportions and at least so many episodes, with one group for each problem."""
-        shares = [fraction(play, self.tree, self.prompts) for play in self.plays]
-        counts = copies(shares)
+        counts = copies(self._shares())
         times = math.ceil(least / sum(counts))
-        plays = [p for p, n in zip(self.plays, counts, strict=True) for _ in range(n * times)]
-        return [trajectory(play, self.policies, i, play.prompt) for i, play in enumerate(plays)]
+        return self.played(self.plays, [n * times for n in counts])
+
+    def played(self, plays: Sequence[Play], counts: Sequence[int]) -> list[Trajectory]:
+        """Makes trajectories of episodes, each as often as its count."""
+        chosen = [play for play, n in zip(plays, counts, strict=True) for _ in range(n)]
+        return [trajectory(play, self.policies, i, play.prompt) for i, play in enumerate(chosen)]
+
+    def _shares(self) -> list[Fraction]:
+        kept = (self.game and self.game.kept) or (lambda turns: Fraction(1))
+        return [fraction(play, self.tree, self.prompts) * kept(len(play.turns)) for play in self.plays]
 
     def groups(self, size: int) -> tuple[list[Trajectory], list[float]]:
         """Returns every group of that many episodes of a problem, and the probability of each.
@@ -131,12 +171,12 @@ class Enumeration:
         """
         found, weights = list[Trajectory](), list[float]()
         for prompt in range(self.prompts):
-            plays = [play for play in self.plays if play.prompt == prompt]
+            pairs = [pair for pair in zip(self.plays, self._shares(), strict=True) if pair[0].prompt == prompt]
+            plays, shares = [play for play, _ in pairs], [float(share) * self.prompts for _, share in pairs]
             if math.comb(len(plays) + size - 1, size) > MOST_GROUPS:
                 raise ConfigError(
                     f"{len(plays)} episodes make more than {MOST_GROUPS} groups of {size}; take a smaller --group-size."
                 )
-            shares = [float(fraction(play, self.tree, self.prompts)) * self.prompts for play in plays]
             for chosen in combinations_with_replacement(range(len(plays)), size):
                 ways = math.factorial(size)
                 for times in Counter(chosen).values():
@@ -166,56 +206,59 @@ def expected(
         group_size: Episodes of a group; None: the population limit.
     """
     trajectories, weights = task.groups(group_size) if group_size else (task.batch(), None)
-    return ascent(algorithm, trajectories, task.policies, critic, weights)
+    with task.moved():
+        return ascent(algorithm, trajectories, task.policies, fitted(algorithm, task, critic), weights)
+
+
+def fitted(algorithm: Algorithm, task: Enumeration, critic: Critic) -> TableHeads:
+    """Returns value heads that know the expected returns of the policies as they are, by what ``critic`` says."""
+    heads = TableHeads(task.policies.policies)
+    if algorithm.view == "none" or critic == "zero":
+        return heads
+    heads.by_state = critic == "exact"
+    episodes = task.played(task.whole, [1] * len(task.whole))
+    shares = [task.probability(play) for play in task.whole]
+    for _ in range(MOST_TURNS + 1):  # where returns depend on V, a state's value is known after those behind it
+        before = heads.known
+        heads.fit(episodes, _credited(algorithm, episodes, task.policies, heads), shares, algorithm.view)
+        if before.keys() == heads.known.keys() and all(abs(before[k] - v) < SMALL for k, v in heads.known.items()):
+            break
+    return heads
 
 
 def ascent(
     algorithm: Algorithm,
     trajectories: Sequence[Trajectory],
     policies: TablePolicies,
-    critic: Critic = "exact",
+    heads: TableHeads | None = None,
     weights: Sequence[float] | None = None,
 ) -> Vectors:
-    """Computes minus the gradient of the loss of one update over these episodes, at ratio 1.
+    """Computes minus the gradient of the loss of one update over these episodes.
 
     Args:
         algorithm: With its settings.
         trajectories: The episodes.
-        policies: That sampled them.
-        critic: What V is.
+        policies: As they are now; they may have moved since they sampled.
+        heads: What the critic knows; None: nothing.
         weights: Group -> its probability; None: every episode counts once.
     """
-    heads = TableHeads(policies.policies)
-    if algorithm.view != "none" and critic != "zero":
-        heads.by_state = critic == "exact"
-        turns = [t for d in trajectories for t in d.transitions]
-        for _ in range(MOST_TURNS + 1):  # where returns lean on V, a state's value is known after those behind it
-            before = heads.known
-            heads.fit(turns, _credited(algorithm, trajectories, policies, heads), view=algorithm.view)
-            if before.keys() == heads.known.keys() and all(abs(before[k] - v) < SMALL for k, v in heads.known.items()):
-                break
-    estimates = _credited(algorithm, trajectories, policies, heads)
+    estimates = _credited(algorithm, trajectories, policies, heads or TableHeads(policies.policies))
     rows, _ = learnable(trajectories, policies.policies)
     group_of = {t: d.group for d in trajectories for t in d.transitions}
     weigh = (lambda t: 1.0) if weights is None else (lambda t: weights[group_of[t]] * len(weights))
     for t, advantage in estimates.advantages.items():
         estimates.advantages[t] = advantage * weigh(t)
-    episodes = float(len(trajectories))
     losses = torch.zeros((), dtype=torch.float64, requires_grad=True)
-
-    def rescore(turns: Sequence[Transition]) -> list[np.ndarray]:
-        return [t.reply.logprobs for t in turns]
-
     for block in algorithm.order(rows, estimates, 0):
         for policy in (name for name in block if rows[name]):
             part = rows[policy]
-            size = _sizes(part, estimates, episodes, weigh)
-            algorithm.before_step(part, estimates, rescore)
+            size = _sizes(part, estimates, float(len(trajectories)), weigh)
+            algorithm.before_step(part, estimates, policies.rescore)
             batch = pack(part, estimates, algorithm.level, "cpu", size)
             logprobs, _ = policies.logprobs(*batch.scored)
             loss, _ = algorithm.surrogate(logprobs, batch)
             losses = losses - loss
-        algorithm.after_block(block, trajectories, estimates, rescore)
+        algorithm.after_block(block, trajectories, estimates, policies.rescore)
     return _gradient(losses, policies)
 
 
@@ -230,16 +273,72 @@ def _sizes(part: Sequence[Transition], estimates: Estimates, episodes: float, we
 def _credited(
     algorithm: Algorithm, trajectories: Sequence[Trajectory], policies: TablePolicies, heads: TableHeads
 ) -> Estimates:
-    """What the update finds out about the turns, with these values."""
+    """What the update finds out about the turns, with these values; ``Learner.update`` has the same steps."""
     _, shares = learnable(trajectories, policies.policies)
     estimates = Estimates(shares=shares)
     turns = [t for d in trajectories for t in d.transitions]
-    estimates.old_logprobs |= {t: t.reply.logprobs for t in turns}
-    estimates.reference_logprobs |= {t: t.reply.logprobs for t in turns}
+    now = dict(zip(turns, policies.rescore(turns), strict=True))
+    stale = {t: logprobs for t, logprobs in now.items() if not np.array_equal(logprobs, t.reply.logprobs)}
+    estimates.behind |= dict.fromkeys(stale, 1)
+    estimates.reference_logprobs |= now
     algorithm.values(trajectories, heads, estimates)
+    if algorithm.config.old_logprobs == "learner":
+        estimates.old_logprobs |= now
+    elif algorithm.config.corrects_stale:
+        estimates.current_logprobs |= stale
     algorithm.rule.prepare(trajectories)
     algorithm.credit(trajectories, estimates)
     return estimates
+
+
+def noise(
+    algorithm: Algorithm, task: Enumeration, critic: Critic, episodes: int, draws: int = 200, seed: int = 0
+) -> float:
+    """Estimates how much an update of a small batch scatters: its RMS distance from its mean, by the mean's length.
+
+    Args:
+        algorithm: With its settings.
+        task: Everything that can happen.
+        critic: What V is.
+        episodes: Of a batch.
+        draws: Batches.
+        seed: Of the draws.
+    """
+    rng, size, updates = np.random.default_rng(seed), algorithm.group_size, list[np.ndarray]()
+    heads, shares = fitted(algorithm, task, critic), np.array([task.probability(play) for play in task.plays])
+    prompts = np.array([play.prompt for play in task.plays])
+    for _ in range(draws):
+        batch = list[Trajectory]()
+        for group in range(max(episodes // size, 1)):
+            own = shares * (prompts == rng.integers(task.prompts))
+            chosen = rng.choice(len(task.plays), size, p=own / own.sum())
+            batch += [trajectory(task.plays[i], task.policies, len(batch) + k, group) for k, i in enumerate(chosen)]
+        updates.append(np.concatenate(list(ascent(algorithm, batch, task.policies, heads).values())))
+    mean = np.mean(updates, 0)
+    length = float(np.linalg.norm(mean))
+    return float(np.sqrt(np.mean(np.sum((updates - mean) ** 2, -1)))) / length if length > SMALL else math.nan
+
+
+def climbed(algorithm: Algorithm, task: Enumeration, critic: Critic, steps: int, first: float = 0.5) -> float:
+    """Returns J after plain gradient ascent on an algorithm's own large batches, from policies of equal logits.
+
+    Args:
+        algorithm: With its settings.
+        task: Everything that can happen.
+        critic: What V is.
+        steps: Of ascent.
+        first: Length of the first step, in logits; it fixes the learning rate.
+    """
+    rate = 0.0
+    for _ in range(steps):
+        expectations = np.array([task.probability(play) for play in task.plays]) * LARGE
+        counts = np.floor(expectations).astype(int)
+        counts[np.argsort(counts - expectations)[: LARGE - counts.sum()]] += 1
+        batch = task.played(task.plays, counts.tolist())
+        update = ascent(algorithm, batch, task.policies, fitted(algorithm, task, critic))
+        rate = rate or first / max(math.sqrt(sum(float(u @ u) for u in update.values())), SMALL)
+        task.policies.ascend({policy: rate * u for policy, u in update.items()})
+    return task.score()
 
 
 @dataclass(frozen=True)
