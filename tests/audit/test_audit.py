@@ -265,9 +265,27 @@ def test_v_trace_corrects_what_stale_turns_are_credited_with_and_a_clip_what_has
     np.testing.assert_allclose(corrected, truth * visits, atol=1e-6)
     plain = expected(shipped("mappo", **free), task)["talker_0"]
     assert np.abs(plain - truth * visits).max() > 1e-4
-    far = Enumeration.of_game(dataclasses.replace(stale, moved=0.3))
-    clipped = expected(shipped("mappo", whiten="off"), far)["talker_0"]
-    np.testing.assert_allclose(clipped, 0.0, atol=1e-6)  # all ratios have left [0.8, 1.2] in the right direction
+
+
+def test_clips_bind_turn_by_turn_where_policies_have_moved_far() -> None:
+    """Against a loop over talks of 1 to 4 turns; a word's ratio is 2·0.65 or 2·0.35."""
+    task = Enumeration.of_game(dataclasses.replace(GAMES["talk"], moved=0.3))
+    go, final = 1 / (1 + math.exp(-0.6)), (0.4, 0.5, 0.6, 0.7)
+    value = [0.0, 0.0, 0.0, 0.7]
+    for k in (2, 1, 0):
+        value[k] = go * value[k + 1] + (1 - go) * final[k]
+    wanted = np.zeros(8)
+    for word in range(8):  # of the fourth turn, both words end the talk
+        turns = min(word // 2, 3) + 1
+        for k in range(turns):
+            says_go = k < turns - 1 or word == 6
+            share, ratio = 0.5 ** (turns if turns < 4 else 4), 2 * (go if says_go else 1 - go)
+            gain = final[turns - 1] - value[k]
+            if (word % 2 and turns < 4) or gain * (ratio - 1) > 0:  # each talk once, and what the clip cuts
+                continue
+            wanted[2 * k : 2 * k + 2] += share * ratio * gain * (np.array([1, 0] if says_go else [0, 1]) - [go, 1 - go])
+    found = expected(shipped("mappo", whiten="off"), task)["talker_0"]
+    np.testing.assert_allclose(1.875 * found, wanted, atol=1e-6)
 
 
 def test_a_critic_looks_beyond_a_truncation() -> None:
