@@ -22,7 +22,7 @@ from marft_algos.algorithms.marft import MARFT
 from marft_algos.algorithms.reinforce import REINFORCE
 from marft_algos.batching import Batch
 from marft_algos.cli import main
-from marft_algos.extras.audit import commands, update
+from marft_algos.extras.audit import commands, games, update
 from marft_algos.extras.audit.episodes import TablePolicies
 from marft_algos.extras.audit.games import GAMES, talk
 from marft_algos.extras.audit.update import Enumeration, compared, expected
@@ -55,7 +55,7 @@ def test_talks_of_a_chosen_length_against_figures_computed_by_other_means(case: 
     """One logit for "go on" at every turn, as in a sigmoid: half of the difference of the two words' logits."""
     per_turn, final, truth, known = CASES[case]
     task = Enumeration.of(talk("", per_turn, final).env(), 1, tied=True)
-    go = next(place for (_, word), place in task.tree.logits["talker_0"].items() if word == "go")
+    go = next(place for (_, word), place in task.tree.logits["talker_0"].items() if word == games.GO)
     assert task.true_gradient()["talker_0"][go] == pytest.approx(truth, abs=1e-4)
     known = {**known, **dict.fromkeys(EXACT, truth), "dr_mas": known["grpo"], "gspo": known["grpo"]}
     for name, wanted in known.items():
@@ -318,7 +318,8 @@ def test_updates_of_small_batches_scatter_by_the_root_of_their_size() -> None:
 def test_plain_ascent_ends_where_the_update_points(name: str, values: dict[str, str], low: float, high: float) -> None:
     task = Enumeration.of_game(GAMES["talk"])
     assert task.score() == pytest.approx(0.4875)
-    assert low < update.climbed(shipped(name, **values), task, "exact", 60) < high
+    for _ in range(2):  # the policies are as before, each time
+        assert low < update.climbed(shipped(name, **values), task, "exact", 30) < high
 
 
 # The command ----------------------------------------------------------------------------------------

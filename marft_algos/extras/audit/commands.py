@@ -226,7 +226,8 @@ def _notes(audits: Sequence[Audit]) -> Iterator[str]:
     """Why algorithms are biased somewhere, or refused everywhere; a note for each."""
     for name in dict.fromkeys(audit.algorithm.partition(" ")[0] for audit in audits):
         own = [audit for audit in audits if audit.algorithm.partition(" ")[0] == name]
-        biased = any(audit.found and not audit.found.exact for audit in own)
+        special = [audit.game for audit in own if audit.game in games.GAMES and not games.get(audit.game).ordinary]
+        biased = not special and any(audit.found and not audit.found.exact for audit in own)
         if biased and (reason := reasons().get(name)):
             yield f"{name}: {reason}"
         elif not any(audit.found for audit in own):

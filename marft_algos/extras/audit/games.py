@@ -19,7 +19,7 @@ from marft_envs.errors import ConfigError, did_you_mean
 History = Sequence[tuple[str, str]]
 """Agents and what they said, in order."""
 Rewards = Callable[[str, History], Outcome]
-GO, STOP = "go", "stop"
+GO, STOP = "0", "1"
 
 
 BINARY = ("0", "1")
@@ -58,14 +58,14 @@ class AuditGame:
         """Whether it is sampled by the policies that learn, played to its end, and never lost."""
         return not (self.cut or self.moved or self.kept)
 
-    def env(self) -> FlexEnv:
-        """Returns an environment that plays it."""
+    def env(self, task: Callable[[AuditGame], GameTask] | None = None) -> FlexEnv:
+        """Returns an environment that plays it; ``task``: in another form than ``GameTask``."""
 
         def next_layer(view: View) -> list[str]:
             return list(self.layers([(turn.agent, turn.text) for turn in view.history]))
 
         team = [AgentSpec(name, name, "Play.", with_answer=name == self.agents[-1]) for name in self.agents]
-        return FlexEnv(team, GameTask(self), Router(next_layer), history="own", max_turns=64)
+        return FlexEnv(team, (task or GameTask)(self), Router(next_layer), history="own", max_turns=64)
 
 
 class GameTask:
@@ -270,3 +270,29 @@ def get(name: str) -> AuditGame:
     if name not in GAMES:
         raise ConfigError(f"There is no game '{name}'. {did_you_mean(name, list(GAMES))}")
     return GAMES[name]
+
+
+class DrawnTask(GameTask):
+    """A game to train in: the rewards of an episode become the probability that it succeeds."""
+
+    def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
+        """Takes a prompt, and draws what decides about success."""
+        super().reset(rng, options)
+        self._total, self._luck, self._rng = 0.0, rng.random(), rng
+
+    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
+        """Rewards the end of the episode with 1 or 0."""
+        outcome = super().on_layer(turns)
+        self._total += outcome.team_reward
+        success = outcome.terminated and self._luck < self._total
+        return Outcome(team_reward=float(success), success=success if outcome.terminated else None,
+                       terminated=outcome.terminated, metrics={"turns": float(len(self._said))})  # fmt: skip
+
+    def expert(self, agent: str) -> str:
+        """Draws one of the agent's words: a team that imitates it says all of them."""
+        return str(self._rng.choice(self.game.words(agent)))
+
+
+def make(game: str = "talk", split: str = "train") -> FlexEnv:
+    """Returns a game as an environment to train in: ``--env marft_algos.extras.audit.games:make``."""
+    return get(game).env(DrawnTask)

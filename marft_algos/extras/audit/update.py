@@ -320,25 +320,27 @@ def noise(
 
 
 def climbed(algorithm: Algorithm, task: Enumeration, critic: Critic, steps: int, first: float = 0.5) -> float:
-    """Returns J after plain gradient ascent on an algorithm's own large batches, from policies of equal logits.
+    """Returns J after steps in the direction of an algorithm's own large batches, from policies of equal logits.
 
     Args:
         algorithm: With its settings.
         task: Everything that can happen.
         critic: What V is.
-        steps: Of ascent.
-        first: Length of the first step, in logits; it fixes the learning rate.
+        steps: Of ascent; their length falls in a straight line to 0.
+        first: Length of the first step, in logits.
     """
-    rate = 0.0
-    for _ in range(steps):
+    for step in range(steps):
         expectations = np.array([task.probability(play) for play in task.plays]) * LARGE
         counts = np.floor(expectations).astype(int)
         counts[np.argsort(counts - expectations)[: LARGE - counts.sum()]] += 1
         batch = task.played(task.plays, counts.tolist())
         update = ascent(algorithm, batch, task.policies, fitted(algorithm, task, critic))
-        rate = rate or first / max(math.sqrt(sum(float(u @ u) for u in update.values())), SMALL)
+        length = math.sqrt(sum(float(u @ u) for u in update.values()))
+        rate = first * (1.0 - step / steps) / length if length > SMALL else 0.0
         task.policies.ascend({policy: rate * u for policy, u in update.items()})
-    return task.score()
+    score = task.score()
+    task.policies.ascend({policy: -table.detach().numpy() for policy, table in task.policies.tables.items()})
+    return score
 
 
 @dataclass(frozen=True)
