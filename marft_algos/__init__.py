@@ -20,7 +20,8 @@ from marft_envs.errors import Absent
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm, ClipConfig, GroupConfig, UpdateConfig, register
-    from marft_algos.cli.api import ComparisonResult, EvaluationResult, compare, evaluate
+    from marft_algos.cli.api import EvaluationResult, evaluate
+    from marft_algos.cli.comparison import ComparisonResult, compare
     from marft_algos.config.settings import TrainConfig
     from marft_algos.engines.base import RolloutEngine
     from marft_algos.engines.conformance import check_engine
@@ -40,7 +41,8 @@ __all__ = [
 ]  # fmt: skip
 _MODULES = {
     "algorithms.base": "Algorithm ClipConfig GroupConfig UpdateConfig register",
-    "cli.api": "ComparisonResult EvaluationResult compare evaluate",
+    "cli.api": "EvaluationResult evaluate",
+    "cli.comparison": "ComparisonResult compare",
     "config.settings": "TrainConfig",
     "engines.base": "RolloutEngine",
     "engines.conformance": "check_engine",

@@ -27,6 +27,8 @@ from typing import Any
 
 REGRESSION = 3
 """Exit code: everything ran, and something has become worse."""
+UNDECIDED = 4
+"""Exit code: everything ran, and a gate could show neither that nor the contrary."""
 _SHOWN = "�"
 
 

@@ -90,6 +90,8 @@ class Generation:
     """Tokens of prompt and reply as a hosted model's server counts them; None: count the ids."""
     kept: int = 0
     """First tokens of the prompt that the engine had read for an earlier turn, as far as it says."""
+    spent: Mapping[str, float] = field(default_factory=dict)
+    """What an evaluation knows: the ``seconds`` that it or its batch took, and the ``cost`` where prices are known."""
 
 
 NO_REQUEST = GenerationRequest("", [], 0)

@@ -1,11 +1,11 @@
-"""Evaluates and compares from Python in one call: the command line's ``marft eval`` for notebooks and scripts."""
+"""Evaluates from Python in one call: the command line's ``marft eval`` for notebooks and scripts."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -16,8 +16,8 @@ import marft_envs
 from marft_algos.cli import evaluation
 from marft_algos.config import elsewhere
 from marft_algos.config.evaluation import EvalArguments
-from marft_algos.evaluation import changes, environments, folders
-from marft_algos.lazy import frame, require_training
+from marft_algos.evaluation import changes, environments
+from marft_algos.lazy import frame
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.assignment import played
 from marft_algos.ranges import hints
@@ -25,7 +25,7 @@ from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.intervals import mean as interval_of_mean
 from marft_algos.types import Trajectory
-from marft_envs import ConfigError, Episode
+from marft_envs import Episode
 from marft_envs.errors import hinted
 from marft_envs.problems import rows
 from marft_envs.records import trajectory
@@ -89,22 +89,6 @@ class EvaluationResult:
         return [EvalRecord.of(episode) for episode in self.episodes]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class ComparisonResult:
-    """What changed from A to B on the same tasks: ``repr`` is the table of ``marft eval --compare``."""
-
-    changes: Sequence[changes.Change]
-    """Of every metric A, B, and the paired difference with its 95 % interval."""
-
-    @property
-    def difference(self) -> Interval:
-        """Returns the paired difference of the score, B - A, with its 95 % interval."""
-        return next(c.difference for c in self.changes if c.name == "score" and not c.cohort)
-
-    def __repr__(self) -> str:
-        return changes.printed(self.changes)
-
-
 def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
     """Evaluates a run, an untrained team, or a team of engines, and prints what ``marft eval`` prints.
 
@@ -134,8 +118,8 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
         known = played(marft_envs.make(options["env"], **options["env_kwargs"])) if options["env"] else ()
         team = {agent.name: team for agent in known} or {"": team}
     if isinstance(team, Mapping):
-        options["engines"] = {agent: _named(who) for agent, who in team.items()}
-    elif (name := _named(team)) in (*EMBEDDED, *gguf.PACKAGED):
+        options["engines"] = {agent: named(who) for agent, who in team.items()}
+    elif (name := named(team)) in (*EMBEDDED, *gguf.PACKAGED):
         options["engines"] = name
     elif name:
         options["run"] = name
@@ -149,45 +133,7 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
     return EvaluationResult(list(trajectory.read(file)), out, content)
 
 
-def compare(a: Any, b: Any) -> ComparisonResult:
-    """Compares B with A on the same tasks: every metric with its paired difference, as ``marft eval --compare A B``.
-
-    Args:
-        a: What is compared with: what ``evaluate`` returned, the folder of an evaluation of engines; or a run, its
-            folder or name, which is played then.
-        b: In question; of the same kind.
-
-    Raises:
-        ConfigError: Their tasks differ, or one is an evaluation and the other is none.
-    """
-    both = [_evaluation(each) for each in (a, b)]
-    if both[0] is not None and both[1] is not None:
-        return ComparisonResult(folders.paired(both[0], both[1]))
-    if both != [None, None]:
-        raise ConfigError(
-            "One of the two is an evaluation, and the other a run. Expected two evaluations, or two runs."
-        )
-    require_training()
-    from marft_algos.training import compare as compared
-
-    return ComparisonResult(compared.compare(RunFolder.find(_named(a)), RunFolder.find(_named(b))))
-
-
-def _evaluation(given: Any) -> folders.Evaluation | None:
-    """Returns an evaluation that is given, or lies in the folder that is; None: it is something else."""
-    if isinstance(given, EvaluationResult):
-        if given.results:
-            return folders.Evaluation.of(given.folder)
-        numbered = [replace(episode, index=i) for i, episode in enumerate(given.episodes)]
-        drawn: dict[str, Any] = {"env": "", "env_kwargs": {}}
-        for first in numbered[:1]:
-            drawn = {"env": first.env_id, "env_kwargs": first.env_kwargs, "data": first.env_kwargs.get("data")}
-        return folders.Evaluation.played(given.folder, drawn, numbered)
-    name = _named(given)
-    return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
-
-
-def _named(who: Any) -> Any:
+def named(who: Any) -> Any:
     """Returns the folder of a run, or of a trained team's, as text; what is neither as it is."""
     who = getattr(who, "run", who)
     who = who.root if isinstance(who, RunFolder) else who

@@ -34,10 +34,12 @@ def evaluated(options: EvalArguments, argv: list[str]) -> int:
     if options.engines:
         return _engines(options, argv)
     _only_engines(options)
+    if options.compare:
+        from marft_algos.cli import comparison
+
+        return comparison.compared(options)
     from marft_algos.cli import held_out
 
-    if options.compare:
-        return held_out.compare(options)
     if options.cross:
         return held_out.cross(options)
     check_packages()

@@ -1,10 +1,8 @@
-"""``marft eval`` of runs, on the same held-out problems: against the untrained team, and against each other."""
+"""``marft eval`` of runs, on the same held-out problems: against the untrained team, and as each other's partners."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import xml.etree.ElementTree as ET
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +11,12 @@ import numpy as np
 
 from marft_algos.config import arguments, presets
 from marft_algos.config import settings as configs
-from marft_algos.config.evaluation import COMPARE_ONLY, EvalArguments
+from marft_algos.config.evaluation import EvalArguments
 from marft_algos.config.settings import TrainConfig
-from marft_algos.evaluation.changes import Change, Check, checks, gates, printed
 from marft_algos.lazy import require_training
 from marft_algos.runs import breakdown, paths
 from marft_algos.runs import folder as runs
-from marft_algos.runs.disk import write_whole
-from marft_algos.terminal import REGRESSION, clean, say
+from marft_algos.terminal import clean, say
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -165,85 +161,6 @@ def _check_seen(agent: str, team: Sequence[AgentSpec], seen: Collection[str]) ->
         f"{agent} gives the answer, and no other agent sees its words: --swap would grade answers to other problems,"
         f" and say nothing of what words are worth. {onward}"
     )
-
-
-def compare(options: EvalArguments) -> int:
-    """``marft eval --compare A B``."""
-    if len(options.compare) != 2:
-        raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
-    a, b = options.compare
-    if options.given() - {"compare", "scenarios", "checkpoint", *COMPARE_ONLY}:
-        raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
-    from marft_algos.evaluation import folders
-
-    allowed = gates(options.gate, options.fail_if_worse)
-    stored = [name for name in (a, b) if Path(name, folders.SETTINGS).is_file()]
-    if len(stored) == 1:
-        raise ConfigError(f"'{stored[0]}' is an evaluation, and the other is none. Expected two runs, or two folders.")
-    if stored:
-        if odd := options.given() & {"scenarios", "checkpoint"}:
-            raise ConfigError(f"--{min(odd)} is about runs: the evaluations in '{a}' and '{b}' have been played.")
-        old, new = (folders.Evaluation.of(Path(name)) for name in (a, b))
-        changes = folders.paired(old, new, options.cohort, allowed)
-        differ = ", ".join(folders.differing(old, new)) or "nothing"
-        how = f"{changes[0].difference.n} tasks; they differ in {differ}: A, B, B - A (paired, 95 %)"
-        return _told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
-    if options.cohort:
-        raise ConfigError("--cohort is about two folders that marft eval --engines wrote, and these are runs.")
-    require_training()
-    from marft_algos.training import compare as compared
-
-    path = Path(options.scenarios) if options.scenarios else None
-    first = runs.RunFolder.find(a)
-    changes = compared.compare(first, runs.RunFolder.find(b), path, options.checkpoint)
-    how = "A, B, B - A (paired, 95 %; of these runs, not of seeds)"
-    how = f"{changes[0].difference.n} scenarios of {paths.task(first)}: {how}"
-    return _told(f"A {a}, B {b}, {how}", (a, b), changes, allowed, options)
-
-
-def _told(
-    head: str, names: Sequence[str], changes: Sequence[Change], allowed: Mapping[str, str], options: EvalArguments
-) -> int:
-    """Says what was found, writes what CI reads; returns the exit code."""
-    judged = checks(changes, allowed)
-    failed = [check.change for check in judged if check.failed]
-    code = REGRESSION if failed else 0
-    if options.junit:
-        _junit(Path(options.junit), names, judged)
-    if options.json:
-        rows = [dataclasses.asdict(check) for check in (*judged, *(Check(c, "", False) for c in changes))]
-        for difference in (row["change"]["difference"] for row in rows):
-            difference |= {key: None for key, value in difference.items() if value != value}  # JSON has no NaN
-        of = {"gates": rows[: len(judged)], "changes": [row["change"] for row in rows[len(judged) :]]}
-        say(json.dumps({"a": names[0], "b": names[1], "head": head, **of, "exit": code}))
-        return code
-    say(head)
-    say(printed(changes))
-    titles = ", ".join(change.title for change in failed)
-    if allowed:
-        say(f"gate:    failed: {titles}" if failed else f"gate:    passed ({len(judged)} checks)")
-    else:
-        say(f"worse:   {titles}" if failed else "nothing has become worse")
-    return code
-
-
-def _junit(path: Path, names: Sequence[str], judged: Sequence[Check]) -> None:
-    """Writes a report that CI shows: one case per metric and cohort that was judged."""
-
-    def plain(text: object) -> str:
-        return clean(text, line=True)  # XML has no control characters
-
-    wrong = sum(check.failed for check in judged)
-    title = plain(f"marft eval --compare {names[0]} {names[1]}")
-    suite = ET.Element("testsuite", name=title, tests=str(len(judged)), failures=str(wrong))
-    for check in judged:
-        of = plain(check.change.cohort or "all tasks")
-        case = ET.SubElement(suite, "testcase", classname=of, name=plain(check.change.name))
-        if check.failed:
-            allowed = f", allowed {check.limit}" if check.limit else ""
-            ET.SubElement(case, "failure", message=plain(printed([check.change]) + allowed))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n")
 
 
 def cross(options: EvalArguments) -> int:

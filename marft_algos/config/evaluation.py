@@ -67,8 +67,8 @@ class EvalArguments(EvalConfig):
     """Scores a trained team against the untrained one, on the same problems: held-out ones where there is a split.
 
     Without RUN, scores an untrained team: marft eval --untrained --env math-solo-v0. With --compare RUN_A RUN_B, scores
-    B against A, agent by agent; exits with 3 if anything has become worse. So it does of two folders that --engines
-    wrote, task by task. With --engines, plays any team of hosted and local models in parallel, without a run; such an
+    B against A, agent by agent; so it does of two folders that --engines wrote, task by task. With --margin, that is a
+    gate. With --engines, plays any team of hosted and local models in parallel, without a run; such an
     evaluation that was stopped goes on by the same command.
     """
 
@@ -97,12 +97,14 @@ class EvalArguments(EvalConfig):
     yet."""
     cohort: str = ""
     """With --compare of folders: also by ``kind`` of task, or by this column of the rows of their --data."""
-    fail_if_worse: Annotated[float | None, NOT_NEGATIVE] = None
-    """With --compare: exit with 3 where the score has fallen by more than so many points (of 0.01), on average over
-    the tasks, of all or of a cohort; and only then."""
+    margin: Annotated[float | None, NOT_NEGATIVE] = None
+    """With --compare: a gate. The exit code is 0 if B's score is shown to be less than so many percentage points worse,
+    3 if it is shown to be worse, 4 if neither is (docs/evaluation.md)."""
     gate: dict[str, str] = field(default_factory=dict)
-    """With --compare: metric = the change of its mean that is allowed, with its sign: score=-0.02 (may fall by 0.02),
-    obeyed=+0 (may not rise). Else the exit code is 3."""
+    """With --compare: the same of another metric = its margin, with the sign of what is worse: accuracy=-0.02,
+    cost=+0.001, seconds/p95=+2."""
+    plan: bool = False
+    """With --compare A --margin POINTS: what such a gate can show with A's tasks, before B has played them."""
     json: bool = False
     """With --compare: print JSON instead of text."""
     junit: str = ""
@@ -126,5 +128,5 @@ class EvalArguments(EvalConfig):
 
 ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed", "max_error_rate", "on_task_error")
 """Options of ``--engines``."""
-COMPARE_ONLY = ("cohort", "fail_if_worse", "gate", "json", "junit")
+COMPARE_ONLY = ("cohort", "margin", "gate", "plan", "json", "junit")
 """Options of ``--compare``."""

@@ -7,8 +7,9 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -83,6 +84,28 @@ class Ledger:
             self._known[line["key"]] = {**line, "stop_reason": reason, "text": str(line["text"])}
 
 
+class TimedEngine(EngineBase):
+    """Times the replies of an engine of this machine, which cost nothing: the seconds of a batch are those of each."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+
+    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
+        """Returns one generation per request, in order."""
+        began = time.monotonic()
+        replies = self._engine.generate(requests, params)
+        spent = {"seconds": round(time.monotonic() - began, 4), "cost": 0.0}
+        return [replace(reply, spent=spent) for reply in replies]
+
+    def metrics(self) -> dict[str, float]:
+        """As the engine below."""
+        return self._engine.metrics()
+
+    def close(self) -> None:
+        """Closes the engine below."""
+        self._engine.close()
+
+
 class LedgerEngine(EngineBase):
     """Answers from a ledger what stands in it, and asks the engine below for the rest, each request by itself.
 
@@ -116,7 +139,9 @@ class LedgerEngine(EngineBase):
         line = self._ledger.known(key)
         if line is not None:
             usage, reason = (line["usage"][0], line["usage"][1]), line["stop_reason"]
-            return Generation([], np.zeros(0, np.float32), reason, FOREIGN, line["text"], str(line["error"]), usage)
+            none = np.zeros(0, np.float32)
+            known = Generation([], none, reason, FOREIGN, line["text"], str(line["error"]), usage)
+            return replace(known, spent=self._spent(line))
         began = time.monotonic()
         (reply,) = self._engine.generate([request], params)
         seconds = round(time.monotonic() - began, 4)
@@ -125,7 +150,12 @@ class LedgerEngine(EngineBase):
         said = {"text": reply.text, "stop_reason": str(reply.stop_reason), "error": reply.error}
         counted = {"usage": list(used), "cost": cost, "seconds": seconds}
         self._ledger.add({"key": key, "policy": request.policy, **said, **counted})
-        return reply
+        return replace(reply, spent=self._spent(counted))
+
+    def _spent(self, line: Mapping[str, Any]) -> dict[str, float]:
+        """Returns what a reply took and cost; without prices nobody knows the cost."""
+        priced = self._endpoint.price_in or self._endpoint.price_out
+        return {name: line[name] for name in ("seconds", *(["cost"] if priced else ())) if name in line}
 
     def _key(self, request: GenerationRequest, params: SamplingParams) -> str:
         """Names a request by all that its reply depends on."""

@@ -1,26 +1,30 @@
-"""What changed between two teams on the same problems: metrics with paired intervals, verdicts, a release's gate."""
+"""What changed between two teams on the same problems: metrics with paired intervals and verdicts."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from marft_algos.runs import intervals
+from marft_algos.evaluation.differences import ALPHA, Difference, Values, holm
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import StopReason, Trajectory, Transition
-from marft_envs.errors import ConfigError, check_known
+from marft_envs.errors import ConfigError
 
 SERVED = "served"
 """In the facts of an episode whose task was a user's words: nobody knows what it is worth."""
-_BAD = ("truncated", "errors", "obeyed", "seconds")
+_BAD = {
+    "truncated", "errors", "obeyed", "seconds", "cost", "tokens", "malformed", "error_rate", "duplicates", "refusals",
+    "excess_steps", "handoff_loops", "handoff_loop_rate", "idle_loops",
+}  # fmt: skip
 """Metrics of which less is better."""
-_NEUTRAL = ("length", "turns", "infrastructure_errors")
+_NEUTRAL = {"length", "turns", "infrastructure_errors", "calls", "budget_use"}
 """Metrics that are shown and judged by nobody."""
-POINT = 0.01
-"""Of a score."""
-_SIGNED = re.compile(r"[+-](\d+\.?\d*|\.\d+)")
+PRIMARY = "score"
+"""The metric that a release is judged by, unless another is named."""
+PERCENTILES = (50, 95)
+"""Of the seconds of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,17 @@ class Change:
     """One metric on the same scenarios: A, B, and the paired difference."""
 
     name: str
-    before: float
-    after: float
-    difference: Interval
-    verdict: str
-    """``better``, ``worse``, or nothing where the interval of all gated metrics together includes 0."""
+    paired: Difference
+    verdict: str = ""
+    """``better`` or ``worse``, each wrong in at most 5 % of equal teams: of the primary metric, and of all others
+    together (Holm)."""
     cohort: str = ""
     """The problems that it is of; empty: all of them."""
+
+    @property
+    def difference(self) -> Interval:
+        """Returns B - A with its 95 % interval."""
+        return self.paired.interval()
 
     @property
     def title(self) -> str:
@@ -42,31 +50,49 @@ class Change:
         return f"{self.name} [{self.cohort}]" if self.cohort else self.name
 
 
-def judged(pairs: dict[tuple[str, str], tuple[list[float], list[float]]]) -> list[Change]:
-    """Returns the changes with 95 % intervals each; verdicts hold for all gated metrics together (Bonferroni).
+def judged(pairs: Mapping[tuple[str, str], tuple[Values, Values]]) -> list[Change]:
+    """Returns the changes, with 95 % intervals and verdicts.
 
     Args:
-        pairs: (cohort, metric) -> a number per problem of A and of B. One problem alone has no interval and no verdict.
+        pairs: (cohort, metric) -> of every problem the numbers of its episodes, of A and of B. Percentiles of seconds
+            are added.
+
+    Raises:
+        ConfigError: One is no finite number.
     """
-    gated = [(cohort, name) for (cohort, name), (before, _) in pairs.items() if is_judged(name) and len(before) > 1]
-    out = []
-    for (cohort, name), (before, after) in pairs.items():
-        difference, verdict = intervals.paired(before, after), ""
-        if (cohort, name) in gated:
-            strict = intervals.paired(before, after, 1 - 0.05 / len(gated))
-            if strict.low > 0 or strict.high < 0:
-                good = (strict.mean > 0) is (name.rpartition("/")[2] not in _BAD)
-                verdict = "better" if good else "worse"
-        if len(before) == 1:
-            difference = Interval(difference.mean, math.nan, math.nan, 1)
-        old, new = sum(before) / len(before), sum(after) / len(after)
-        out.append(Change(name, old, new, difference, verdict, cohort))
-    return out
+    of = dict[tuple[str, str], Difference]()
+    for (cohort, name), sides in pairs.items():
+        _check_finite(name, sides)
+        of[cohort, name] = Difference.of(*sides)
+        for percentile in PERCENTILES if name.endswith("seconds") else ():
+            of[cohort, f"{name}/p{percentile}"] = Difference.of(*sides, percentile)
+    verdicts: dict[tuple[str, str], str] = {}
+    for primary in (True, False):
+        family = [at for at in of if is_judged(at[1]) and (at == ("", PRIMARY)) is primary]
+        for verdict, sign in (("better", 1), ("worse", -1)):
+            toward = {at: of[at] if (_is_bad(at[1]) is (sign < 0)) else of[at].reversed() for at in family}
+            adjusted = holm({d: d.p_above(0.0) for d in toward.values()})
+            verdicts |= {at: verdict for at, d in toward.items() if adjusted[d] <= ALPHA}
+    return [Change(name, d, verdicts.get((cohort, name), ""), cohort) for (cohort, name), d in of.items()]
+
+
+def _check_finite(name: str, sides: Sequence[Values]) -> None:
+    for side, values in zip("AB", sides, strict=True):
+        if odd := [(i, x) for i, episodes in enumerate(values, 1) for x in episodes if not math.isfinite(x)]:
+            (i, x), more = odd[0], f", and {len(odd) - 1} more" if len(odd) > 1 else ""
+            raise ConfigError(
+                f"{name} of {side} is {x} in problem {i} of {len(values)}{more}. Expected finite numbers: correct the"
+                " task's metrics, or take these episodes' lines out and type the command of the evaluation again."
+            )
+
+
+def _is_bad(name: str) -> bool:
+    return not _BAD.isdisjoint(name.split("/"))
 
 
 def is_judged(name: str) -> bool:
     """Whether more or less of a metric is better or worse."""
-    return name.rpartition("/")[2] not in _NEUTRAL
+    return _NEUTRAL.isdisjoint(name.split("/"))
 
 
 def scores(played: Sequence[Trajectory]) -> list[float]:
@@ -90,7 +116,12 @@ def metrics(
     found = scored | {
         "errors": lambda x: [float(bool(t.fault)) for t in x],
         "turns": lambda x: [float(len(t.transitions)) for t in x],
+        "tokens": lambda x: [float(sum(turn.turn.processed for turn in t.transitions)) for t in x],
     }
+    extras = [turn.turn.extras or {} for t in (*before, *after) for turn in t.transitions]
+    found |= {what: partial(_spent, what) for what in ("cost", "seconds") if all(what in known for known in extras)}
+    if not any(known.get("cost") for known in extras):
+        found.pop("cost", None)  # nobody is hosted
     keys, agents = (
         sorted(set.intersection(*({name for t in side for name in names(t)} for side in (before, after))))
         for names in (lambda t: t.metrics, lambda t: [turn.agent for turn in t.transitions])
@@ -103,6 +134,16 @@ def metrics(
                 read(t, [turn for turn in t.transitions if turn.agent == agent], agent) for t in x
             ]
     return found
+
+
+def _spent(what: str, played: Sequence[Trajectory]) -> list[float]:
+    """Returns what an episode cost; or took, in seconds, where the replies of a layer are written at the same time."""
+    over = max if what == "seconds" else sum
+    spent = [[float((turn.turn.extras or {})[what]) for turn in t.transitions] for t in played]
+    return [
+        sum(over([turns[i] for i in layer.turns] or [0.0]) for layer in t.layers)
+        for t, turns in zip(played, spent, strict=True)
+    ]
 
 
 _AGENT: dict[str, Callable[[Trajectory, Sequence[Transition], str], float]] = {
@@ -124,60 +165,19 @@ def printed(changes: Sequence[Change]) -> str:
     """
     width, lines, same = max(len(c.title) for c in changes), list[str](), 0
     for c in changes:
-        d = c.difference
-        if len(changes) > 1 and "/" in c.name and d.mean == 0 == d.low == d.high:
+        if len(changes) > 1 and "/" in c.name and not c.paired.differing:
             same += 1
             continue
-        alone = c.difference.n == 1
-        difference = c.difference.points() if c.name.startswith(("score", "team ")) else c.difference.points("", 1)
-        difference = difference.partition(" [")[0] if alone else difference
-        shown = f"{difference}, n = {c.difference.n}" if c.cohort or alone else difference
-        lines.append(f"{c.title:<{width}}  {c.before:8.3f}  {c.after:8.3f}  {shown}  {c.verdict}".rstrip())
+        digits = _DIGITS.get(c.name, 3)
+        shown = c.difference.points(*unit(c.name)) + (f", n = {c.paired.n}" if c.cohort else "")
+        sides = f"{c.paired.before:8.{digits}f}  {c.paired.after:8.{digits}f}"
+        lines.append(f"{c.title:<{width}}  {sides}  {shown}  {c.verdict}".rstrip())
     return "\n".join([*lines, f"the same: {same} more metrics of task and agents (all: --json)"] if same else lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One change that a gate allows or not."""
-
-    change: Change
-    limit: str
-    """As typed; empty: nothing that has become worse beyond its interval is allowed."""
-    failed: bool
+_DIGITS = {"cost": 6}
 
 
-def gates(written: Mapping[str, str], fail_if_worse: float | None) -> dict[str, str]:
-    """Returns metric -> the change that is allowed, with its sign: by how much it may fall (-) or rise (+).
-
-    Raises:
-        ConfigError: One has no sign, or is no number.
-    """
-    found = {} if fail_if_worse is None else {"score": f"-{fail_if_worse * POINT:g}"}
-    for metric, text in written.items():
-        if not _SIGNED.fullmatch(text):
-            raise ConfigError(
-                f"--gate {metric}={text}: expected a number with its sign, by how much the mean may change: -0.02 (may"
-                " fall by 0.02) or +0 (may not rise)."
-            )
-        found[metric.removeprefix("task/")] = text
-    return found
-
-
-def checks(changes: Sequence[Change], allowed: Mapping[str, str]) -> list[Check]:
-    """Judges changes: by the means of their differences where gates are given, else by the verdicts.
-
-    A cohort of one problem passes every gate: the whole it belongs to does not have to.
-
-    Raises:
-        ConfigError: A gate names no metric of these evaluations.
-    """
-    if not allowed:
-        return [Check(c, "", c.verdict == "worse") for c in changes if is_judged(c.name)]
-    known = {c.name.removeprefix("task/") for c in changes}
-    check_known(allowed, known, "--gate {}: there is no such metric.")
-    found = []
-    for c in changes:
-        if limit := allowed.get(c.name.removeprefix("task/"), ""):
-            beyond = float(f"{limit[0]}1") * c.difference.mean - float(limit[1:]) > 1e-9  # not by rounding
-            found.append(Check(c, limit, beyond and not (c.cohort and c.difference.n < 2)))
-    return found
+def unit(name: str) -> tuple[str, int, int]:
+    """Returns how differences of a metric are written: the unit, its scale, and the decimals (``Interval.points``)."""
+    return (" points", 100, 1) if name.startswith((PRIMARY, "team ")) else ("", 1, _DIGITS.get(name, 3))

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from marft_algos.config import arguments
 from marft_algos.evaluation import changes
 from marft_algos.evaluation.changes import Change
+from marft_algos.evaluation.differences import Values
 from marft_algos.rollout.episodes import whole
 from marft_algos.runs.disk import reading
 from marft_algos.types import Trajectory
@@ -37,8 +37,8 @@ class Evaluation:
     settings: Mapping[str, Any]
     samples: dict[Task, list[Trajectory]]
     """Of every task, those without infrastructure errors."""
-    infrastructure_errors: dict[Task, float]
-    """Share of a task's samples lost to infrastructure errors."""
+    infrastructure_errors: dict[Task, list[float]]
+    """Of every sample of a task, 1 if it was lost to an infrastructure error, else 0."""
     unknown: int
     """Tasks whose samples were all lost before anybody knew their id."""
 
@@ -68,13 +68,13 @@ class Evaluation:
             starts[e.index // k].append(Trajectory.of(e))
         drawn = {k: v for k, v in settings["env_kwargs"].items() if k not in ("dependency", "profiles", "partners")}
         where = "" if settings.get("data") else f" of {arguments.task(settings['env'], drawn)}"
-        samples, infrastructure_errors = dict[Task, list[Trajectory]](), dict[Task, float]()
+        samples, infrastructure_errors = dict[Task, list[Trajectory]](), dict[Task, list[float]]()
         for played in starts.values():
             kept = whole(played)
             for named in [*kept, *(t for t in played if t.task_id)][:1]:
                 task_id = named.task_id + (where if named.task_id.isdecimal() else "")
                 task = task_id, None if "task_id" in named.episode.options else named.episode.seed
-                samples[task], infrastructure_errors[task] = kept, 1 - len(kept) / len(played)
+                samples[task], infrastructure_errors[task] = kept, [float(t.infrastructure_error) for t in played]
         return cls(root, settings, samples, infrastructure_errors, len(starts) - len(samples))
 
 
@@ -95,11 +95,12 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
     if not both:
         raise ConfigError(f"Nothing to compare in '{a.root}' and '{b.root}': all was lost to infrastructure errors.")
     computed = changes.metrics(*([t for task in both for t in side.samples[task]] for side in (a, b)))
-    pairs: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    named = {changes.PRIMARY, *gated, *(metric.rpartition("/")[0] for metric in gated)}
+    pairs: dict[tuple[str, str], tuple[Values, Values]] = {}
     for name, tasks in {"": both, **_cohorts(a, both, cohort)}.items():
         for metric, values in computed.items():
-            if not name or metric.removeprefix("task/") in ("score", *gated):
-                old, new = ([mean(values(side.samples[task])) for task in tasks] for side in (a, b))
+            if not name or metric.removeprefix("task/") in named:
+                old, new = ([values(side.samples[task]) for task in tasks] for side in (a, b))
                 pairs[name, metric] = old, new
     lost, now_lost = a.infrastructure_errors, b.infrastructure_errors
     shared = [task for task in lost if task in now_lost]

@@ -13,7 +13,7 @@ from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.engines.ledger import Ledger, LedgerEngine
+from marft_algos.engines.ledger import Ledger, LedgerEngine, TimedEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import require_training
@@ -116,14 +116,14 @@ class Players:
         if policies is not None:
             from marft_algos.engines.native import NativeEngine
 
-            native = NativeEngine(policies, config.jobs)
+            native = TimedEngine(NativeEngine(policies, config.jobs))
             if not self.hosted and not self.functions:
                 return native
-            engines = dict.fromkeys(self.models, native)
+            engines |= dict.fromkeys(self.models, native)
         if self.functions:
             from marft_algos.engines.scripted import ScriptedEngine
 
-            engines |= {agent: ScriptedEngine({agent: _script(f)}) for agent, f in self.functions.items()}
+            engines |= {a: TimedEngine(ScriptedEngine({a: _script(f)})) for a, f in self.functions.items()}
         made = {each: LedgerEngine(OpenAIEngine(each), each, ledger) for each in dict.fromkeys(self.hosted.values())}
         return MixedEngine(engines | {agent: made[endpoint] for agent, endpoint in self.hosted.items()})
 

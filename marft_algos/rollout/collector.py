@@ -393,4 +393,5 @@ def _recorded(request: GenerationRequest, reply: Generation) -> dict[str, Any]:
         "version": reply.version,
         "logprob": float(reply.logprobs.sum()),
         **({"empty": reply.error} if reply.error else {}),
+        **reply.spent,
     }

@@ -13,6 +13,7 @@ from marft_envs.errors import ConfigError
 Z95 = 1.959963984540054
 """Two-sided 95 % point of the normal distribution."""
 RESAMPLES = 20_000
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,10 @@ class Interval:
         bounds = "" if math.isnan(self.low) else f" [{self.low:.3f}, {self.high:.3f}]{self.seeds}"
         return f"{self.mean:.3f}{bounds}"
 
-    def points(self, unit: str = " points", scale: int = 100) -> str:
+    def points(self, unit: str = " points", scale: int = 100, digits: int | None = None) -> str:
         """Writes a difference of scores in percentage points: ``+28.0 points [+25.1, +31.0]``; of others at scale 1."""
-        mean, low, high = (f"{scale * x:+.{1 if scale > 1 else 3}f}" for x in (self.mean, self.low, self.high))
+        places = digits or (1 if scale > 1 else 3)
+        mean, low, high = (f"{scale * x:+.{places}f}" for x in (self.mean, self.low, self.high))
         return f"{mean}{unit}" + ("" if math.isnan(self.low) else f" [{low}, {high}]{self.seeds}")
 
     @property
@@ -62,6 +64,18 @@ def wilson(successes: int, n: int) -> Interval:
     return Interval(p, low, high, n)
 
 
+def student_cdf(t: float, df: float) -> float:
+    """Computes P(T ≤ t) of Student's t with any real number of degrees of freedom.
+
+    With t = √df · tan θ the density is proportional to cos^(df − 1) θ, which Gauss and Legendre's rule integrates.
+    """
+    angle = math.atan(abs(t) / math.sqrt(df))
+    theta = 0.5 * angle * (_NODES + 1.0)
+    constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
+    half = constant * 0.5 * angle * float(_WEIGHTS @ np.cos(theta) ** (df - 1))
+    return 0.5 + math.copysign(half, t)
+
+
 def mean(outcomes: Sequence[float]) -> Interval:
     """Averages outcomes: with Wilson's interval if all are 0 or 1, else the bootstrap's."""
     if all(x in (0.0, 1.0) for x in outcomes):
@@ -69,17 +83,26 @@ def mean(outcomes: Sequence[float]) -> Interval:
     return _bootstrap(np.asarray(outcomes, dtype=np.float64))
 
 
-def paired(before: Sequence[float], after: Sequence[float], level: float = 0.95) -> Interval:
-    """Averages ``after - before`` on the same problems, with the interval of a paired bootstrap."""
-    difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    return _bootstrap(difference, level) if len(difference) else Interval(math.nan, math.nan, math.nan, 0)
+def paired(before: Sequence[float], after: Sequence[float]) -> Interval:
+    """Averages ``after - before`` on the same problems, with the interval of a paired bootstrap.
+
+    Where all differences are the same, it is that of the share of problems in which they may not be, for scores in
+    [0, 1]: Wilson's, of none of n. Other numbers have none then.
+    """
+    a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
+    if len(a) and np.ptp(b - a):
+        return _bootstrap(b - a)
+    mean, share = (float((b - a).mean()) if len(a) else math.nan), wilson(0, len(a)).high
+    if not len(a) or min(*a, *b) < 0 or max(*a, *b) > 1:
+        return Interval(mean, math.nan, math.nan, len(a))
+    return Interval(mean, max(mean - share, -1.0), min(mean + share, 1.0), len(a))
 
 
-def _bootstrap(x: np.ndarray, level: float = 0.95) -> Interval:
+def _bootstrap(x: np.ndarray) -> Interval:
     """Bootstraps the mean; a resample is a multinomial draw over the distinct values."""
     values, counts = np.unique(x, return_counts=True)
     draws = np.random.default_rng(0).multinomial(len(x), counts / len(x), size=RESAMPLES)
-    low, high = np.quantile(draws @ values / len(x), [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(draws @ values / len(x), [0.025, 0.975])
     return Interval(float(x.mean()), float(low), float(high), len(x))
 
 

@@ -84,7 +84,7 @@ def compare(a: RunFolder, b: RunFolder, scenarios: Path | None = None, which: st
         old_kept, new_kept = _both(before, both.play())
         pairs["", f"team A with B's {name}"] = (scores(old_kept), scores(new_kept))
         both.policies.load_adapter(name, old / "policies" / name)
-    return judged(pairs)
+    return judged({at: ([[x] for x in old], [[x] for x in new]) for at, (old, new) in pairs.items()})
 
 
 def _problems(config: TrainConfig) -> list[str]:

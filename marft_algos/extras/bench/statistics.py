@@ -28,7 +28,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from marft_algos.runs.intervals import Z95, Interval, wilson
+from marft_algos.runs.intervals import Z95, Interval, student_cdf, wilson
 from marft_envs.errors import ConfigError
 
 Outcomes = NDArray[np.float64]
@@ -38,7 +38,6 @@ Statistic = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.floa
 MIN_SEEDS = 3
 """Below it there is no interval: the spread of two seeds says next to nothing (t = 12.7 with one degree of freedom)."""
 RESAMPLES = 2000
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +46,6 @@ class Spread:
 
     variance: float
     df: float
-
-
-def student_cdf(t: float, df: float) -> float:
-    """Computes P(T ≤ t) of Student's t with any real number of degrees of freedom.
-
-    With t = √df · tan θ the density is proportional to cos^(df − 1) θ, which Gauss and Legendre's rule integrates.
-    """
-    angle = math.atan(abs(t) / math.sqrt(df))
-    theta = 0.5 * angle * (_NODES + 1.0)
-    constant = math.exp(math.lgamma((df + 1) / 2) - math.lgamma(df / 2)) / math.sqrt(math.pi)
-    half = constant * 0.5 * angle * float(_WEIGHTS @ np.cos(theta) ** (df - 1))
-    return 0.5 + math.copysign(half, t)
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,149 @@
+"""A gate for releases: is B shown to be no worse than a margin, shown to be worse, or neither?
+
+Each metric that was asked for, of all tasks and of every cohort that was asked for, is a check:
+
+* ``passed``: that B is worse by the margin or more is rejected, one-sided at 5 %. This comes first: a loss that is
+  shown, and shown to be smaller than the margin, passes.
+* ``failed``: else, that B is no worse at all is rejected, one-sided at 5 % for all checks together (Holm; a column
+  under two names counts once).
+* ``undecided``: neither.
+
+The gate fails if a check fails, and passes if all pass. So an equal team fails in at most 5 % of the comparisons. A
+team that is worse by a margin passes in at most 5 %, too: an intersection-union test (Berger, Technometrics 24, 1982),
+which needs no correction for the number of checks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from marft_algos.evaluation.changes import PRIMARY, Change, unit
+from marft_algos.evaluation.differences import ALPHA, Difference, Values, holm, passing, resolution
+from marft_algos.terminal import REGRESSION, UNDECIDED, aligned
+from marft_envs.errors import ConfigError, check_known
+
+Outcome = Literal["passed", "failed", "undecided"]
+EXIT: dict[Outcome, int] = {"passed": 0, "failed": REGRESSION, "undecided": UNDECIDED}
+POINT = 0.01
+"""Of a score."""
+_SIGNED = re.compile(r"[+-](\d+\.?\d*|\.\d+)")
+_ALIKE = (0.0, 0.5, 0.8)
+"""Correlations of A and B for which a plan is made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One metric of a gate, of all tasks or of a cohort."""
+
+    change: Change
+    limit: str
+    """The margin with the sign of what is worse, as typed: ``-0.02``; empty: none, so it cannot pass."""
+    outcome: Outcome
+    p_worse: float
+    """Of the hypothesis that B is no worse, adjusted for all checks."""
+    p_margin: float
+    """Of the hypothesis that B is worse by the margin or more."""
+
+    @property
+    def bound(self) -> float:
+        """Returns how bad B - A may be: its one-sided 95 % bound; NaN: there is none."""
+        paired, rises = self.change.paired, self.limit.startswith("+")
+        return -paired.reversed().lower() if rises else paired.lower()
+
+    def row(self) -> list[str]:
+        """Returns it as a row of a table."""
+        word, scale, digits = unit(self.change.name)
+        at_worst = "no interval" if math.isnan(self.bound) else f"at worst {scale * self.bound:+.{digits}f}"
+        margin = f"margin {scale * float(self.limit):+g}" if self.limit else "no margin"
+        return [
+            self.change.title,
+            f"{scale * self.change.paired.mean:+.{digits}f}{word}",
+            at_worst,
+            margin,
+            self.outcome,
+        ]
+
+
+def gates(written: Mapping[str, str], margin: float | None) -> dict[str, str]:
+    """Returns metric -> its margin, with the sign of what is worse.
+
+    Args:
+        written: As typed with ``--gate``.
+        margin: Of the score, in percentage points.
+
+    Raises:
+        ConfigError: One has no sign, or is no number.
+    """
+    found = {} if margin is None else {PRIMARY: f"-{margin * POINT:g}"}
+    for metric, text in written.items():
+        if not _SIGNED.fullmatch(text):
+            raise ConfigError(
+                f"--gate {metric}={text}: expected a margin with the sign of what is worse: -0.02 (a fall by 0.02 is"
+                " too much) or +0.02 (a rise is)."
+            )
+        found[metric.removeprefix("task/")] = text
+    return found
+
+
+def checks(changes: Sequence[Change], allowed: Mapping[str, str]) -> list[Check]:
+    """Judges the changes that gates name; without a gate the score of all tasks, which may fail and cannot pass.
+
+    Raises:
+        ConfigError: A gate names no metric of both.
+    """
+    known = {c.name.removeprefix("task/"): "" for c in changes}
+    hint = {"cost": "What both cost is not known: give both --price IN,OUT."}
+    check_known(allowed, known, "--gate {}: there is no such metric of both.", hint=lambda name: hint.get(name, ""))
+    limits = allowed or {PRIMARY: ""}
+    asked = [c for c in changes if c.name.removeprefix("task/") in limits and (allowed or not c.cohort)]
+    toward = [(c, limits[c.name.removeprefix("task/")]) for c in asked]
+    better = [c.paired.reversed() if limit.startswith("+") else c.paired for c, limit in toward]
+    worse = holm({d.reversed(): d.reversed().p_above(0.0) for d in better})
+    return [_check(c, limit, d, worse[d.reversed()]) for (c, limit), d in zip(toward, better, strict=True)]
+
+
+def _check(change: Change, limit: str, better: Difference, p_worse: float) -> Check:
+    p_margin = better.p_above(-abs(float(limit))) if limit else 1.0
+    outcome: Outcome = "passed" if p_margin <= ALPHA else "failed" if p_worse <= ALPHA else "undecided"
+    return Check(change, limit, outcome, p_worse, p_margin)
+
+
+def outcome(judged: Sequence[Check]) -> Outcome:
+    """Returns what a gate of these checks comes to."""
+    found = {check.outcome for check in judged}
+    return "failed" if "failed" in found else "passed" if found == {"passed"} else "undecided"
+
+
+def printed(judged: Sequence[Check]) -> str:
+    """Formats a row per check, what a comparison of so many tasks can show, and the outcome."""
+    lines = aligned([check.row() for check in judged])
+    for check in judged:
+        d = check.change.paired
+        if math.isnan(d.error):
+            continue
+        word, scale, digits = unit(check.change.name)
+        alike = "" if math.isnan(d.correlation) else f", correlation of pairs {d.correlation:.2f}"
+        shown = f"{scale * resolution(d.error):.{digits}f}{word} worse is shown in 80 % of such comparisons"
+        share = passing(abs(float(check.limit)), d.error) if check.limit else 0.0
+        passes = f", an equal team passes in {100 * share:.0f} %" if check.limit else ""
+        lines.append(f"power of {check.change.title}: n = {d.n}{alike}: {shown}{passes}")
+    titles = ", ".join(check.change.title for check in judged if check.outcome == outcome(judged))
+    return "\n".join([*lines, f"gate:    {outcome(judged)}: {titles}"])
+
+
+def planned(scores: Values, margin: float) -> str:
+    """Says what a comparison with a team that has not been played can show, from the scores of A on its tasks."""
+    means, lines = np.array([np.mean(episodes) for episodes in scores]), list[str]()
+    for alike in _ALIKE:
+        error = math.sqrt(2 * (1 - alike) * len(means) * float(means.var()) + 2) / (len(means) + 2)
+        lines.append(
+            f"correlation of pairs {alike:g}: {100 * resolution(error):.1f} points worse is shown in 80 % of the"
+            f" comparisons, an equal team passes a margin of {margin:g} in {100 * passing(margin * POINT, error):.0f} %"
+        )
+    return "\n".join([f"plan:    n = {len(means)}, score {means.mean():.3f}", *lines])
