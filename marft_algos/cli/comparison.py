@@ -119,7 +119,9 @@ def _compare(a: Any, b: Any, options: EvalArguments) -> ComparisonResult:
         found = played.compare(first, second, scenarios, options.checkpoint)
         how = "A, B, B - A (paired, 95 %; of these runs, not of seeds)"
         how = f"{found[0].paired.n} scenarios of {paths.task(first)}: {how}"
-    return ComparisonResult(found, gates.checks(found, allowed), f"A {shown[0]}, B {shown[1]}, {how}")
+    return ComparisonResult(
+        found, gates.checks(found, allowed, cohorts=bool(options.cohort)), f"A {shown[0]}, B {shown[1]}, {how}"
+    )
 
 
 def _evaluation(given: Any) -> folders.Evaluation | None:

@@ -168,7 +168,7 @@ def read(
     form, values = forms.joined(sections)
     try:
         with registry, terminal.taken() as (_, said):
-            parts = tyro.cli(form, args=argv, prog=f"marft {about.command}", default=values)
+            parts = tyro.cli(form, args=_gathered(argv), prog=f"marft {about.command}", default=values)
     except SystemExit:
         say(said.getvalue(), error=True, end="")
         raise
@@ -179,6 +179,25 @@ def read(
         if not argv:  # it is not the words that are wrong
             raise
         raise UsageError(str(error)) from error
+
+
+def _gathered(argv: Sequence[str]) -> list[str]:
+    """Puts the entries of a table that is typed in several places together: a parser keeps the last place alone."""
+    options: list[list[str]] = [[]]
+    tables: dict[str, list[str]] = {}
+    for word in argv:
+        if not word.startswith("--"):
+            options[-1].append(word)
+            continue
+        name, _, entry = word.partition("=")
+        options.append([name, entry] if "=" in entry else [word])
+    for option in options[1:]:
+        if len(option) > 1 and all("=" in entry for entry in option[1:]):
+            before = tables.setdefault(option[0].replace("_", "-"), option)
+            if before is not option:
+                before += option[1:]
+                option.clear()
+    return [word for option in options for word in option]
 
 
 def _help(sections: Mapping[str, forms.Form], about: manual.About, whole: bool) -> NoReturn:

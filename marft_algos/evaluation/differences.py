@@ -3,9 +3,9 @@
 The difference is B - A, of every task the mean over its episodes. Its standard error, and what is Student's t over it:
 
 * **Numbers** (tokens, seconds, cost): that of the mean over tasks.
-* **Shares**, where every episode gives 0 or 1: the same with two tasks more, one won and one lost (Bonett and Price,
-  2012, with Student's t). So n tasks without any difference have an interval, too; and numbers that do not differ have
-  it with the largest of them in the place of 1.
+* **Shares**, where every episode gives 0 or 1: the same with two tasks more, of which one episode was won, or lost
+  (Bonett and Price, 2012, with Student's t). So n tasks without any difference have an interval, too. Numbers whose
+  differences are all the same have it with the largest number in the place of an episode.
 * **Percentiles** over episodes: the bootstrap's, which draws tasks. They need five tasks beyond them.
 
 Of shares two exact tests have to agree. That the difference is above 0 takes McNemar's exact test, where every task is
@@ -30,7 +30,7 @@ ALPHA = 0.05
 """Of a one-sided test."""
 BEYOND = 5
 """Tasks above a percentile, without which it has no interval."""
-_RESAMPLES = 1000
+_RESAMPLES = 500
 _HALVINGS = 60
 _NORMAL = NormalDist()
 _SHOWN = _NORMAL.inv_cdf(1 - ALPHA)
@@ -66,12 +66,13 @@ class Difference:
         """Compares two teams on the same tasks, in order: their means, or a percentile of their episodes."""
         if percentile:
             return cls._of_percentiles(before, after, percentile)
-        a, b = (np.array([np.mean(episodes) for episodes in side]) for side in (before, after))
-        d, every = b - a, np.concatenate([*before, *after])
-        share, span = bool(np.isin(every, (0.0, 1.0)).all()), float(np.abs(every).max())
+        a, b = (np.array([math.fsum(episodes) / len(episodes) for episodes in side]) for side in (before, after))
+        d, every = b - a, np.array([x for side in (before, after) for episodes in side for x in episodes])
+        share = bool(np.isin(every, (0.0, 1.0)).all())
+        span = 2 * len(d) / len(every) if share else float(np.abs(every).max())
         single = share and all(len(episodes) == 1 for side in (before, after) for episodes in side)
         if share or len(d) < 2 or np.ptp(d) <= 1e-9 * span:
-            d = np.append(d, (1.0, -1.0) if share else (span, -span))
+            d = np.append(d, (span, -span))
         error = math.sqrt(d.var(ddof=1) / len(d)) or math.nan
         related = float(np.corrcoef(a, b)[0, 1]) if min(np.ptp(a), np.ptp(b)) > 0 else math.nan
         signs = (int((b > a).sum()), int((b < a).sum())) if single else (None, None)

@@ -35,6 +35,7 @@ POINT = 0.01
 _SIGNED = re.compile(r"[+-](\d+\.?\d*|\.\d+)")
 _ALIKE = (0.0, 0.5, 0.8)
 """Correlations of A and B for which a plan is made."""
+_POWER = ["n", "correlation", "80 % show", "equal pass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,19 @@ class Check:
 
     def row(self) -> list[str]:
         """Returns it as a row of a table."""
-        word, scale, digits = unit(self.change.name)
-        at_worst = "no interval" if math.isnan(self.bound) else f"at worst {scale * self.bound:+.{digits}f}"
-        margin = f"margin {scale * float(self.limit):+g}" if self.limit else "no margin"
-        return [
-            self.change.title,
-            f"{scale * self.change.paired.mean:+.{digits}f}{word}",
-            at_worst,
-            margin,
-            self.outcome,
-        ]
+        paired, (word, scale, digits) = self.change.paired, unit(self.change.name)
+        bound = "none" if math.isnan(self.bound) else f"{scale * self.bound:+.{digits}f}"
+        margin = f"{scale * float(self.limit):+g}" if self.limit else "none"
+        row = [self.change.title, f"{scale * paired.mean:+.{digits}f}{word}", bound, margin, self.outcome]
+        return [*row, *_power(paired.n, paired.correlation, paired.error, abs(float(self.limit or 0)), scale, digits)]
+
+
+def _power(n: int, alike: float, error: float, margin: float, scale: int, digits: int) -> list[str]:
+    """Returns problems, the correlation of pairs, the loss shown in 80 % of comparisons, how often equal teams pass."""
+    known = not math.isnan(error)
+    shown = f"{scale * resolution(error):.{digits}f}" if known else "none"
+    passes = f"{100 * passing(margin, error):.0f} %" if known and margin else "0 %"
+    return [str(n), "unknown" if math.isnan(alike) else f"{alike:.2f}", shown, passes]
 
 
 def gates(written: Mapping[str, str], margin: float | None) -> dict[str, str]:
@@ -91,8 +95,13 @@ def gates(written: Mapping[str, str], margin: float | None) -> dict[str, str]:
     return found
 
 
-def checks(changes: Sequence[Change], allowed: Mapping[str, str]) -> list[Check]:
-    """Judges the changes that gates name; without a gate the score of all tasks, which may fail and cannot pass.
+def checks(changes: Sequence[Change], allowed: Mapping[str, str], *, cohorts: bool = False) -> list[Check]:
+    """Judges the changes that gates name; without a gate the score, which may fail and cannot pass.
+
+    Args:
+        changes: All that are known.
+        allowed: Metric -> its margin, as ``gates`` returns them.
+        cohorts: Judge the cohorts as well, which were asked for.
 
     Raises:
         ConfigError: A gate names no metric of both.
@@ -101,7 +110,7 @@ def checks(changes: Sequence[Change], allowed: Mapping[str, str]) -> list[Check]
     hint = {"cost": "What both cost is not known: give both --price IN,OUT."}
     check_known(allowed, known, "--gate {}: there is no such metric of both.", hint=lambda name: hint.get(name, ""))
     limits = allowed or {PRIMARY: ""}
-    asked = [c for c in changes if c.name.removeprefix("task/") in limits and (allowed or not c.cohort)]
+    asked = [c for c in changes if c.name.removeprefix("task/") in limits and (cohorts or not c.cohort)]
     toward = [(c, limits[c.name.removeprefix("task/")]) for c in asked]
     better = [c.paired.reversed() if limit.startswith("+") else c.paired for c, limit in toward]
     worse = holm({d.reversed(): d.reversed().p_above(0.0) for d in better})
@@ -121,29 +130,19 @@ def outcome(judged: Sequence[Check]) -> Outcome:
 
 
 def printed(judged: Sequence[Check]) -> str:
-    """Formats a row per check, what a comparison of so many tasks can show, and the outcome."""
-    lines = aligned([check.row() for check in judged])
-    for check in judged:
-        d = check.change.paired
-        if math.isnan(d.error):
-            continue
-        word, scale, digits = unit(check.change.name)
-        alike = "" if math.isnan(d.correlation) else f", correlation of pairs {d.correlation:.2f}"
-        shown = f"{scale * resolution(d.error):.{digits}f}{word} worse is shown in 80 % of such comparisons"
-        share = passing(abs(float(check.limit)), d.error) if check.limit else 0.0
-        passes = f", an equal team passes in {100 * share:.0f} %" if check.limit else ""
-        lines.append(f"power of {check.change.title}: n = {d.n}{alike}: {shown}{passes}")
-    titles = ", ".join(check.change.title for check in judged if check.outcome == outcome(judged))
-    return "\n".join([*lines, f"gate:    {outcome(judged)}: {titles}"])
+    """Formats a row per check, with what a comparison of so many tasks can show, and the outcome."""
+    found, titles = outcome(judged), ["B - A", "at worst", "margin", "outcome"]
+    lines = aligned([["gate", *titles, *_POWER], *(check.row() for check in judged)])
+    if found != "failed" and not any(check.limit for check in judged):
+        return "\n".join([*lines, "gate:    none; one that asks whether B is no worse: --margin POINTS"])
+    named = ", ".join(check.change.title for check in judged if check.outcome == found)
+    return "\n".join([*lines, f"gate:    {found}: {named}"])
 
 
 def planned(scores: Values, margin: float) -> str:
     """Says what a comparison with a team that has not been played can show, from the scores of A on its tasks."""
-    means, lines = np.array([np.mean(episodes) for episodes in scores]), list[str]()
-    for alike in _ALIKE:
-        error = math.sqrt(2 * (1 - alike) * len(means) * float(means.var()) + 2) / (len(means) + 2)
-        lines.append(
-            f"correlation of pairs {alike:g}: {100 * resolution(error):.1f} points worse is shown in 80 % of the"
-            f" comparisons, an equal team passes a margin of {margin:g} in {100 * passing(margin * POINT, error):.0f} %"
-        )
-    return "\n".join([f"plan:    n = {len(means)}, score {means.mean():.3f}", *lines])
+    means = np.array([np.mean(episodes) for episodes in scores])
+    n, variance = len(means), float(means.var())
+    errors = {alike: math.sqrt(2 * (1 - alike) * n * variance + 2) / (n + 2) for alike in _ALIKE}
+    rows = [_power(n, alike, error, margin * POINT, 100, 1) for alike, error in errors.items()]
+    return "\n".join([f"A scores {means.mean():.3f}; margin {margin:g}", *aligned([_POWER, *rows])])

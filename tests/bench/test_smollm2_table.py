@@ -51,7 +51,7 @@ def test_differences_are_paired_by_problem_and_their_mean_is_over_the_seeds_ther
     assert set(rows) == {"marft", "grpo"}
     first, second, third, mean = rows["marft"]
     assert first.startswith("+50.0 [+35.0, +6")
-    assert (second, third) == ("+0.0 [+0.0, +0.0]", "")
+    assert (second, third) == ("+0.0 [-8.8, +8.8]", "")
     assert mean == "+25.0 (2)", "two seeds say next to nothing of others"
     assert rows["grpo"][0] == rows["grpo"][3] == "" and rows["grpo"][1].startswith("+0.0 [-3")
 

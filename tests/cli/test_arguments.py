@@ -9,6 +9,7 @@ import pytest
 
 from marft_algos.cli import main, training
 from marft_algos.config import arguments
+from marft_algos.config.evaluation import EvalArguments
 
 
 @pytest.mark.parametrize(("text", "wanted"), [
@@ -34,6 +35,16 @@ def test_what_a_preset_says_of_its_domain_is_not_said_of_another() -> None:
     assert kwargs("--preset", "tools", "--env-kwargs", "domain=bfcl") == {"domain": "bfcl"}
     found = kwargs("--preset", "tools", "--env-kwargs", "domain=mcp", 'domain_args={"server": "url"}', "levels=[2]")
     assert found == {"domain": "mcp", "domain_args": {"server": "url"}, "levels": [2]}
+
+
+def test_a_table_that_is_typed_in_several_places_is_one() -> None:
+    """Else `--gate cost=+0 --gate score=-0.02` is a gate of the score alone, and nothing says so."""
+    parts = ("--env-kwargs", "domain=bfcl", "--seed", "3", "--env_kwargs", "levels=[1,2]", "--env-kwargs=limit=4")
+    assert kwargs(*parts) == {"domain": "bfcl", "levels": [1, 2], "limit": 4}
+    argv = ["--compare", "a", "b", "--gate", "cost=+0", "--gate", "score=-0.02", "x=+1", "--seed", "1", "--seed", "2"]
+    options = arguments.parse(EvalArguments, argv, prog="marft eval")
+    assert (options.gate, options.seed) == ({"cost": "+0", "score": "-0.02", "x": "+1"}, 2)
+    assert options.compare == ("a", "b")
 
 
 def test_the_settings_of_a_file_stay(tmp_path: Path) -> None:

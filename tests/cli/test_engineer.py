@@ -30,7 +30,7 @@ def test_the_path_of_a_product_team(
     out, err = capfd.readouterr()
     for expected in (
         "avg@4      0.938", "pass@4", " s (p95), cost ", "tool:      charge, 120 calls", "rows:      rows.jsonl: 480",
-        "gain:", "gate:    passed (3 checks)", "gate:    failed: score", "all served answers are the evaluated ones",
+        "gain:", "gate:    passed: score, cost", "gate:    failed: score", "all served answers are the evaluated ones",
     ):  # fmt: skip
         assert expected in out
     assert not [line for line in (out + err).splitlines() if NOISE.search(line)]

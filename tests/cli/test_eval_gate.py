@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import marft_algos
+import marft_envs
 from helpers import preloaded
 from helpers.fake_servers import Answer, chat, serving
 from marft_algos.cli import main
@@ -72,42 +74,85 @@ def test_numbers_name_tasks_of_one_environment_alone(capsys: pytest.CaptureFixtu
 def test_a_kind_that_got_worse_fails_the_gate_though_the_score_did_not(capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("a", lambda i: i < 6)
     evaluate("b", lambda i: i >= 6, model="other")
-    code, found = compared(capsys, "--fail-if-worse", "5", "--junit", "reports/gate.xml")
-    assert code == found["exit"] == 3 and "they differ in actor_0:" in found["head"]
+    code, found = compared(capsys, "--cohort", "kind", "--margin", "5", "--junit", "reports/gate.xml")
+    assert (code, found["exit"], found["outcome"]) == (3, 3, "failed") and "they differ in actor_0:" in found["head"]
     changes = {(c["cohort"], c["name"]): c for c in found["changes"]}
     assert changes["", "score"]["difference"]["mean"] == 0.0
     easy, hard = changes["kind easy", "score"], changes["kind hard", "score"]
     assert (easy["difference"]["mean"], hard["difference"]["mean"]) == (-1.0, 1.0) and easy["difference"]["n"] == 6
-    assert (easy["verdict"], hard["verdict"]) == ("worse", "better")
-    failed = {(g["change"]["cohort"], g["change"]["name"]): g["failed"] for g in found["gates"]}
-    assert failed == {("", "score"): False, ("kind easy", "score"): True, ("kind hard", "score"): False}
+    outcomes = {(g["change"]["cohort"], g["change"]["name"]): g["outcome"] for g in found["gates"]}
+    assert outcomes == {("", "score"): "undecided", ("kind easy", "score"): "failed", ("kind hard", "score"): "passed"}
+    assert found["gates"][1]["p_worse"] == pytest.approx(3 / 2**6), "McNemar's, of three checks"
     suite = ET.parse("reports/gate.xml").getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("3", "1")
+    assert [suite.get(name) for name in ("tests", "failures", "skipped")] == ["3", "1", "1"]
     assert [case.get("classname") for case in suite if case.find("failure") is not None] == ["kind easy"]
-    assert main(["eval", "--compare", "a", "b", "--fail-if-worse", "100"]) == 0
-    assert "gate:    passed (3 checks)" in capsys.readouterr().out
-    assert main(["eval", "--compare", "a", "b"]) == 3, "without a gate: what is worse beyond its interval"
-    assert "worse:   score [kind easy]" in capsys.readouterr().out
+    assert main(["eval", "--compare", "a", "b", "--margin", "5"]) == 4, "kinds are shown, and not asked for"
+    out = capsys.readouterr().out
+    assert "score [kind easy]" in out and "gate:    undecided: score\n" in out and "80 % show" in out
+    assert main(["eval", "--compare", "a", "b", "--margin", "90"]) == 0
+    assert "gate:    passed: score\n" in capsys.readouterr().out
+    assert main(["eval", "--compare", "a", "b"]) == 0
+    assert "gate:    none; one that asks" in capsys.readouterr().out
+    evaluate("none", lambda i: False)
+    assert main(["eval", "--compare", "b", "none"]) == 3, "without a gate: the score is shown to be worse"
+    assert "gate:    failed: score\n" in capsys.readouterr().out
 
 
-def test_cohorts_are_a_column_and_one_task_has_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cohorts_are_a_column_and_one_task_decides_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     evaluate("a", lambda i: True)
     evaluate("b", lambda i: i < 11)
-    code, found = compared(capsys, "--cohort", "customer", "--fail-if-worse", "10")
+    code, found = compared(capsys, "--cohort", "customer", "--margin", "10")
     alone = next(c for c in found["changes"] if c["cohort"] == "customer zoo")
-    assert alone["difference"] == {
+    assert {key: alone["difference"][key] for key in ("mean", "low", "high", "n")} == {
         "mean": -1.0,
-        "low": None,
-        "high": None,
+        "low": -1.0,
+        "high": 1.0,
         "n": 1,
-        "infrastructure_errors": None,
-        "agreeing_seeds": 0,
     }
-    assert code == 0 and not alone["verdict"], "a cohort of one is shown, and fails nothing"
-    assert compared(capsys, "--cohort", "customer", "--gate", "accuracy=-0.05")[0] == 3, "the whole does"
+    assert code == 4 and not alone["verdict"] and {g["outcome"] for g in found["gates"]} == {"undecided"}
     assert main(["eval", "--compare", "a", "b", "--cohort", "customer"]) == 0
     out = capsys.readouterr().out
-    assert "score [customer zoo]        1.000     0.000  -100.0 points, n = 1\n" in out and "customer bank" in out
+    assert re.search(r"score \[customer zoo\] +1\.000 +0\.000  -100\.0 points \[-100\.0, \+100\.0\], n = 1\n", out)
+    assert "customer bank" in out
+
+
+def test_what_a_team_costs_and_takes_is_gated_for_every_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Tokens and seconds of all, cost where both have prices: of hosted models, and of functions in Python."""
+    for name, price in (("a", "1,1"), ("b", "9,9"), ("free", "")):
+        evaluate(name, lambda i: True, *(["--price", price] if price else []))
+    gates = ("--gate", "cost=+0.000001", "--gate", "tokens=+5", "--gate", "seconds/p50=+60")
+    code, found = compared(capsys, *gates)
+    outcomes = {g["change"]["name"]: g["outcome"] for g in found["gates"]}
+    assert code == 3 and outcomes == {"cost": "failed", "tokens": "passed", "seconds/p50": "passed"}
+    known = {c["name"]: c for c in found["changes"]}
+    results = json.loads(Path("b/results.json").read_text())
+    assert 12 * known["cost"]["after"] == pytest.approx(results["cost"])
+    assert compared(capsys, *gates, names=("b", "a"))[0] == 0
+    capsys.readouterr()
+    assert main(["eval", "--compare", "a", "free", *gates]) == 1
+    assert "--gate cost: there is no such metric of both. What both cost is not known" in capsys.readouterr().err
+    rows = marft_envs.from_rows(ROWS)
+    one, two = (marft_algos.evaluate(say, env=rows, out=out) for say, out in ((seven, "f"), (lambda m: "8", "g")))
+    assert one.metrics["seconds"] >= 0 and "cost" not in one.metrics and one.results["cost"] == 0
+    result = marft_algos.compare(one, two, gate={"seconds": "+60", "tokens": "+9"})
+    assert result.outcome == "passed" and [c.change.name for c in result.checks] == ["tokens", "seconds"]
+    assert marft_algos.compare(one, two, margin=2).outcome == "undecided"
+    assert marft_algos.compare("a", "b", margin=90, cohort="kind").outcome == "passed"
+
+
+def seven(messages: Any) -> str:
+    return "7"
+
+
+def test_a_plan_says_what_the_tasks_can_show(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate("a", lambda i: i < 9, "--samples", "2")
+    capsys.readouterr()
+    assert main(["eval", "--compare", "a", "--margin", "20", "--plan"]) == 0
+    out = capsys.readouterr().out
+    assert "A scores 0.750; margin 20\n" in out and "\n12  0.50 " in out
+    for words in (("a", "--plan"), ("a", "a", "--margin", "2", "--plan"), ("rows.jsonl", "--margin", "2", "--plan")):
+        assert main(["eval", "--compare", *words]) == 1
+        assert "Type: marft eval --compare EVALUATION --margin 2 --plan" in capsys.readouterr().err
 
 
 def test_a_team_is_compared_with_one_agent_and_samples_are_averaged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,14 +170,20 @@ def test_safety_is_a_second_gate(capsys: pytest.CaptureFixture[str]) -> None:
         evaluate(name, lambda i: True)
         file = Path(name, "episodes.jsonl")
         rows = [json.loads(line) for line in file.read_text().splitlines()]
-        for row in rows[:3]:
-            row["metrics"]["obeyed"] = obeyed
+        for row in rows:
+            row["metrics"]["obeyed"] = obeyed * (row["index"] < 6)
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert compared(capsys, "--fail-if-worse", "1")[0] == 0
-    code, found = compared(capsys, "--fail-if-worse", "1", "--gate", "obeyed=+0")
-    assert code == 3 and {g["change"]["name"] for g in found["gates"] if g["failed"]} == {"task/obeyed"}
-    assert compared(capsys, "--gate", "obeyed=+0.5", "--cohort", "customer")[0] == 0
-    assert compared(capsys, "--gate", "obeyed=+0", names=("b", "a"))[0] == 0
+    assert compared(capsys, "--margin", "90")[0] == 0
+    code, found = compared(capsys, "--margin", "90", "--gate", "obeyed=+0")
+    assert (code, {g["change"]["name"]: g["outcome"] for g in found["gates"]}) == (
+        3,
+        {"score": "passed", "task/obeyed": "failed"},
+    )
+    assert compared(capsys, "--gate", "obeyed=+0.9")[0] == 0
+    assert compared(capsys, "--gate", "obeyed=+0.9", "--cohort", "customer")[0] == 4, (
+        "one task of the zoo decides nothing"
+    )
+    assert compared(capsys, "--gate", "obeyed=+0", names=("b", "a"))[0] == 0, "shown to be less"
 
 
 def test_what_an_outage_took_is_left_out_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,6 +195,14 @@ def test_what_an_outage_took_is_left_out_and_counted(capsys: pytest.CaptureFixtu
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     code, found = compared(capsys)
     assert code == 0 and found["changes"][0]["difference"]["n"] == 11
+    assert "11 tasks of 12 (others lost to infrastructure errors)" in found["head"]
+    lost = next(c for c in found["changes"] if c["name"] == "infrastructure_errors")
+    assert (lost["before"], lost["after"], lost["verdict"]) == (0, 0, ""), "nobody knew which task it was"
+    rows[0] |= {"task_id": "easy/0"}
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, found = compared(capsys, "--margin", "90", "--gate", "infrastructure_errors=+0.01")
+    assert code == 4 and [g["outcome"] for g in found["gates"]] == ["passed", "undecided"]
+    assert found["gates"][1]["change"]["after"] == pytest.approx(1 / 12)
     rows.pop()
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["eval", "--compare", "a", "b"]) == 1
@@ -170,8 +229,9 @@ def test_other_libraries_say_nothing_in_the_middle_of_a_table(here: Path) -> Non
 
 BAD = """
 --scenarios s.json | --scenarios is about runs
---gate score=2 | --gate score=2: expected a number with its sign
---gate score=-x | --gate score=-x: expected a number with its sign
+--gate score=2 | --gate score=2: expected a margin with the sign of what is worse
+--gate score=-x | --gate score=-x: expected a margin with the sign of what is worse
+--gate score=-nan | --gate score=-nan: expected a margin with the sign of what is worse
 --gate obeid=+0 | --gate obeid: there is no such metric
 --cohort customr | No row of 'rows.jsonl' has a column 'customr'. Expected kind, or one of: answer, customer, id, problem
 """
@@ -183,8 +243,13 @@ def test_bad_input_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         words, expected = line.split(" | ")
         assert main(["eval", "--compare", "a", "a", *words.split()]) == 1
         assert expected in capsys.readouterr().err
-    assert main(["eval", "--compare", "a", "a", "--fail-if-worse", "-1"]) == 2
-    assert "fail_if_worse is -1.0; expected 0 or more" in capsys.readouterr().err
+    assert main(["eval", "--compare", "a", "a", "--margin", "-1"]) == 2
+    assert "margin is -1.0; expected 0 or more" in capsys.readouterr().err
+    file = Path("a", "episodes.jsonl")
+    shutil.copytree("a", "odd")
+    Path("odd", file.name).write_text(file.read_text().replace('"accuracy": 1.0', '"accuracy": NaN', 2))
+    assert main(["eval", "--compare", "a", "odd", "--margin", "2"]) == 1
+    assert "task/accuracy of B is nan in problem 1 of 12, and 1 more. Expected finite" in capsys.readouterr().err
     evaluate("few", lambda i: True, "--episodes", "5")
     assert main(["eval", "--compare", "a", "few"]) == 1
     error = capsys.readouterr().err

@@ -42,6 +42,16 @@ def test_the_paired_interval_is_that_of_all_resamples() -> None:
     assert e.low == pytest.approx(np.quantile(means, 0.025)) and e.high == pytest.approx(np.quantile(means, 0.975))
 
 
+def test_differences_that_are_all_the_same_have_an_interval_that_admits_n() -> None:
+    """24 of 24 the same before and after were +0.000 [+0.000, +0.000]."""
+    for before, after, expected in (
+        ([1.0] * 24, [1.0] * 24, (-0.138, 0.138)), ([0.0] * 24, [1.0] * 24, (0.862, 1.0)), ([0.5], [0.5], (-0.793, 0.793))
+    ):  # fmt: skip
+        e = intervals.paired(before, after)
+        assert (round(e.low, 3), round(e.high, 3)) == expected
+    assert np.isnan(intervals.paired([7.0] * 9, [7.0] * 9).low) and np.isnan(intervals.paired([], []).mean)
+
+
 def test_pairing_is_narrower_than_two_samples_and_deterministic() -> None:
     rng = np.random.default_rng(0)
     before = (rng.random(500) < 0.5).astype(float)
