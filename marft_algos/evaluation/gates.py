@@ -35,7 +35,8 @@ POINT = 0.01
 _SIGNED = re.compile(r"[+-](\d+\.?\d*|\.\d+)")
 _ALIKE = (0.0, 0.5, 0.8)
 """Correlations of A and B for which a plan is made."""
-_POWER = ["n", "correlation", "80 % show", "equal pass"]
+_POWER = ["n", "r", "shows", "passes"]
+"""Problems, the correlation of A and B, the loss shown in 80 % of comparisons, and how often an equal team passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Check:
 
 
 def _power(n: int, alike: float, error: float, margin: float, scale: int, digits: int) -> list[str]:
-    """Returns problems, the correlation of pairs, the loss shown in 80 % of comparisons, how often equal teams pass."""
+    """Returns what a comparison can show, as cells of the columns ``_POWER``."""
     known = not math.isnan(error)
     shown = f"{scale * resolution(error):.{digits}f}" if known else "none"
     passes = f"{100 * passing(margin, error):.0f} %" if known and margin else "0 %"
