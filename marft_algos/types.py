@@ -91,7 +91,7 @@ class Generation:
     kept: int = 0
     """First tokens of the prompt that the engine had read for an earlier turn, as far as it says."""
     spent: Mapping[str, float] = field(default_factory=dict)
-    """What an evaluation knows: the ``seconds`` that it or its batch took, and the ``cost`` where prices are known."""
+    """What an evaluation knows: the ``seconds`` that it or its batch took, and its ``cost``, where that is known."""
 
 
 NO_REQUEST = GenerationRequest("", [], 0)

@@ -98,7 +98,7 @@ class TimedEngine(EngineBase):
         return [replace(reply, spent=spent) for reply in replies]
 
     def metrics(self) -> dict[str, float]:
-        """As the engine below."""
+        """As the engine below: what was asked now, and not before."""
         return self._engine.metrics()
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class TimedEngine(EngineBase):
         self._engine.close()
 
 
-class LedgerEngine(EngineBase):
+class LedgerEngine(TimedEngine):
     """Answers from a ledger what stands in it, and asks the engine below for the rest, each request by itself.
 
     Args:
@@ -118,30 +118,25 @@ class LedgerEngine(EngineBase):
     one_by_one = True
 
     def __init__(self, engine: RolloutEngine, endpoint: Endpoint, ledger: Ledger) -> None:
-        self._engine, self._endpoint, self._ledger = engine, endpoint, ledger
+        super().__init__(engine)
+        self._endpoint, self._ledger = endpoint, ledger
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="ledger")
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order."""
         return list(self._pool.map(lambda request: self._one(request, params), requests))
 
-    def metrics(self) -> dict[str, float]:
-        """As the engine below: what was asked now, and not before."""
-        return self._engine.metrics()
-
     def close(self) -> None:
         """Closes the engine below."""
         self._pool.shutdown()
-        self._engine.close()
+        super().close()
 
     def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
         key = self._key(request, params)
         line = self._ledger.known(key)
         if line is not None:
-            usage, reason = (line["usage"][0], line["usage"][1]), line["stop_reason"]
-            none = np.zeros(0, np.float32)
-            known = Generation([], none, reason, FOREIGN, line["text"], str(line["error"]), usage)
-            return replace(known, spent=self._spent(line))
+            known = line["stop_reason"], FOREIGN, line["text"], str(line["error"]), (line["usage"][0], line["usage"][1])
+            return Generation([], np.zeros(0, np.float32), *known, spent=self._spent(line))
         began = time.monotonic()
         (reply,) = self._engine.generate([request], params)
         seconds = round(time.monotonic() - began, 4)
@@ -153,7 +148,7 @@ class LedgerEngine(EngineBase):
         return replace(reply, spent=self._spent(counted))
 
     def _spent(self, line: Mapping[str, Any]) -> dict[str, float]:
-        """Returns what a reply took and cost; without prices nobody knows the cost."""
+        """Returns what a reply took and cost, as far as that is known."""
         priced = self._endpoint.price_in or self._endpoint.price_out
         return {name: line[name] for name in ("seconds", *(["cost"] if priced else ())) if name in line}
 

@@ -3,9 +3,9 @@
 The difference is B - A, of every task the mean over its episodes. Its standard error, and what is Student's t over it:
 
 * **Numbers** (tokens, seconds, cost): that of the mean over tasks.
-* **Shares**, where every episode gives 0 or 1: the same with two tasks more, of which one episode was won, or lost
-  (Bonett and Price, 2012, with Student's t). So n tasks without any difference have an interval, too. Numbers whose
-  differences are all the same have it with the largest number in the place of an episode.
+* **Shares**, where every episode gives 0 or 1: the same with two tasks more, in one of which an episode was won, in the
+  other lost (Bonett, J. Educ. Behav. Stat. 37, 2012, with Student's t). So n tasks without any difference have an
+  interval, too. Numbers whose differences are all the same have it with the largest number in an episode's place.
 * **Percentiles** over episodes: the bootstrap's, which draws tasks. They need five tasks beyond them.
 
 Of shares two exact tests have to agree. That the difference is above 0 takes McNemar's exact test, where every task is

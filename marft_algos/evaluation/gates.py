@@ -68,7 +68,7 @@ class Check:
 
 
 def _power(n: int, alike: float, error: float, margin: float, scale: int, digits: int) -> list[str]:
-    """Returns what a comparison can show, as cells of the columns ``_POWER``."""
+    """Returns what a comparison can show, in the columns ``_POWER``."""
     known = not math.isnan(error)
     shown = f"{scale * resolution(error):.{digits}f}" if known else "none"
     passes = f"{100 * passing(margin, error):.0f} %" if known and margin else "0 %"

@@ -150,7 +150,11 @@ def test_a_gate_says_its_power() -> None:
     sides = alone(rng.random(200) < 0.9), alone(rng.random(200) < 0.9)
     d, said = Difference.of(*sides), gates.printed(gate(MARGIN, score=sides)[1]).splitlines()
     expected = ["200", f"{d.correlation:.2f}", f"{100 * 2.486 * d.error:.1f}"]
-    assert said[1].split()[0] == "score" and said[1].split()[-5:-2] == expected and said[0].split()[-4:] == ["n", "r", "shows", "passes"]
+    assert (
+        said[1].split()[0] == "score"
+        and said[1].split()[-5:-2] == expected
+        and said[0].split()[-4:] == ["n", "r", "shows", "passes"]
+    )
     plan = [line.split() for line in gates.planned(sides[0], 5).splitlines()]
     assert plan[0][:2] == ["A", "scores"] and [line[1] for line in plan[2:]] == ["0.00", "0.50", "0.80"]
     shown = [float(line[2]) for line in plan[2:]]
