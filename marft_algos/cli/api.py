@@ -14,6 +14,7 @@ import numpy as np
 
 import marft_envs
 from marft_algos.cli import evaluation
+from marft_algos.cli.comparison import named
 from marft_algos.config import elsewhere
 from marft_algos.config.evaluation import EvalArguments
 from marft_algos.evaluation import changes, environments
@@ -21,7 +22,7 @@ from marft_algos.lazy import frame
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.assignment import played
 from marft_algos.ranges import hints
-from marft_algos.runs.folder import EvalRecord, RunFolder, estimate
+from marft_algos.runs.folder import EvalRecord, estimate
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.intervals import mean as interval_of_mean
 from marft_algos.types import Trajectory
@@ -131,10 +132,3 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
         raise KeyboardInterrupt
     content = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
     return EvaluationResult(list(trajectory.read(file)), out, content)
-
-
-def named(who: Any) -> Any:
-    """Returns the folder of a run, or of a trained team's, as text; what is neither as it is."""
-    who = getattr(who, "run", who)
-    who = who.root if isinstance(who, RunFolder) else who
-    return str(who) if isinstance(who, Path) else who

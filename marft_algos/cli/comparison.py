@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marft_algos.cli.api import EvaluationResult, named
 from marft_algos.config.evaluation import COMPARE_ONLY, EvalArguments
 from marft_algos.evaluation import changes, folders, gates
 from marft_algos.lazy import require_training
@@ -126,6 +125,11 @@ def _compare(a: Any, b: Any, options: EvalArguments) -> ComparisonResult:
 
 def _evaluation(given: Any) -> folders.Evaluation | None:
     """Returns an evaluation that is given, or lies in the folder that is; None: it is something else."""
+    name = named(given)
+    if isinstance(name, str):
+        return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
+    from marft_algos.cli.api import EvaluationResult
+
     if isinstance(given, EvaluationResult):
         if given.results:
             return folders.Evaluation.of(given.folder)
@@ -134,8 +138,14 @@ def _evaluation(given: Any) -> folders.Evaluation | None:
         for first in numbered[:1]:
             drawn = {"env": first.env_id, "env_kwargs": first.env_kwargs, "data": first.env_kwargs.get("data")}
         return folders.Evaluation.played(given.folder, drawn, numbered)
-    name = named(given)
-    return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
+    return None
+
+
+def named(who: Any) -> Any:
+    """Returns the folder of a run, or of a trained team's, as text; what is neither as it is."""
+    who = getattr(who, "run", who)
+    who = who.root if isinstance(who, RunFolder) else who
+    return str(who) if isinstance(who, Path) else who
 
 
 def _plan(options: EvalArguments) -> int:
