@@ -20,8 +20,9 @@ from marft_envs.errors import Absent
 
 if TYPE_CHECKING:
     from marft_algos.algorithms.base import Algorithm, ClipConfig, GroupConfig, UpdateConfig, register
-    from marft_algos.cli.api import EvaluationResult, evaluate
-    from marft_algos.cli.comparison import ComparisonResult, compare
+    from marft_algos.cli.api import evaluate
+    from marft_algos.cli.comparison import compare
+    from marft_algos.cli.results import ComparisonResult, EvaluationResult
     from marft_algos.config.settings import TrainConfig
     from marft_algos.engines.base import RolloutEngine
     from marft_algos.engines.conformance import check_engine
@@ -41,8 +42,9 @@ __all__ = [
 ]  # fmt: skip
 _MODULES = {
     "algorithms.base": "Algorithm ClipConfig GroupConfig UpdateConfig register",
-    "cli.api": "EvaluationResult evaluate",
-    "cli.comparison": "ComparisonResult compare",
+    "cli.api": "evaluate",
+    "cli.comparison": "compare",
+    "cli.results": "ComparisonResult EvaluationResult",
     "config.settings": "TrainConfig",
     "engines.base": "RolloutEngine",
     "engines.conformance": "check_engine",

@@ -6,49 +6,22 @@ import dataclasses
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marft_algos.cli.results import ComparisonResult, EvaluationResult, named
 from marft_algos.config.evaluation import COMPARE_ONLY, EvalArguments
 from marft_algos.evaluation import changes, folders, gates
 from marft_algos.lazy import require_training
 from marft_algos.runs import paths
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import RunFolder
-from marft_algos.runs.intervals import Interval
 from marft_algos.terminal import REGRESSION, clean, say
-from marft_envs.errors import ConfigError, hinted
-
-
-@hinted
-@dataclass(frozen=True, slots=True, repr=False)
-class ComparisonResult:
-    """What changed from A to B on the same tasks: ``repr`` is the table of ``marft eval --compare``."""
-
-    changes: Sequence[changes.Change]
-    """Of every metric A, B, and the paired difference with its 95 % interval."""
-    checks: Sequence[gates.Check] = ()
-    """What the gate judged: of every metric that was asked for; without a gate the score, which has no margin."""
-    head: str = ""
-    """What was compared, and in what A and B differ."""
-
-    @property
-    def difference(self) -> Interval:
-        """Returns the paired difference of the score, B - A, with its 95 % interval."""
-        return next(c.difference for c in self.changes if c.name == changes.PRIMARY and not c.cohort)
-
-    @property
-    def outcome(self) -> gates.Outcome:
-        """Returns ``passed``, ``failed`` or ``undecided``; without a gate nothing can pass."""
-        return gates.outcome(self.checks)
-
-    def __repr__(self) -> str:
-        return changes.printed(self.changes)
+from marft_envs.errors import ConfigError
 
 
 def compare(
-    a: Any, b: Any, *, margin: float | None = None, gate: Mapping[str, str] | None = None, **options: Any
+    a: Any, b: Any, *, margin: float | None = None, gate: Mapping[str, str] | None = None, cohort: str = ""
 ) -> ComparisonResult:
     """Compares B with A on the same tasks, as ``marft eval --compare A B`` does.
 
@@ -61,13 +34,12 @@ def compare(
         b: In question; of the same kind.
         margin: By how many percentage points B's score may be worse.
         gate: Other metrics -> their margin, with the sign of what is worse.
-        **options: ``cohort`` of evaluations; ``scenarios`` and ``checkpoint`` of runs.
+        cohort: Of evaluations: also by ``kind``, or by a column of their rows.
 
     Raises:
         ConfigError: Their tasks differ, one is an evaluation and the other is none, or a gate names no metric of both.
     """
-    given = EvalArguments(compare=(str(named(a)), str(named(b))), margin=margin, gate=dict(gate or {}), **options)
-    return _compare(a, b, given)
+    return _compare(a, b, EvalArguments(margin=margin, gate=dict(gate or {}), cohort=cohort))
 
 
 def compared(options: EvalArguments) -> int:
@@ -83,7 +55,8 @@ def compared(options: EvalArguments) -> int:
     if options.junit:
         _junit(Path(options.junit), options.compare, result.checks)
     if options.json:
-        say(json.dumps({"head": result.head, **_plain(result), "outcome": result.outcome, "exit": code}))
+        sides = {"a": options.compare[0], "b": options.compare[1], "head": result.head}
+        say(json.dumps({**sides, **_plain(result), "outcome": result.outcome, "exit": code}))
         return code
     say(result.head)
     say(repr(result))
@@ -128,8 +101,6 @@ def _evaluation(given: Any) -> folders.Evaluation | None:
     name = named(given)
     if isinstance(name, str):
         return folders.Evaluation.of(Path(name)) if name and Path(name, folders.SETTINGS).is_file() else None
-    from marft_algos.cli.api import EvaluationResult
-
     if isinstance(given, EvaluationResult):
         if given.results:
             return folders.Evaluation.of(given.folder)
@@ -139,13 +110,6 @@ def _evaluation(given: Any) -> folders.Evaluation | None:
             drawn = {"env": first.env_id, "env_kwargs": first.env_kwargs, "data": first.env_kwargs.get("data")}
         return folders.Evaluation.played(given.folder, drawn, numbered)
     return None
-
-
-def named(who: Any) -> Any:
-    """Returns the folder of a run, or of a trained team's, as text; what is neither as it is."""
-    who = getattr(who, "run", who)
-    who = who.root if isinstance(who, RunFolder) else who
-    return str(who) if isinstance(who, Path) else who
 
 
 def _plan(options: EvalArguments) -> int:

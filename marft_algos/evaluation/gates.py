@@ -83,7 +83,7 @@ def gates(written: Mapping[str, str], margin: float | None) -> dict[str, str]:
         margin: Of the score, in percentage points.
 
     Raises:
-        ConfigError: One has no sign, or is no number.
+        ConfigError: One has no sign, is no number, or is the second of a metric.
     """
     found = {} if margin is None else {PRIMARY: f"-{margin * POINT:g}"}
     for metric, text in written.items():
@@ -92,7 +92,11 @@ def gates(written: Mapping[str, str], margin: float | None) -> dict[str, str]:
                 f"--gate {metric}={text}: expected a margin with the sign of what is worse: -0.02 (a fall by 0.02 is"
                 " too much) or +0.02 (a rise is)."
             )
-        found[metric.removeprefix("task/")] = text
+        if (name := metric.removeprefix("task/")) in found:
+            raise ConfigError(
+                f"--gate {metric}={text}: {name} has another margin. Expected one: leave one of them out."
+            )
+        found[name] = text
     return found
 
 

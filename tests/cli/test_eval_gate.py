@@ -233,6 +233,8 @@ BAD = """
 --gate score=-x | --gate score=-x: expected a margin with the sign of what is worse
 --gate score=-nan | --gate score=-nan: expected a margin with the sign of what is worse
 --gate obeid=+0 | --gate obeid: there is no such metric
+--margin 2 --gate score=-0.1 | --gate score=-0.1: score has another margin. Expected one
+--gate accuracy=-0.1 task/accuracy=-0.2 | --gate task/accuracy=-0.2: accuracy has another margin. Expected one
 --cohort customr | No row of 'rows.jsonl' has a column 'customr'. Expected kind, or one of: answer, customer, id, problem
 """
 
@@ -250,6 +252,13 @@ def test_bad_input_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     Path("odd", file.name).write_text(file.read_text().replace('"accuracy": 1.0', '"accuracy": NaN', 2))
     assert main(["eval", "--compare", "a", "odd", "--margin", "2"]) == 1
     assert "task/accuracy of B is nan in problem 1 of 12, and 1 more. Expected finite" in capsys.readouterr().err
+    Path("odd", file.name).write_text(file.read_text().replace('"accuracy"', '"other"'))
+    assert main(["eval", "--compare", "a", "odd", "--gate", "accuracy=-0.1"]) == 1
+    assert "--gate accuracy: there is no such metric of both. Known: " in capsys.readouterr().err
+    lost = [{**json.loads(line), "fault": "engine"} for line in file.read_text().splitlines()]
+    Path("odd", file.name).write_text("".join(json.dumps(row) + "\n" for row in lost))
+    assert main(["eval", "--compare", "a", "odd", "--margin", "2"]) == 1
+    assert "Nothing to compare in 'a' and 'odd': all was lost to infrastructure errors" in capsys.readouterr().err
     evaluate("few", lambda i: True, "--episodes", "5")
     assert main(["eval", "--compare", "a", "few"]) == 1
     error = capsys.readouterr().err
