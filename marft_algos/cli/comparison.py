@@ -16,7 +16,7 @@ from marft_algos.lazy import require_training
 from marft_algos.runs import paths
 from marft_algos.runs.disk import write_whole
 from marft_algos.runs.folder import RunFolder
-from marft_algos.terminal import REGRESSION, clean, say
+from marft_algos.terminal import REGRESSION, UNDECIDED, aligned, clean, say
 from marft_envs.errors import ConfigError
 
 
@@ -47,11 +47,11 @@ def compared(options: EvalArguments) -> int:
     if options.given() - {"compare", "scenarios", "checkpoint", *COMPARE_ONLY}:
         raise ConfigError("--compare takes two runs, --scenarios and --checkpoint, and nothing else: both play alike.")
     if options.plan:
-        return _plan(options)
+        return _say_power(options)
     if len(options.compare) != 2:
         raise ConfigError(f"--compare got {len(options.compare)} runs. Expected two: marft eval --compare RUN_A RUN_B")
     result, asked = _compare(*options.compare, options), options.margin is not None or bool(options.gate)
-    code = gates.EXIT[result.outcome] if asked else REGRESSION if result.outcome == "failed" else 0
+    code = {"passed": 0, "failed": REGRESSION, "undecided": UNDECIDED if asked else 0}[result.outcome]
     if options.junit:
         _junit(Path(options.junit), options.compare, result.checks)
     if options.json:
@@ -61,7 +61,10 @@ def compared(options: EvalArguments) -> int:
     say(result.head)
     say(repr(result))
     if result.checks:
-        say(gates.printed(result.checks))
+        say("\n".join(aligned(gates.table(result.checks))))
+        titles = ", ".join(c.change.title for c in result.checks if c.outcome == result.outcome)
+        unasked = "none; one that asks whether B is no worse: --margin POINTS"
+        say(f"gate:    {f'{result.outcome}: {titles}' if asked or code else unasked}")
     return code
 
 
@@ -112,7 +115,7 @@ def _evaluation(given: Any) -> folders.Evaluation | None:
     return None
 
 
-def _plan(options: EvalArguments) -> int:
+def _say_power(options: EvalArguments) -> int:
     """Says what a gate with the tasks of an evaluation can show, before another team has played them."""
     old = _evaluation(options.compare[0]) if len(options.compare) == 1 else None
     if old is None or options.margin is None:
@@ -120,7 +123,8 @@ def _plan(options: EvalArguments) -> int:
             "--plan takes the evaluation of the team that is there, and a margin. Type: marft eval --compare EVALUATION"
             " --margin 2 --plan"
         )
-    say(gates.planned([changes.scores(played) for played in old.samples.values() if played], options.margin))
+    scores = [changes.scores(played) for played in old.samples.values() if played]
+    say("\n".join(aligned(gates.power(scores, options.margin))))
     return 0
 
 

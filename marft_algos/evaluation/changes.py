@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from marft_algos.evaluation.differences import ALPHA, Difference, Values, holm
+from marft_algos.evaluation.differences import ALPHA, PairedDifference, Values, holm
 from marft_algos.runs.intervals import Interval
 from marft_algos.types import StopReason, Trajectory, Transition
 from marft_envs.errors import ConfigError
@@ -32,7 +32,7 @@ class Change:
     """One metric on the same scenarios: A, B, and the paired difference."""
 
     name: str
-    paired: Difference
+    paired: PairedDifference
     verdict: str = ""
     """``better`` or ``worse``, each wrong in at most 5 % of equal teams: of the primary metric, and of all others
     together (Holm)."""
@@ -60,12 +60,12 @@ def judged(pairs: Mapping[tuple[str, str], tuple[Values, Values]]) -> list[Chang
     Raises:
         ConfigError: One is no finite number.
     """
-    of = dict[tuple[str, str], Difference]()
+    of = dict[tuple[str, str], PairedDifference]()
     for (cohort, name), sides in pairs.items():
         _check_finite(name, sides)
-        of[cohort, name] = Difference.of(*sides)
+        of[cohort, name] = PairedDifference.of(*sides)
         for percentile in PERCENTILES if name.endswith("seconds") else ():
-            of[cohort, f"{name}/p{percentile}"] = Difference.of(*sides, percentile)
+            of[cohort, f"{name}/p{percentile}"] = PairedDifference.of(*sides, percentile)
     verdicts: dict[tuple[str, str], str] = {}
     for primary in (True, False):
         family = [at for at in of if is_judged(at[1]) and (at == ("", PRIMARY)) is primary]

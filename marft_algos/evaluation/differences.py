@@ -38,7 +38,7 @@ _POWER = _NORMAL.inv_cdf(0.8)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairedDifference:
     """B - A of one metric; equal ones are one column under several names."""
 
     before: float
@@ -62,7 +62,7 @@ class Difference:
     lost: int | None = None
 
     @classmethod
-    def of(cls, before: Values, after: Values, percentile: int = 0) -> Difference:
+    def of(cls, before: Values, after: Values, percentile: int = 0) -> PairedDifference:
         """Compares two teams on the same tasks, in order: their means, or a percentile of their episodes."""
         if percentile:
             return cls._of_percentiles(before, after, percentile)
@@ -80,7 +80,7 @@ class Difference:
         return cls(*of, *_column(before, after), share, *signs)
 
     @classmethod
-    def _of_percentiles(cls, before: Values, after: Values, percentile: int) -> Difference:
+    def _of_percentiles(cls, before: Values, after: Values, percentile: int) -> PairedDifference:
         n, found = len(before), []
         drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), _RESAMPLES)
         for side in (before, after):
@@ -99,7 +99,7 @@ class Difference:
         """B - A."""
         return self.after - self.before
 
-    def reversed(self) -> Difference:
+    def reversed(self) -> PairedDifference:
         """Returns A - B."""
         return replace(self, before=self.after, after=self.before, centre=-self.centre, won=self.lost, lost=self.won)
 
@@ -138,9 +138,9 @@ def passing(margin: float, error: float) -> float:
     return _NORMAL.cdf(margin / error - _SHOWN)
 
 
-def holm(p_values: Mapping[Difference, float]) -> dict[Difference, float]:
+def holm(p_values: Mapping[PairedDifference, float]) -> dict[PairedDifference, float]:
     """Adjusts p-values of distinct columns for their number (Holm, 1979)."""
-    adjusted, largest = dict[Difference, float](), 0.0
+    adjusted, largest = dict[PairedDifference, float](), 0.0
     for rank, (column, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
         largest = max(largest, min(1.0, p * (len(p_values) - rank)))
         adjusted[column] = largest

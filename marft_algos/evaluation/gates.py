@@ -24,17 +24,15 @@ from typing import Literal
 import numpy as np
 
 from marft_algos.evaluation.changes import PRIMARY, Change, unit
-from marft_algos.evaluation.differences import ALPHA, Difference, Values, holm, passing, resolution
-from marft_algos.terminal import REGRESSION, UNDECIDED, aligned
+from marft_algos.evaluation.differences import ALPHA, PairedDifference, Values, holm, passing, resolution
 from marft_envs.errors import ConfigError, check_known
 
 Outcome = Literal["passed", "failed", "undecided"]
-EXIT: dict[Outcome, int] = {"passed": 0, "failed": REGRESSION, "undecided": UNDECIDED}
 POINT = 0.01
 """Of a score."""
 _SIGNED = re.compile(r"[+-](\d+\.?\d*|\.\d+)")
 _ALIKE = (0.0, 0.5, 0.8)
-"""Correlations of A and B for which a plan is made."""
+"""Correlations of A and B at which a plan states the power."""
 _POWER = ["n", "r", "shows", "passes"]
 """Problems, the correlation of A and B, the loss shown in 80 % of comparisons, and how often an equal team passes."""
 
@@ -122,7 +120,7 @@ def checks(changes: Sequence[Change], allowed: Mapping[str, str], *, cohorts: bo
     return [_check(c, limit, d, worse[d.reversed()]) for (c, limit), d in zip(toward, better, strict=True)]
 
 
-def _check(change: Change, limit: str, better: Difference, p_worse: float) -> Check:
+def _check(change: Change, limit: str, better: PairedDifference, p_worse: float) -> Check:
     p_margin = better.p_above(-abs(float(limit))) if limit else 1.0
     outcome: Outcome = "passed" if p_margin <= ALPHA else "failed" if p_worse <= ALPHA else "undecided"
     return Check(change, limit, outcome, p_worse, p_margin)
@@ -134,20 +132,14 @@ def outcome(judged: Sequence[Check]) -> Outcome:
     return "failed" if "failed" in found else "passed" if found == {"passed"} else "undecided"
 
 
-def printed(judged: Sequence[Check]) -> str:
-    """Formats a row per check, with what a comparison of so many tasks can show, and the outcome."""
-    found, titles = outcome(judged), ["B - A", "at worst", "margin", "outcome"]
-    lines = aligned([["gate", *titles, *_POWER], *(check.row() for check in judged)])
-    if found != "failed" and not any(check.limit for check in judged):
-        return "\n".join([*lines, "gate:    none; one that asks whether B is no worse: --margin POINTS"])
-    named = ", ".join(check.change.title for check in judged if check.outcome == found)
-    return "\n".join([*lines, f"gate:    {found}: {named}"])
+def table(judged: Sequence[Check]) -> list[list[str]]:
+    """Returns a row per check, with what a comparison of so many tasks can show, below their titles."""
+    return [["gate", "B - A", "at worst", "margin", "outcome", *_POWER], *(check.row() for check in judged)]
 
 
-def planned(scores: Values, margin: float) -> str:
-    """Says what a comparison with a team that has not been played can show, from the scores of A on its tasks."""
-    means = np.array([np.mean(episodes) for episodes in scores])
+def power(scores: Values, margin: float) -> list[list[str]]:
+    """Returns what a comparison with a team that has not played can show, by the scores of A on each task."""
+    means, size = np.array([np.mean(episodes) for episodes in scores]), np.mean([len(each) for each in scores])
     n, variance = len(means), float(means.var())
-    errors = {alike: math.sqrt(2 * (1 - alike) * n * variance + 2) / (n + 2) for alike in _ALIKE}
-    rows = [_power(n, alike, error, margin * POINT, 100, 1) for alike, error in errors.items()]
-    return "\n".join([f"A scores {means.mean():.3f}; margin {margin:g}", *aligned([_POWER, *rows])])
+    errors = {alike: math.sqrt(2 * (1 - alike) * n * variance + 2 / size**2) / (n + 2) for alike in _ALIKE}
+    return [_POWER, *(_power(n, alike, error, margin * POINT, 100, 1) for alike, error in errors.items())]

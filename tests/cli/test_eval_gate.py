@@ -149,7 +149,7 @@ def test_a_plan_says_what_the_tasks_can_show(capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert main(["eval", "--compare", "a", "--margin", "20", "--plan"]) == 0
     out = capsys.readouterr().out
-    assert "A scores 0.750; margin 20\n" in out and "\n12  0.50 " in out
+    assert out.startswith("n   r     shows  passes\n12  0.00  ") and "\n12  0.50 " in out
     for words in (("a", "--plan"), ("a", "a", "--margin", "2", "--plan"), ("rows.jsonl", "--margin", "2", "--plan")):
         assert main(["eval", "--compare", *words]) == 1
         assert "Type: marft eval --compare EVALUATION --margin 2 --plan" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.correctness.gate import simulate
 from marft_algos.evaluation import gates
 from marft_algos.evaluation.changes import Change, judged
-from marft_algos.evaluation.differences import Difference, Values, holm
+from marft_algos.evaluation.differences import PairedDifference, Values, holm
 from marft_envs.errors import ConfigError
 
 MARGIN = {"score": "-0.02"}
@@ -44,7 +44,7 @@ def probable(n: int, gain: float, loss: float) -> Iterator[tuple[int, int, float
 @pytest.mark.parametrize("n", [3, 10, 24])
 def test_levels_of_binary_pairs_by_enumeration(n: int) -> None:
     """An equal team fails with 5 % at most, one that is worse by the margin passes with little more than 5 %."""
-    of = {(won, lost): Difference.of(*pairs(won, lost, n)) for won, lost, _ in probable(n, 0.1, 0.1)}
+    of = {(won, lost): PairedDifference.of(*pairs(won, lost, n)) for won, lost, _ in probable(n, 0.1, 0.1)}
     failed = {at for at, d in of.items() if d.reversed().p_above(0.0) <= 0.05}
     for each in (0.01, 0.05, 0.15, 0.3, 0.45):
         assert sum(p for won, lost, p in probable(n, each, each) if (won, lost) in failed) <= 0.05
@@ -56,7 +56,7 @@ def test_levels_of_binary_pairs_by_enumeration(n: int) -> None:
 @pytest.mark.parametrize(("won", "lost", "n"), [(0, 1, 1), (0, 4, 4), (0, 5, 5), (12, 24, 50), (3, 12, 200), (0, 0, 9)])
 def test_whether_it_is_worse_is_mcnemars_exact_test(won: int, lost: int, n: int) -> None:
     flips = list(itertools.accumulate(math.comb(won + lost, k) for k in range(won + 1)))[-1] / 2 ** (won + lost)
-    d = Difference.of(*pairs(won, lost, n))
+    d = PairedDifference.of(*pairs(won, lost, n))
     assert d.reversed().p_above(0.0) == pytest.approx(max(flips, 0.0), abs=0.02)
     assert (d.reversed().p_above(0.0) <= 0.05) == (flips <= 0.05) == (-d.reversed().lower() <= 0)
     interval = d.interval()
@@ -65,26 +65,26 @@ def test_whether_it_is_worse_is_mcnemars_exact_test(won: int, lost: int, n: int)
 
 def test_one_problem_or_none_that_differs_has_an_interval_that_admits_n() -> None:
     for n, least in ((1, 1.0), (24, 0.1), (200, 0.013)):
-        d = Difference.of(*pairs(0, 0, n))
+        d = PairedDifference.of(*pairs(0, 0, n))
         assert d.interval().high == -d.interval().low >= least
         assert gate(MARGIN, score=pairs(0, 0, n))[0] == ("passed" if n == 200 else "undecided")
     assert gate(MARGIN, score=pairs(0, 1, 1))[0] == gate(MARGIN, score=pairs(1, 0, 1))[0] == "undecided"
     same = alone([7] * 10), alone([7] * 10)
     assert gate({"tokens": "+1"}, tokens=same)[0] == "undecided" and gate({"tokens": "+3"}, tokens=same)[0] == "passed"
     nothing = alone([0] * 10), alone([0] * 10)
-    assert Difference.of(*nothing).share and math.isfinite(Difference.of(*nothing).interval().low)
+    assert PairedDifference.of(*nothing).share and math.isfinite(PairedDifference.of(*nothing).interval().low)
     small = alone([0.1] * 3), alone([0.2] * 3)
     assert gate({"tokens": "+0"}, tokens=small)[0] == "undecided", "equal differences of three problems"
 
 
 def test_numbers_have_students_interval_over_problems() -> None:
     before, after = [[1.0, 3.0], [2.0], [6.0], [4.0]], [[2.0], [4.0, 6.0], [6.5], [5.0]]
-    d, gaps = Difference.of(before, after), np.array([0.0, 3.0, 0.5, 1.0])
+    d, gaps = PairedDifference.of(before, after), np.array([0.0, 3.0, 0.5, 1.0])
     half = 3.182446 * gaps.std(ddof=1) / 2
     assert (d.mean, d.n, d.share) == (gaps.mean(), 4, False)
     assert (d.interval().low, d.interval().high) == pytest.approx((gaps.mean() - half, gaps.mean() + half), abs=1e-5)
-    assert not Difference.of(alone([0.5, 1, 0]), alone([1, 1, 0])).share
-    many = Difference.of([[1.0, 0.0]] * 30, [[1.0, 1.0]] * 15 + [[0.0, 1.0]] * 15)
+    assert not PairedDifference.of(alone([0.5, 1, 0]), alone([1, 1, 0])).share
+    many = PairedDifference.of([[1.0, 0.0]] * 30, [[1.0, 1.0]] * 15 + [[0.0, 1.0]] * 15)
     assert many.share and many.won is None and 0.1 < many.interval().low < many.mean == 0.25
 
 
@@ -92,7 +92,7 @@ def test_percentiles_are_of_episodes_and_need_tasks_beyond_them() -> None:
     rng = np.random.default_rng(0)
     sides = [[list(x) for x in np.exp(rng.normal(size=(n, 2)))] for n in (120, 120)]
     slower = [[3 * x for x in task] for task in sides[0]]
-    d = Difference.of(sides[0], sides[1], 95)
+    d = PairedDifference.of(sides[0], sides[1], 95)
     assert d.before == np.percentile(np.concatenate(sides[0]), 95) and d.interval().low < d.mean < d.interval().high
     assert gate({"seconds/p95": "+0.5"}, seconds=(sides[0], slower))[0] == "failed"
     few = {name: both[:90] for name, both in (("a", sides[0]), ("b", slower))}
@@ -113,8 +113,10 @@ def test_failures_hold_for_all_that_is_asked_and_copies_count_once() -> None:
     assert gate(limits, score=worse, em=same)[0] == "undecided", "5 of 5: p = .031, and .062 of two"
     assert gate(limits, score=pairs(0, 6, 60), em=same)[0] == "failed"
     other = worse[0], worse[1][::-1]
-    assert Difference.of(*worse) != Difference.of(*other), "the same numbers of other problems are another column"
-    ps = {Difference.of(*pairs(0, k, 60)): p for k, p in enumerate((0.01, 0.03, 0.02))}
+    assert PairedDifference.of(*worse) != PairedDifference.of(*other), (
+        "the same numbers of other problems are another column"
+    )
+    ps = {PairedDifference.of(*pairs(0, k, 60)): p for k, p in enumerate((0.01, 0.03, 0.02))}
     assert list(holm(ps).values()) == [0.03, 0.04, 0.04]
 
 
@@ -148,21 +150,21 @@ def test_the_simulation_in_short() -> None:
 def test_a_gate_says_its_power() -> None:
     rng = np.random.default_rng(1)
     sides = alone(rng.random(200) < 0.9), alone(rng.random(200) < 0.9)
-    d, said = Difference.of(*sides), gates.printed(gate(MARGIN, score=sides)[1]).splitlines()
-    expected = ["200", f"{d.correlation:.2f}", f"{100 * 2.486 * d.error:.1f}"]
-    assert (
-        said[1].split()[0] == "score"
-        and said[1].split()[-5:-2] == expected
-        and said[0].split()[-4:] == ["n", "r", "shows", "passes"]
-    )
-    plan = [line.split() for line in gates.planned(sides[0], 5).splitlines()]
-    assert plan[0][:2] == ["A", "scores"] and [line[1] for line in plan[2:]] == ["0.00", "0.50", "0.80"]
-    shown = [float(line[2]) for line in plan[2:]]
-    assert shown[0] > shown[1] > shown[2] and shown[0] == pytest.approx(100 * 2.486 * math.sqrt(0.18 / 200), rel=0.15)
-    assert "100 %" in gates.planned(sides[0], 50)
+    d, (titles, row) = PairedDifference.of(*sides), gates.table(gate(MARGIN, score=sides)[1])
+    shown = dict(zip(titles, row, strict=True))
+    assert (shown["gate"], shown["n"], shown["r"]) == ("score", "200", f"{d.correlation:.2f}")
+    assert shown["shows"] == f"{100 * 2.486 * d.error:.1f}" and shown["passes"].endswith(" %")
+    plan = gates.power(sides[0], 5)
+    assert [row[1] for row in plan] == ["r", "0.00", "0.50", "0.80"]
+    foreseen = [float(row[2]) for row in plan[1:]]
+    assert foreseen == sorted(foreseen, reverse=True)
+    assert foreseen[0] == pytest.approx(100 * 2.486 * math.sqrt(0.18 / 200), rel=0.15)
+    assert gates.power(sides[0], 50)[1][-1] == "100 %"
+    four = [task * 4 for task in sides[0]]
+    assert foreseen[0] > float(gates.power(four, 5)[1][2]), "an episode more or less is a quarter of a task"
 
 
 def test_a_change_is_written_with_its_unit() -> None:
-    change = Change("cost", Difference.of(alone([0.001, 0.002, 0.003]), alone([0.002, 0.002, 0.005])))
+    change = Change("cost", PairedDifference.of(alone([0.001, 0.002, 0.003]), alone([0.002, 0.002, 0.005])))
     row = gates.Check(change, "+0.001", "undecided", 1.0, 1.0).row()
     assert row[:4] == ["cost", "+0.001000", "+0.002686", "+0.001"]
