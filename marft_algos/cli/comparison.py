@@ -77,9 +77,8 @@ def _compare(a: Any, b: Any, options: EvalArguments) -> ComparisonResult:
         found = folders.paired(old, new, options.cohort, allowed)
         n, total = found[0].paired.n, len(old.samples) + old.unknown
         tasks = f"{n} tasks" + (f" of {total} (others lost to infrastructure errors)" if n < total else "")
-        how = (
-            f"{tasks}; they differ in {', '.join(folders.differing(old, new)) or 'nothing'}: A, B, B - A (paired, 95 %)"
-        )
+        differ = ", ".join(folders.differing(old, new)) or "nothing"
+        how = f"{tasks}; they differ in {differ}: A, B, B - A (paired, 95 %)"
     elif old is not new:
         one = shown[old is None]
         raise ConfigError(f"'{one}' is an evaluation, and the other is none. Expected two evaluations, or two runs.")
@@ -94,9 +93,8 @@ def _compare(a: Any, b: Any, options: EvalArguments) -> ComparisonResult:
         found = played.compare(first, second, scenarios, options.checkpoint)
         how = "A, B, B - A (paired, 95 %; of these runs, not of seeds)"
         how = f"{found[0].paired.n} scenarios of {paths.task(first)}: {how}"
-    return ComparisonResult(
-        found, gates.checks(found, allowed, cohorts=bool(options.cohort)), f"A {shown[0]}, B {shown[1]}, {how}"
-    )
+    checks = gates.checks(found, allowed, cohorts=bool(options.cohort))
+    return ComparisonResult(found, checks, f"A {shown[0]}, B {shown[1]}, {how}")
 
 
 def _evaluation(given: Any) -> folders.Evaluation | None:

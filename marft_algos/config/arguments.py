@@ -186,11 +186,11 @@ def _gathered(argv: Sequence[str]) -> list[str]:
     options: list[list[str]] = [[]]
     tables: dict[str, list[str]] = {}
     for word in argv:
-        if not word.startswith("--"):
-            options[-1].append(word)
-            continue
         name, _, entry = word.partition("=")
-        options.append([name, entry] if "=" in entry else [word])
+        if word.startswith("--"):
+            options.append([name, entry] if "=" in entry else [word])
+        else:
+            options[-1].append(word)
     for option in options[1:]:
         if len(option) > 1 and all("=" in entry for entry in option[1:]):
             before = tables.setdefault(option[0].replace("_", "-"), option)

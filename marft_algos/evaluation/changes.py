@@ -79,10 +79,10 @@ def judged(pairs: Mapping[tuple[str, str], tuple[Values, Values]]) -> list[Chang
 def _check_finite(name: str, sides: Sequence[Values]) -> None:
     for side, values in zip("AB", sides, strict=True):
         if odd := [(i, x) for i, episodes in enumerate(values, 1) for x in episodes if not math.isfinite(x)]:
-            (i, x), more = odd[0], f", and {len(odd) - 1} more" if len(odd) > 1 else ""
             raise ConfigError(
-                f"{name} of {side} is {x} in problem {i} of {len(values)}{more}. Expected finite numbers: correct the"
-                " task's metrics, or take these episodes' lines out and type the command of the evaluation again."
+                f"{name} of {side} is {odd[0][1]} in problem {odd[0][0]} of {len(values)}, and no number in {len(odd)}."
+                " Expected finite numbers: correct the task's metrics, or take these episodes' lines out and type the"
+                " command of the evaluation again."
             )
 
 
@@ -119,9 +119,8 @@ def metrics(
         "tokens": lambda x: [float(sum(turn.turn.processed for turn in t.transitions)) for t in x],
     }
     extras = [turn.turn.extras or {} for t in (*before, *after) for turn in t.transitions]
-    found |= {what: partial(_spent, what) for what in ("cost", "seconds") if all(what in known for known in extras)}
-    if not any(known.get("cost") for known in extras):
-        found.pop("cost", None)  # nobody is hosted
+    known = ("seconds", *(["cost"] if any(turn.get("cost") for turn in extras) else ()))
+    found |= {what: partial(_spent, what) for what in known if all(what in turn for turn in extras)}
     keys, agents = (
         sorted(set.intersection(*({name for t in side for name in names(t)} for side in (before, after))))
         for names in (lambda t: t.metrics, lambda t: [turn.agent for turn in t.transitions])

@@ -116,8 +116,8 @@ def checks(changes: Sequence[Change], allowed: Mapping[str, str], *, cohorts: bo
     asked = [c for c in changes if c.name.removeprefix("task/") in limits and (cohorts or not c.cohort)]
     toward = [(c, limits[c.name.removeprefix("task/")]) for c in asked]
     better = [c.paired.reversed() if limit.startswith("+") else c.paired for c, limit in toward]
-    worse = holm({d.reversed(): d.reversed().p_above(0.0) for d in better})
-    return [_check(c, limit, d, worse[d.reversed()]) for (c, limit), d in zip(toward, better, strict=True)]
+    worse = holm({d: d.reversed().p_above(0.0) for d in better})
+    return [_check(c, limit, d, worse[d]) for (c, limit), d in zip(toward, better, strict=True)]
 
 
 def _check(change: Change, limit: str, better: PairedDifference, p_worse: float) -> Check:

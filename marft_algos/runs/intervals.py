@@ -92,9 +92,9 @@ def paired(before: Sequence[float], after: Sequence[float]) -> Interval:
     a, b = (np.asarray(side, dtype=np.float64) for side in (before, after))
     if len(a) and np.ptp(b - a):
         return _bootstrap(b - a)
-    mean, share = (float((b - a).mean()) if len(a) else math.nan), wilson(0, len(a)).high
     if not len(a) or min(*a, *b) < 0 or max(*a, *b) > 1:
-        return Interval(mean, math.nan, math.nan, len(a))
+        return Interval(float(b[0] - a[0]) if len(a) else math.nan, math.nan, math.nan, len(a))
+    mean, share = float(b[0] - a[0]), wilson(0, len(a)).high
     return Interval(mean, max(mean - share, -1.0), min(mean + share, 1.0), len(a))
 
 

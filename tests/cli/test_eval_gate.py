@@ -251,7 +251,7 @@ def test_bad_input_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("a", "odd")
     Path("odd", file.name).write_text(file.read_text().replace('"accuracy": 1.0', '"accuracy": NaN', 2))
     assert main(["eval", "--compare", "a", "odd", "--margin", "2"]) == 1
-    assert "task/accuracy of B is nan in problem 1 of 12, and 1 more. Expected finite" in capsys.readouterr().err
+    assert "task/accuracy of B is nan in problem 1 of 12, and no number in 2. Expected" in capsys.readouterr().err
     Path("odd", file.name).write_text(file.read_text().replace('"accuracy"', '"other"'))
     assert main(["eval", "--compare", "a", "odd", "--gate", "accuracy=-0.1"]) == 1
     assert "--gate accuracy: there is no such metric of both. Known: " in capsys.readouterr().err

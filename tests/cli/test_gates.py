@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from marft_envs.errors import ConfigError
 MARGIN = {"score": "-0.02"}
 
 
-def alone(numbers: Sequence[float]) -> list[list[float]]:
+def alone(numbers: Iterable[float]) -> list[list[float]]:
     return [[float(x)] for x in numbers]
 
 
@@ -122,7 +122,7 @@ def test_failures_hold_for_all_that_is_asked_and_copies_count_once() -> None:
 
 def test_verdicts_are_of_the_primary_metric_and_of_the_others_together() -> None:
     lost, many = pairs(0, 6, 60), {f"m{i}": pairs(0, 6, 60) for i in range(3)}
-    other = {f"m{i}": (side[0], side[1][i:] + side[1][:i]) for i, side in enumerate(many.values())}
+    other = {f"m{i}": (side[0], [*side[1][i:], *side[1][:i]]) for i, side in enumerate(many.values())}
     for others, expected in ((many, "worse"), (other, "")):
         sides = {"score": lost, **others, "obeyed": lost, "calls/worker_0": lost, "error_rate/worker_0": lost}
         verdicts = {c.name: c.verdict for c in judged({("", name): both for name, both in sides.items()})}
@@ -132,7 +132,9 @@ def test_verdicts_are_of_the_primary_metric_and_of_the_others_together() -> None
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf])
 def test_what_is_no_number_is_named(odd: float) -> None:
-    with pytest.raises(ConfigError, match=r"accuracy of B is (nan|inf) in problem 2 of 3\. Expected finite"):
+    with pytest.raises(
+        ConfigError, match=r"accuracy of B is (nan|inf) in problem 2 of 3, and no number in 1\. Expected finite"
+    ):
         judged({("", "accuracy"): (alone([1, 1, 1]), alone([1, odd, 1]))})
 
 
