@@ -64,7 +64,7 @@ class Twin(Drawn[program.Problem]):
         """Nothing to prove."""
 
 
-def twin(**settings: Any) -> FlexEnv:
+def twin(split: str = "train", **settings: Any) -> FlexEnv:
     agents = (AgentSpec("writer_0", "writer", "Write."), AgentSpec("reader_0", "reader", "Read."))
     return FlexEnv(agents, Twin(), Chain(), **settings)
 

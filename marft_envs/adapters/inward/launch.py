@@ -29,7 +29,8 @@ OUTAGE = os.EX_TEMPFAIL
 """Exit status by which a command reports an infrastructure error, which is not an agent's fault."""
 _TAIL = 1 << 20
 """Bytes of what a command has written that are looked at."""
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""``module:name``."""
 _running: set[int] = set()
 
 
@@ -58,7 +59,7 @@ def launcher(target: str | Callable[..., Any]) -> tuple[str, Launch]:
     """
     if not isinstance(target, str):
         return getattr(target, "__qualname__", "a function"), partial(_call, target)
-    if _FUNCTION.fullmatch(target):
+    if FUNCTION.fullmatch(target):
         return target, partial(_call, function_of(target, "function"))
     words: list[str] = []
     with suppress(ValueError):  # a quotation without an end

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.adapters.inward.endpoint import Loopback, TurnRequest
-from marft_envs.adapters.inward.launch import Ended, function_of, launcher
+from marft_envs.adapters.inward.launch import FUNCTION, Ended, function_of, launcher
 from marft_envs.adapters.inward.quotes import Quotes
 from marft_envs.core.dependency import View
 from marft_envs.core.env import FlexEnv
@@ -30,7 +30,7 @@ from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord, Written
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
-from marft_envs.registration import PROGRAM
+from marft_envs.registration import PROGRAM, broken, import_for
 from marft_envs.server.door import RefusedRequest
 from marft_envs.workers.untrusted import WorkerPool
 
@@ -72,6 +72,9 @@ class ProgramTask(Drawn[Problem]):
     """Seconds without a further request after which those that came are a layer."""
     share_thoughts: bool
     """Whether the program reads what an agent thinks aloud."""
+    demonstrator: str | Callable[..., str] = ""
+    """``module:function``, or a function: takes the whole row of a problem, an agent and the messages that the program
+    sends it, and returns what an expert says; "": there is none."""
 
     slow = starts_slowly = True
     copyable = False
@@ -85,6 +88,8 @@ class ProgramTask(Drawn[Problem]):
         self.name, self._launch = launcher(self.target)
         if isinstance(self.grader, str) and self.grader:
             function_of(self.grader, "grader")
+        if self.demonstrator:
+            self.expert = self._demonstrated
         if self.rows is None:
             self.evaluation_set = self.kind_of = None  # type: ignore[assignment]
         else:
@@ -96,7 +101,7 @@ class ProgramTask(Drawn[Problem]):
         """Requests without a reply, in the order in which they came."""
         self.end: Ended | None = None
         """What the program came to; None: it runs."""
-        self.quotes, self.unseeing = Quotes(self.team), 0
+        self.quotes, self.unseeing, self.seen = Quotes(self.team), 0, set[int]()
 
     # The program -----------------------------------------------------------------------------------
 
@@ -118,7 +123,7 @@ class ProgramTask(Drawn[Problem]):
         if self._endpoint is None:
             self._endpoint = Loopback([agent.name for agent in self.team])
         self._events: SimpleQueue[TurnRequest | RefusedRequest | Ended] = SimpleQueue()
-        self.end, self.waiting, self.unknown, self.unseeing = None, [], 0, 0
+        self.end, self.waiting, self.unknown, self.unseeing, self.seen = None, [], 0, 0, set()
         self.unheeded: RefusedRequest | None = None
         self.quotes = Quotes(self.team, _texts(self._given))
         key = self._endpoint.begin(self._events.put)
@@ -206,6 +211,7 @@ class ProgramTask(Drawn[Problem]):
         first = self._first()
         if self.quotes.said:
             self.unseeing += sum(not first[turn.agent].sees for turn in turns)
+        self.seen.update(*(first[turn.agent].sees for turn in turns))
         for turn in turns:
             asked = first[turn.agent]
             self.waiting.remove(asked)
@@ -218,11 +224,24 @@ class ProgramTask(Drawn[Problem]):
         """Returns the reward of the answer; a program that a limit cuts has no answer."""
         self.close(endpoint=False)
         cut, answer = self.end is None, self.end.answer if self.end else ""
-        row = {**self._given, **(self.problem.row if self.rows is not None else {})}
-        reward = self._graded(row, answer) if self.grader or not cut else 0.0
-        counts = {"unknown_agents": float(self.unknown), "saw_nobody": float(self.unseeing)}
-        info = {"answer": answer[:2000]}
-        return Outcome(reward, terminated=not cut, success=reward >= 1.0, metrics=counts, info=info)
+        reward = self._graded(self._row(), answer) if self.grader or not cut else 0.0
+        unseen = sum(turn.layer < turns[-1].layer and turn.index not in self.seen for turn in turns)
+        counts = {"unknown_agents": self.unknown, "saw_nobody": self.unseeing, "seen_by_nobody": unseen}
+        metrics, info = {name: float(count) for name, count in counts.items()}, {"answer": answer[:2000]}
+        return Outcome(reward, terminated=not cut, success=reward >= 1.0, metrics=metrics, info=info)
+
+    def _row(self) -> dict[str, Any]:
+        """Returns all of the problem, its answer among it."""
+        return {**self._given, **(self.problem.row if self.rows is not None else {})}
+
+    def _demonstrated(self, agent: str) -> str:
+        says = self.demonstrator if callable(self.demonstrator) else function_of(self.demonstrator, "expert")
+        try:
+            return str(says(self._row(), agent, self._first()[agent].messages))
+        except MarftError:
+            raise
+        except Exception as error:  # whatever a function of others raises
+            raise broken(self.name, f"The expert fails as {agent}", error) from error
 
     def _graded(self, problem: Mapping[str, Any], answer: str) -> float:
         reward: Any = answer
@@ -254,7 +273,9 @@ def make(
     *,
     agents: Sequence[str | AgentSpec] = (),
     data: str | Path | Sequence[Mapping[str, Any]] | None = None,
+    split: str = "train",
     grader: Grader = "",
+    expert: str | Callable[..., str] = "",
     timeout: float = 60.0,
     window: float = 0.05,
     max_turns: int = 64,
@@ -266,8 +287,11 @@ def make(
     Args:
         target: ``program:`` and a command or ``module:function``; without the prefix, or as a function, too.
         agents: The team: the names that the program's requests have as ``model``.
-        data: JSONL file, or rows, of problems; of a row, ``answer`` is for the grader alone.
+        data: JSONL file, ``module:name`` of rows, or rows, of problems; of a row, ``answer`` is for the grader alone.
+        split: Which rows are kept where rows have a ``split``; ``{split}`` in a path becomes it. Evaluations take
+            ``test``; where one list serves both, a part of it is held out.
         grader: See :class:`ProgramTask`; so are ``timeout`` and ``window``.
+        expert: The ``demonstrator`` of :class:`ProgramTask`, for warm starts.
         timeout: Seconds.
         window: Seconds.
         max_turns: Turns after which the program is ended.
@@ -284,7 +308,8 @@ def make(
         raise ConfigError(f"'{taken[0]}' is decided by the program itself, as it runs. Leave it out.")
     team = [a if isinstance(a, AgentSpec) else AgentSpec(a, a.rpartition("_")[0] or a) for a in agents]
     target = target.removeprefix(PROGRAM) if isinstance(target, str) else target
-    task = ProgramTask(target, team, None if data is None else problems(data), grader, timeout, window, share_thoughts)
+    asked = None if data is None else problems(data, split)
+    task = ProgramTask(target, team, asked, grader, timeout, window, share_thoughts, expert)
     settings.setdefault("env_id", f"{PROGRAM}{task.name}")
     env = FlexEnv(team, task, Router(task.layer), share_thoughts=share_thoughts, max_turns=max_turns, **settings)
     env.dependency = Router(task.layer)  # FlexEnv keeps a copy of D; this one has to ask the task itself
@@ -292,17 +317,26 @@ def make(
     return env
 
 
-def problems(data: str | Path | Sequence[Mapping[str, Any]]) -> ProblemSet[Problem]:
-    """Returns rows as problems, under their ``id``, else their number.
+def problems(data: str | Path | Sequence[Mapping[str, Any]], split: str = "train") -> ProblemSet[Problem]:
+    """Returns the rows of a split as problems, under their ``id``, else their number.
 
     Raises:
-        DataError: They cannot be read, or two have one id.
+        ConfigError: A module that is named cannot be imported, or has no such rows.
+        DataError: They cannot be read, two have one id, or none is left.
     """
+    name = str(data) if isinstance(data, str | Path) else "data"
+    if FUNCTION.fullmatch(name):
+        module, _, inner = name.partition(":")
+        listed = getattr(import_for(name, module), inner, None)
+        if not isinstance(listed, list | tuple):
+            raise ConfigError(f"There are no rows '{name}'. Expected module:name of a list of dictionaries, or a path.")
+        data = listed
     if isinstance(data, str | Path):
-        made = [Problem(str(row.get("id", n)), row) for n, _, row in rows.of_file(Path(data).expanduser())]
+        path = Path(name.replace("{split}", split)).expanduser()
+        made = [Problem(str(row.get("id", n)), row) for n, _, row in rows.of_file(path)]
     else:
         made = [Problem(str(row.get("id", n)), dict(row)) for n, row in enumerate(data, 1)]
-    return ProblemSet(made, str(data) if isinstance(data, str | Path) else "data")
+    return ProblemSet([problem for problem in made if problem.row.get("split", split) == split], name)
 
 
 def _texts(value: Any) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from marft_envs.adapters.inward.endpoint import TurnRequest
@@ -19,11 +20,20 @@ _OPENS = re.compile(r"[\[{]")
 _TRIES, _DEEPEST = 256, 32
 """Brackets of a text that may open no JSON before it is all words, and most levels of what is JSON."""
 _ESCAPE = re.compile(r"\\(?:[bfnrt]|u[0-9a-fA-F]{4})\Z")
+_DECIMAL = re.compile(r"\d\.\d")
+_CLOSED, _OPEN = re.compile(r"(?:\A|[^\w\s+\-*/^]|\n)[ \t]*\Z"), re.compile(r"[ \t]*(?:\Z|[^\w\s+\-*/^])")
+"""What stands before, or behind, words that are no part of a sentence."""
 _DECODE = json.JSONDecoder().raw_decode
 _PLAIN = re.compile("[A-Za-z0-9 ]+")
 _SEVERAL = re.compile(r"\w\W+\w|[^\x00-\x7f]")
 _STYLES: tuple[dict[str, Any], ...] = ({}, {"separators": (",", ":")}, {"indent": 2})
 """How programs write JSON."""
+_WORD = re.compile(r"\w+")
+_SPAN = 8
+"""Words in a row, whatever stands between them, that are evidence although a program has rewritten what is around."""
+_SENTENCE = re.compile(r"(?<=[.!?;])\s+")
+_LABEL = re.compile(r"\A(?:[-*+•]|\(?\d+[.):]+|\*{0,2}\w[\w ]{0,20}:\*{0,2})\s+")
+"""What programs take off a line: a list's mark, a number, a label."""
 
 
 class SaidTurn(NamedTuple):
@@ -35,6 +45,10 @@ class SaidTurn(NamedTuple):
     words: str
     values: tuple[str, ...] = ()
     """Texts in what it says in JSON, as arguments of calls or in its words, and the parts of that JSON themselves."""
+    prompt: str = ""
+    """What it was shown: words in it are no evidence that the turn is seen, but for its reply as a whole."""
+    spans: frozenset[tuple[str, ...]] = frozenset()
+    """Words in a row that are its own: neither its prompt nor the problem has them."""
 
 
 class Forms(NamedTuple):
@@ -44,8 +58,8 @@ class Forms(NamedTuple):
     """Part of them that is the same in all forms."""
     forms: Mapping[str, str]
     """Form -> the same without what it forges."""
-    lines: Sequence[str]
-    """Lines that are words in themselves; none of JSON."""
+    parts: Sequence[str]
+    """Lines, without a label, too, and their sentences; none of JSON."""
 
 
 class Quotes:
@@ -77,7 +91,10 @@ class Quotes:
             calls = calls if asked.parallel else calls[:1]
         self._calls += [(turn.index, _named(call)) for call in calls]
         texts = [content, *(call["function"]["arguments"] for call in calls)]
-        self.said.append(SaidTurn(turn.agent, content, content.strip(), self._values(texts, asked)))
+        prompt = "\n".join(message["content"] for message in asked.messages)
+        values, old = self._values(texts, asked, prompt), _spans("\n".join([prompt, *self._given]))
+        own = frozenset(span for text in (content, *values) for span in _spans(text)).difference(old)
+        self.said.append(SaidTurn(turn.agent, content, content.strip(), values, prompt, own))
         extras: Mapping[str, Any] = turn.extras or {}
         message = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         finish = "tool_calls" if calls else "length" if extras.get("stop_reason") == "length" else "stop"
@@ -85,17 +102,16 @@ class Quotes:
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
         return {"message": message, "finish_reason": finish, "usage": usage}
 
-    def _values(self, texts: Sequence[str], asked: TurnRequest) -> tuple[str, ...]:
+    def _values(self, texts: Sequence[str], asked: TurnRequest, prompt: str) -> tuple[str, ...]:
         """Returns values of JSON in a reply that the agent chose itself.
 
-        Choices that a tool offers, and names that stand in the prompt, are left out.
+        Choices that a tool offers, and names and lines that stand in the prompt, are left out.
         """
-        offered = json.dumps(asked.tools, ensure_ascii=False)
-        prompt = "\n".join(message["content"] for message in asked.messages)
+        offered, lines = json.dumps(asked.tools, ensure_ascii=False), _lines(prompt)
         found = dict.fromkeys(part.strip() for text in texts for part in _parts(text))
         found.pop(texts[0].strip(), None)
         new = (part for part in found if part not in self._given and part not in offered)
-        return tuple(part for part in new if part not in prompt or len(part.split()) > 1)
+        return tuple(part for part in new if part not in prompt or (len(part.split()) > 1 and part not in lines))
 
     def _written(self, agent: str, message: Mapping[str, Any]) -> Written:
         role, text = message["role"], message["content"]
@@ -104,7 +120,7 @@ class Quotes:
                 return Written("assistant", "", (turn,), whole=True)
             return Written("assistant", *self._found(_with_calls(message)))
         if role in ("system", "developer"):
-            return Written("system", *self._found(text, SHORT))
+            return Written("system", *self._found(text, system=True))
         text, quoted = self._found(text)
         return Written("user", f"[feedback]\n{text}" if role in ("tool", "function") else text, quoted)
 
@@ -116,44 +132,64 @@ class Quotes:
         own = (i for i, said in enumerate(self.said) if said.agent == agent and said.sent == message["content"])
         return max(own, default=None)
 
-    def _found(self, text: str, shortest: int = 1) -> tuple[str, tuple[int, ...]]:
+    def _found(self, text: str, *, system: bool = False) -> tuple[str, tuple[int, ...]]:
         """Returns a text with the words that are found in it made harmless, and the turns whose words these are.
 
         Longer words are looked for first, the problem's among them, and what is found is not looked at again. Of turns
         with equal words, as many of the latest are meant as stand in the text. A short value counts as the whole text
-        alone, if it is more than one word.
+        alone, if it is more than one word. Parts of words count if nobody else has written them.
         """
-        pieces, whole = [(text, True)], text.strip()
+        page, whole = _Page(text, system=system), text.strip()
         turns: dict[str, list[int]] = {}
         for i, said in enumerate(self.said):
             values = (v for v in said.values if len(v) >= SHORT or (v == whole and _SEVERAL.search(v)))
             for words in (said.words, *values):
                 turns.setdefault(words, []).append(i)
-        quoted: list[int] = []
-        for words in sorted([*turns, *self._given.difference(turns)], key=len, reverse=True):
-            if len(words) < shortest:
-                break
-            pieces, times = self._cut(pieces, words, text, harmless=words in turns)
-            for line in self._forms[words].lines if words in turns and not times else ():
-                pieces, more = self._cut(pieces, line, text)
-                times = max(times, more)
-            quoted += turns[words][-times:] if times and words in turns else []
-        return "".join(piece for piece, _ in pieces), tuple(quoted)
+        ordered = sorted([*turns, *self._given.difference(turns)], key=len, reverse=True)
+        quoted = [i for words in ordered if len(words) >= SHORT for i in self._cut(page, words, turns.get(words, []))]
+        for i, said in enumerate(self.said):
+            spans = [
+                page.take(start, end, self._harmless(text[start:end])) for start, end in _in_order(text, said.spans)
+            ]
+            quoted += [i] if any(spans) else []
+        for words in ordered if not system else ():
+            quoted += self._cut(page, words, turns.get(words, [])) if 0 < len(words) < SHORT else []
+        for i, said in enumerate(self.said if not system else ()):
+            for value in said.values:
+                quoted += self._cut(page, value, [i], part=True) if len(value) < SHORT and value != whole else []
+        return page.shown(), tuple(sorted(set(quoted)))
 
-    def _cut(
-        self, pieces: list[tuple[str, bool]], words: str, text: str, *, harmless: bool = True
-    ) -> tuple[list[tuple[str, bool]], int]:
-        """Returns the pieces of a text with words in it, in whatever form, made harmless, and how many these were."""
-        known = self._forms.get(words)
-        if known is None:
-            lines = [line for line in map(str.strip, words.splitlines()) if SHORT <= len(line) < len(words)]
-            core = max(_PLAIN.findall(words), key=len, default="")
-            known = self._forms[words] = Forms(core, self._forms_of(words), () if _restyled(words) else lines)
-        times = 0
-        for form, shown in known.forms.items() if known.core in text else ():
-            pieces, more = _cut(pieces, form, shown if harmless else form)
-            times += more
-        return pieces, times
+    def _cut(self, page: _Page, words: str, by: Sequence[int], *, part: bool = False) -> Sequence[int]:
+        """Makes words on a page harmless, in whatever form they stand there, and returns the turns that are seen by it.
+
+        Args:
+            page: Where they are looked for, and, if they are not there as a whole, their parts.
+            words: What is looked for.
+            by: The turns that said it; none: the problem has it.
+            part: Whether it is a part of what they said, which counts only if nobody had written it before.
+        """
+        alone = part and len(words) < SHORT
+        if part:
+            by = [i for i in by if words not in self.said[i].prompt and not any(words in text for text in self._given)]
+            if not by or (alone and (page.system or not _SEVERAL.search(words))):
+                return ()
+        times, known = 0, self._known(words)
+        for form, shown in known.forms.items() if known.core in page.text else ():
+            for start in _places(page.text, form):
+                line = page.line(start, start + len(form))
+                # A line that stood in the prompts of all who have said this says nothing of them.
+                new = line == form or not by or any(line not in _lines(self.said[i].prompt) for i in by)
+                if new and (line == form or not alone):
+                    times += page.take(start, start + len(form), shown if by else form)
+        if by and not (times or part):
+            return [i for piece in known.parts for i in self._cut(page, piece, by, part=True)]
+        return by[-times:] if times else ()
+
+    def _known(self, words: str) -> Forms:
+        if words not in self._forms:
+            forms, core = self._forms_of(words), max(_PLAIN.findall(words), key=len, default="")
+            self._forms[words] = Forms(core, forms, () if _restyled(words) else _pieces(words))
+        return self._forms[words]
 
     def _forms_of(self, words: str) -> dict[str, str]:
         """Returns the forms in which words may stand in a prompt, and each without what they forge.
@@ -179,32 +215,94 @@ class Quotes:
         return neutralise(words, self._tags)
 
 
-def _cut(pieces: list[tuple[str, bool]], words: str, shown: str) -> tuple[list[tuple[str, bool]], int]:
-    """Returns pieces of a text, with ``shown`` in place of words, not to be looked at again, and how many there are."""
-    out, times = list[tuple[str, bool]](), 0
-    for text, open_ in pieces:
-        end = 0
-        for start in _places(text, words) if open_ else ():
-            out += [(text[end:start], True), (shown, False)]
-            end, times = start + len(words), times + 1
-        out.append((text[end:], open_))
-    return (out, times) if times else (pieces, 0)
+class _Page:
+    """A text in which words are replaced, each place at most once.
+
+    Args:
+        text: The text.
+        system: Whether it is a system message, in which short words are no evidence.
+    """
+
+    def __init__(self, text: str, *, system: bool) -> None:
+        self.text, self.system = text, system
+        self._taken, self._put = bytearray(len(text)), list[tuple[int, int, str]]()
+
+    def line(self, start: int, end: int) -> str:
+        """Returns the line, or lines, around a place."""
+        after = self.text.find("\n", end)
+        return self.text[self.text.rfind("\n", 0, start) + 1 : after if after >= 0 else None].strip()
+
+    def take(self, start: int, end: int, shown: str) -> bool:
+        """Replaces a place, unless a part of it is taken; returns whether."""
+        free = self._taken.find(1, start, end) < 0
+        if free:
+            self._taken[start:end] = b"\1" * (end - start)
+            self._put.append((start, end, shown))
+        return free
+
+    def shown(self) -> str:
+        """Returns the text with all that was replaced."""
+        out, at = "", 0
+        for start, end, shown in sorted(self._put):
+            out, at = out + self.text[at:start] + shown, end
+        return out + self.text[at:]
+
+
+@lru_cache(64)
+def _lines(text: str) -> frozenset[str]:
+    return frozenset(map(str.strip, text.splitlines()))
+
+
+def _pieces(words: str) -> list[str]:
+    """Returns the lines of words, without their labels, too, and the sentences of each; not the whole."""
+    lines = [line.strip() for line in words.splitlines()]
+    lines += [_LABEL.sub("", line) for line in lines]
+    found = dict.fromkeys([*lines, *(part for line in lines for part in _SENTENCE.split(line))])
+    return sorted((part for part in found if part and part != words), key=len, reverse=True)
+
+
+def _spans(text: str) -> set[tuple[str, ...]]:
+    """Returns all words in a row of a text."""
+    words = _WORD.findall(text.casefold())
+    return {tuple(words[i : i + _SPAN]) for i in range(len(words) - _SPAN + 1)}
+
+
+def _in_order(text: str, spans: Set[tuple[str, ...]]) -> Iterator[tuple[int, int]]:
+    """Yields where a text has words in a row that are among these, with what is written around a word."""
+    words = list(_WORD.finditer(text)) if spans else []
+    plain = [word.group().casefold() for word in words]
+    at = 0
+    while at + _SPAN <= len(words):
+        last = at
+        while tuple(plain[last : last + _SPAN]) in spans:
+            last += 1
+        if last > at:
+            start, end = words[at].start(), words[last + _SPAN - 2].end()
+            while start and not text[start - 1].isspace():
+                start -= 1
+            yield start, end
+            at = last + _SPAN - 2
+        at += 1
 
 
 def _places(text: str, words: str) -> Iterator[int]:
-    """Yields where words stand in a text and are no part of other words."""
+    """Yields where words stand in a text and are no part of other words, or, if they are few, of a sentence."""
     start = text.find(words)
     while start >= 0:
         end = start + len(words)
         inside = _joined(text, start) or _joined(text, end)
+        inside |= len(words) < 4 and not (_CLOSED.search(text, max(start - 8, 0), start) or _OPEN.match(text, end))
         if not inside:
             yield start
         start = text.find(words, start + 1 if inside else end)
 
 
 def _joined(text: str, i: int) -> bool:
-    letters = 0 < i < len(text) and text[i - 1].isalnum() and text[i].isalnum()
-    return letters and _ESCAPE.search(text, max(i - 6, 0), i) is None
+    if not 0 < i < len(text):
+        return False
+    around = text[max(i - 2, 0) : i + 2]
+    letters = text[i - 1].isalnum() and text[i].isalnum()
+    return bool(_DECIMAL.search(around)) or (letters and _ESCAPE.search(text, max(i - 6, 0), i) is None)
 
 
 def _parts(text: str) -> Iterator[str]:
