@@ -137,10 +137,12 @@ class ProgramTask(Drawn[Problem]):
 
     def _wait(self) -> None:
         """Waits for a layer: until no further request comes, all agents have been asked, or the program ends."""
-        until = time.monotonic() + self.timeout
+        until, unknown = time.monotonic() + self.timeout, self.unknown
+        refused: RefusedRequest | None = None
         while self.end is None and len({asked.agent for asked in self.waiting}) < len(self.team):
+            left = until - time.monotonic()
             try:
-                event = self._events.get(timeout=max(self.window if self.waiting else until - time.monotonic(), 0.0))
+                event = self._events.get(timeout=max(self.window if self.waiting else left, 0.0))
             except Empty:
                 break
             if isinstance(event, TurnRequest):
@@ -152,8 +154,10 @@ class ProgramTask(Drawn[Problem]):
                     raise ConfigError(f"{self.name} has ended by a request that is refused: {self.unheeded}")
                 # Who asks for an agent that a model has named is refused, which clients may say as a broken line.
                 self.end = replace(event, fault="text") if event.fault and self.unknown else event
+            elif left <= 0:  # it asks for what it cannot have, again and again
+                break
             elif event.field:
-                self.unheeded = event
+                self.unheeded = refused = event
             elif not self.quotes.said:
                 self.close(endpoint=False)
                 raise ConfigError(f"{self.name}: {event}")
@@ -163,7 +167,10 @@ class ProgramTask(Drawn[Problem]):
             self.waiting = []
         elif not self.waiting:
             self.close(endpoint=False)
-            self.end = Ended(why=f"world_hung: no request and no end within {self.timeout:g} s", fault="world")
+            if refused is not None:
+                raise ConfigError(f"{self.name} does not go on after a request that is refused: {refused}")
+            why = f"world_hung: no request and no end within {self.timeout:g} s"
+            self.end = Ended(why=why, fault="text" if self.unknown > unknown else "world")
 
     def __getstate__(self) -> dict[str, Any]:
         if self._endpoint is not None:
