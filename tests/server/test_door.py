@@ -86,7 +86,7 @@ POST = b"POST / HTTP/1.1\r\n" + HOST
         (POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nhi", 400, "excludes"),
         (b"GET / HTTP/1.1\r\n" + HOST + b"Content-Length: 2\r\nTransfer-Encoding: x\r\n\r\n", 400, "excludes"),
         (POST + b"Content-Length : 2\r\n\r\nhi", 400, "A line of the head"),
-        (b"OPTIONS / HTTP/1.1\r\n" + HOST + b"\r\n", 501, "OPTIONS"),
+        (b"OPTIONS / HTTP/1.1\r\n" + HOST + b"\r\n", 405, "Expected GET, HEAD, POST"),
         (b"GET / HTTP/3.0\r\n\r\n", 505, "HTTP version"),
         (b"GET / HTTP/x\r\n\r\n", 400, "version"),
         (b"rubbish\r\n\r\n", 400, "syntax"),

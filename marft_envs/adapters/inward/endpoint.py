@@ -1,4 +1,4 @@
-"""A loopback endpoint that speaks OpenAI's chat-completions API: what a program asks of it are turns of a team."""
+"""A loopback endpoint that speaks OpenAI's API: what a program asks of it are turns of a team."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marft_envs.core.types import Written
-from marft_envs.errors import did_you_mean
-from marft_envs.server.chat import ChatHandler, ChatRequest, ChatServer
+from marft_envs.server.api import ChatHandler, ChatServer
+from marft_envs.server.chat import ChatRequest
 from marft_envs.server.door import RefusedRequest, gone
 
 
@@ -35,6 +35,8 @@ class TurnRequest:
     """``none``: its reply is words."""
     parallel: bool = True
     """Whether its reply may have several calls."""
+    stop: Sequence[str] = ()
+    """Texts before the first of which its reply ends."""
 
     @property
     def sees(self) -> tuple[int, ...]:
@@ -92,18 +94,17 @@ class Loopback(ChatServer):
         Raises:
             RefusedRequest: It is no turn, the episode is over, or the reply is not what was asked for.
         """
-        user, model = (asked.body.get(name) or "" for name in ("user", "model"))
-        agent = user if user in self.models else model
         body = asked.raw.decode(errors="replace")
-        turn = TurnRequest(agent, asked.messages, asked.tools, body, line)
-        turn.choice, turn.parallel = asked.choice, asked.body.get("parallel_tool_calls") is not False
+        turn = TurnRequest("", asked.messages, asked.tools, body, line, choice=asked.choice, stop=asked.stop)
+        turn.parallel = asked.body.get("parallel_tool_calls") is not False
         with self._lock:
             if not self.has_key(header):
                 raise RefusedRequest(401, f"The episode is over. Expected {_Handler.key_expected}.")
-            if agent not in self.models:
-                says = f"There is no agent '{agent}' in the team; expected as model one of them."
-                self._tell(unknown := RefusedRequest(404, f"{says} {did_you_mean(agent, self.models)}"))
-                raise unknown
+            try:
+                agent = turn.agent = self.named(asked)
+            except RefusedRequest as unknown:
+                self._tell(unknown)
+                raise
             again = next((old for old in self._asked if old.body == body and gone(old.line)), None)
             if again is not None:
                 turn, again.line = again, line
@@ -123,7 +124,7 @@ class Loopback(ChatServer):
     def refused(self, header: str, why: RefusedRequest) -> None:
         """Tells of a request with a field that cannot be heeded: no model has chosen that, the program's code has."""
         with self._lock:
-            if why.field not in ("", "messages") and self.has_key(header):
+            if why.field not in ("", "messages", "input") and self.has_key(header):
                 self._tell(why)
 
 
@@ -138,7 +139,7 @@ class _Handler(ChatHandler):
 
     def do_POST(self) -> None:
         """Answers a turn."""
-        key = self.headers.get("Authorization", "")
+        key = self.shown_key
         try:
             asked = self.chat()
         except RefusedRequest as why:

@@ -148,6 +148,7 @@ class ProgramTask(Drawn[Problem]):
             if isinstance(event, TurnRequest):
                 self.quotes.read(event)
                 self.waiting.append(event)
+                self.unheeded = None  # whatever it was, the program has gone on
             elif isinstance(event, Ended):
                 if event.fault and self.unheeded is not None:
                     self.close(endpoint=False)

@@ -12,6 +12,7 @@ from marft_envs.adapters.inward.endpoint import TurnRequest
 from marft_envs.core.observation import neutralise, role_tags
 from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, TurnRecord, Written
+from marft_envs.server.chat import cut
 
 SHORT = 16
 """Characters; shorter words are no evidence in a system message, and a shorter line, or value, is none of its reply."""
@@ -40,8 +41,8 @@ class SaidTurn(NamedTuple):
     """A turn, as its program was given it."""
 
     agent: str
-    sent: str
-    """Its content, blanks around it and all."""
+    sent: str | None
+    """Its content, blanks around it and all; None: its program asked for a part of it alone."""
     words: str
     values: tuple[str, ...] = ()
     """Texts in what it says in JSON, as arguments of calls or in its words, and the parts of that JSON themselves."""
@@ -85,16 +86,18 @@ class Quotes:
     def reply(self, turn: TurnRecord, asked: TurnRequest, *, share_thoughts: bool) -> dict[str, Any]:
         """Enters a turn, and returns it as its program gets it: calls, where it offered tools, as ``tool_calls``."""
         heard = turn.text if share_thoughts else spoken(turn.text)
-        content, calls = _SURROGATE.sub("\ufffd", heard), list[dict[str, Any]]()
+        kept = cut(heard, asked.stop)
+        content, calls = _SURROGATE.sub("\ufffd", kept), list[dict[str, Any]]()
         if asked.tools and asked.choice != "none":
             content, calls = _called(content, asked.tools, turn.index)
             calls = calls if asked.parallel else calls[:1]
-        self._calls += [(turn.index, _named(call)) for call in calls]
+        self._calls += [(turn.index, _named(call)) for call in calls if kept == heard]
         texts = [content, *(call["function"]["arguments"] for call in calls)]
         prompt = "\n".join(message["content"] for message in asked.messages)
         values, old = self._values(texts, asked, prompt), _spans("\n".join([prompt, *self._given]))
         own = frozenset(span for text in (content, *values) for span in _spans(text)).difference(old)
-        self.said.append(SaidTurn(turn.agent, content, content.strip(), values, prompt, own))
+        sent = content if kept == heard else None
+        self.said.append(SaidTurn(turn.agent, sent, content.strip(), values, prompt, own))
         extras: Mapping[str, Any] = turn.extras or {}
         message = {"content": content or None, "tool_calls": calls} if calls else {"content": content}
         finish = "tool_calls" if calls else "length" if extras.get("stop_reason") == "length" else "stop"

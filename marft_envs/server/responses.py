@@ -1,0 +1,185 @@
+"""Requests of OpenAI's Responses API, read as those of a chat; and answers in its form.
+
+Nothing is kept here: a client sends the whole conversation as ``input``, as libraries of agents do.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from marft_envs.server.chat import ONLY, PIECE, ChatRequest, Only, checked, loaded, message_of, request, wrong
+from marft_envs.server.door import RefusedRequest
+
+_KEPT = (), "none: no answer is kept here. Send the whole conversation as 'input'"
+_ONLY: Only = {
+    **ONLY,
+    **dict.fromkeys(("previous_response_id", "conversation"), _KEPT),
+    "prompt": ((), "none: no prompt is kept here. Send 'instructions' and 'input'"),
+    "background": ((False,), "false: an answer is waited for"),
+}
+
+
+def read(data: bytes, heeds: Collection[str] = ()) -> ChatRequest:
+    """Reads a request's body; see :func:`marft_envs.server.chat.read`."""
+    body = loaded(data, "input")
+    checked(body, _ONLY, heeds)
+    text, include = body.get("text") or {}, body.get("include") or []
+    if not isinstance(text, dict) or (text.get("format") or {"type": "text"}) != {"type": "text"}:
+        raise wrong(body, "text", "the format 'text'. Say in a message which form the answer is to have")
+    if not isinstance(include, list) or "message.output_text.logprobs" in include:
+        raise wrong(body, "include", "a list without logprobs: an answer is its words")
+    messages = [*_messages(body)]
+    if body.get("instructions"):
+        messages.insert(0, message_of({"role": "system", "content": body["instructions"]}))
+    tools = body.get("tools") or []
+    nested = [_nested(tool) for tool in tools] if isinstance(tools, list) else tools
+    return request(messages, {**body, "tools": nested, "tool_choice": _nested(body.get("tool_choice"))}, data)
+
+
+def _nested(tool: Any) -> Any:
+    """Returns a function as the chat API writes it; what is none, as it is."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return tool
+    return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
+
+
+def _flat(tool: Any) -> Any:
+    """Returns the same as this API writes it."""
+    return {"type": "function", **tool["function"]} if isinstance(tool, dict) and "function" in tool else tool
+
+
+def _messages(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields the items of ``input`` as messages: calls of one answer are one, behind its words."""
+    given = body["input"]
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    if not isinstance(items, list):
+        raise wrong(body, "input", "a text, or a list of items")
+    said, last = dict[str, Any](), ""
+    for item in items:
+        kind = item.get("type", "message") if isinstance(item, dict) else None
+        if kind == "reasoning":  # whoever has thought aloud, its thoughts are read by nobody else
+            continue
+        if kind == "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            if said and (not (last and _answer_of(item)) or last == _answer_of(item)):
+                said = {**said, "tool_calls": [*said.get("tool_calls", ()), call]}
+            else:
+                yield from filter(None, [said])
+                said = {"role": "assistant", "content": "", "tool_calls": [call]}
+            last = _answer_of(item)
+            continue
+        yield from filter(None, [said])
+        if kind == "function_call_output":
+            told = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+        elif kind == "message":
+            told = {name: item[name] for name in ("role", "content") if name in item}
+        else:
+            says = (
+                f"'input' has an item of type '{str(kind)[:40]}'; expected messages, function calls and their outputs."
+            )
+            raise RefusedRequest(400, says, field="input")
+        message, said, last = message_of(told), {}, _answer_of(item)
+        if message["role"] == "assistant":
+            said = message
+        else:
+            yield message
+    yield from filter(None, [said])
+
+
+def _answer_of(item: Mapping[str, Any]) -> str:
+    """Returns what the ids of one answer's items have in common; "" where a client has left them out."""
+    return "".join(str(item.get("id") or "").split("_")[1:2])
+
+
+def whole(
+    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+) -> dict[str, Any]:
+    """Returns an answer; see :func:`marft_envs.server.chat.whole`."""
+    name = secrets.token_hex(12)
+    output: list[dict[str, Any]] = []
+    if message["content"] or not message.get("tool_calls"):
+        part: dict[str, Any] = {
+            "type": "output_text",
+            "text": message["content"] or "",
+            "annotations": [],
+            "logprobs": [],
+        }
+        said = {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+        output.append(said)
+    for i, call in enumerate(message.get("tool_calls", ())):
+        about = {"id": f"fc_{name}_{i}", "type": "function_call", "status": "completed", "call_id": call["id"]}
+        output.append(about | call["function"])
+    read, wrote = usage["prompt_tokens"], usage["completion_tokens"]
+    cut, kept = finish == "length", ("instructions", "metadata", "parallel_tool_calls", "temperature", "top_p")
+    given = {field: asked.body.get(field) for field in kept}
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "model": model,
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "error": None,
+        "output": output,
+        "usage": {
+            "input_tokens": read,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": wrote,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": read + wrote,
+        },
+        **given,
+        "parallel_tool_calls": asked.body.get("parallel_tool_calls") is not False,
+        "tools": [_flat(tool) for tool in asked.tools],
+        "tool_choice": _flat(asked.body.get("tool_choice") or "auto"),
+        **more,
+    }
+
+
+def events(
+    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+) -> str:
+    """Returns an answer as a stream of events."""
+    answer = whole(asked, model, message, finish, usage, **more)
+    begun = answer | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
+    made = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
+    for i, item in enumerate(answer["output"]):
+        made += _of_item(item, i)
+    made.append({"type": f"response.{answer['status']}", "response": answer})
+    return "".join(
+        f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': n})}\n\n"
+        for n, event in enumerate(made)
+    )
+
+
+def _of_item(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
+    """Yields the events of one item of an answer."""
+    where = {"item_id": item["id"], "output_index": index}
+    if item["type"] == "message":
+        (part,) = item["content"]
+        at, text = {**where, "content_index": 0}, part["text"]
+        begun, kind = dict[str, Any](content=[]), "response.output_text"
+        logs: dict[str, Any] = {"logprobs": []}
+        inner = [{"type": "response.content_part.added", **at, "part": {**part, "text": ""}}]
+        inner += [
+            {"type": f"{kind}.delta", **at, "delta": text[i : i + PIECE], **logs} for i in range(0, len(text), PIECE)
+        ]
+        inner += [
+            {"type": f"{kind}.done", **at, "text": text, **logs},
+            {"type": "response.content_part.done", **at, "part": part},
+        ]
+    else:
+        begun, kind = {"arguments": ""}, "response.function_call_arguments"
+        inner = [
+            {"type": f"{kind}.delta", **where, "delta": item["arguments"]},
+            {"type": f"{kind}.done", **where, "name": item["name"], "arguments": item["arguments"]},
+        ]
+    at = {"output_index": index}
+    yield {"type": "response.output_item.added", **at, "item": {**item, **begun, "status": "in_progress"}}
+    yield from inner
+    yield {"type": "response.output_item.done", **at, "item": item}
