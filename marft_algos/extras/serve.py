@@ -1,8 +1,8 @@
-"""``marft serve``: a whole team behind one endpoint that speaks OpenAI's chat API, on this machine alone."""
+"""``marft serve``: a team as one model, or each of its policies as one, by OpenAI's API, on this machine alone."""
 
 from __future__ import annotations
 
-import threading
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -13,32 +13,49 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from marft_algos.config import arguments, keys
-from marft_algos.evaluation.answers import RefusedPrompt, Reply, answered, check_answers, only_message
+from marft_algos.evaluation.answers import (
+    Message,
+    RefusedPrompt,
+    Reply,
+    Words,
+    answer_of,
+    answered,
+    check_answers,
+    counted,
+    words_of,
+)
 from marft_algos.ranges import Range
 from marft_algos.terminal import say
-from marft_algos.types import Generation
+from marft_algos.types import Generation, SamplingParams
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError
-from marft_envs.server.api import ChatHandler, ChatServer
-from marft_envs.server.chat import ChatRequest
-from marft_envs.server.door import HOST, LOOK_S, RefusedRequest, gone
-from marft_envs.workers.pool import Ticket, Turns
+from marft_envs.server.api import ChatHandler, OneByOne
+from marft_envs.server.chat import ChatRequest, Only, checked, cut, wrong
+from marft_envs.server.door import HOST, RefusedRequest, gone
 
 if TYPE_CHECKING:
     from marft_algos.extras import shadow
+    from marft_algos.training.team import TrainedTeam
+    from marft_envs.adapters.inward.policies import PolicyServer, Said
 
     Sink = shadow.Record | shadow.Shadow | None
 
-WAITING = 64
-"""Requests that may wait for the team; one more is refused."""
+_STRAIGHT: Only = {
+    **{name: ((value, float(value)), "none: replies are sampled from the whole distribution") for name, value in (
+        ("top_p", 1), ("top_k", 0), ("min_p", 0), ("frequency_penalty", 0), ("presence_penalty", 0),
+        ("repetition_penalty", 1),
+    )},
+    "logit_bias": (({},), "none: replies are sampled from the whole distribution"),
+}  # fmt: skip
+"""Settings of sampling that no policy was trained with."""
 
 
 @dataclass(frozen=True)
 class ServeArguments:
-    """Serves a trained team as one model, by POST /v1/chat/completions; Ctrl-C ends it.
+    """Serves a trained team as one model, by POST /v1/chat/completions and /v1/responses; Ctrl-C ends it.
 
-    A user's message is the team's task, and the answer is what the team says last. Who is hosted in the run's settings
-    is asked where they say.
+    A user's message is the team's task, and the answer is what the team says last, or what its program answers. Who is
+    hosted in the run's settings is asked where they say.
     """
 
     run: Annotated[str, tyro.conf.Positional]
@@ -52,14 +69,17 @@ class ServeArguments:
     """Another team, named as RUN is, that plays every request after it has been answered; its replies go to no user."""
     record: str = ""
     """Folder for what was said, as evaluations: live, and shadow, for marft eval --compare DIR/live DIR/shadow."""
+    policies: bool = False
+    """Serve each agent's policy, as a model of the agent's name, for a program that runs elsewhere."""
 
 
 class ServedTeam:
-    """Plays a user's task, one at a time.
+    """Plays what users ask as tasks.
 
     Args:
         env: The team's environment.
         reply: Writes what an agent says.
+        options: Of ``reset``.
 
     Raises:
         ConfigError: A task of this environment is more than a text.
@@ -67,51 +87,40 @@ class ServedTeam:
 
     def __init__(self, env: Any, reply: Reply, options: Mapping[str, Any] | None = None) -> None:
         self.env, self._reply, self._options = env, reply, options
-        self._turns, self._places = Turns([self]), threading.Semaphore(WAITING + 1)
-        env.reset(seed=0)
         check_answers(env)
         self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
 
-    def play(self, text: str, wanted: Callable[[], bool] = lambda: True) -> Episode:
-        """Plays the text as a task; returns the record, whose last turn is the answer, and which nobody has judged.
+    def play(self, words: Words, wanted: Callable[[], bool] = lambda: True) -> Episode:
+        """Plays a user's words as a task; returns the record, which nobody has judged; ``answer_of`` it is the answer.
 
         Args:
-            text: The task.
+            words: The task.
             wanted: Is asked before each turn whether anybody waits for the answer.
 
         Raises:
             ConnectionAbortedError: Nobody does.
             MarftError: Nobody replied, or the team did not come to an answer.
-            RefusedRequest: Too many wait, or a prompt is refused: the task is too long.
+            RefusedRequest: A prompt is refused: the task is too long.
         """
-        if not self._places.acquire(blocking=False):
-            says = f"{WAITING} requests wait already. Ask again later."
-            raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
-        self._turns.arrive(ticket := Ticket["ServedTeam"]())
-        try:
-            while not ticket.called.wait(LOOK_S):
-                if not wanted():
-                    raise ConnectionAbortedError
-            began = time.monotonic()
-            episode = self._episode(text, wanted)
-            seconds = time.monotonic() - began
-        finally:
-            self._turns.leave(ticket)
-            self._places.release()
-        return replace(episode, metrics={"seconds": seconds})
 
-    def _episode(self, text: str, wanted: Callable[[], bool]) -> Episode:
-        def reply(agent: str, messages: Sequence[Mapping[str, str]]) -> str | Generation:
+        def reply(agent: str, messages: Sequence[Message]) -> str | Generation:
             if not wanted():
                 raise ConnectionAbortedError
             return self._reply(agent, messages)
 
+        began = time.monotonic()
         try:
-            episode = answered(self.env, text, reply, self._options)
+            episode = answered(self.env, words, reply, self._options)
         except RefusedPrompt as error:
-            raise RefusedRequest(400, str(error), error.code, "messages") from error
+            raise _refused(error) from error
+        seconds = time.monotonic() - began
         kept = [{k: v for k, v in (turn.extras or {}).items() if k != "messages"} for turn in episode.turns]
-        return replace(episode, turns=[replace(t, extras=x) for t, x in zip(episode.turns, kept, strict=True)])
+        turns = [replace(turn, extras=extras) for turn, extras in zip(episode.turns, kept, strict=True)]
+        return replace(episode, turns=turns, metrics={"seconds": seconds})
+
+
+def _refused(error: RefusedPrompt) -> RefusedRequest:
+    return RefusedRequest(400, str(error), error.code, "messages")
 
 
 def run_serve(argv: list[str]) -> int:
@@ -119,6 +128,13 @@ def run_serve(argv: list[str]) -> int:
     options: ServeArguments = arguments.parse(ServeArguments, argv, prog="marft serve")
     if options.shadow and not options.record:
         raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
+    if options.policies and options.record:
+        raise ConfigError("A policy's replies are no episodes to record. Leave --record out, or --policies.")
+    if options.policies:
+        from marft_algos.training.team import load_team
+
+        with policy_server(load_team(options.run), options.port, keys.of_users(options.key)) as policies:
+            return _serve(policies, options)
     team, said, live = _team(options.run, options.record, "live")
     with ExitStack() as open_:
         sink: Sink = live
@@ -131,13 +147,18 @@ def run_serve(argv: list[str]) -> int:
             said += f"; its shadow: {shown}"
         server = open_.enter_context(TeamServer(team, options.run, options.port, sink, keys.of_users(options.key)))
         say(f"serving: {said}")
-        key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
-        key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
-        say(f"address: http://{HOST}:{server.server_address[1]}/v1 (model '{options.run}', {key}); Ctrl-C ends")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            say("closed")
+        return _serve(server, options)
+
+
+def _serve(server: OneByOne, options: ServeArguments) -> int:
+    key = f"key {server.key}" if options.key == "drawn" else f"the key in {options.key}"
+    key = key if options.key else "any key: every user of this machine can ask; --key drawn shuts others out"
+    models = ", ".join(f"'{model}'" for model in server.models)
+    say(f"address: http://{HOST}:{server.server_address[1]}/v1 (model {models}, {key}); Ctrl-C ends")
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        say("closed")
     return 0
 
 
@@ -158,7 +179,52 @@ def _team(name: str, record: str, part: str) -> tuple[ServedTeam, str, shadow.Re
     return team, f"{arguments.task(settings.env, settings.env_kwargs)}, {', '.join(env.possible_agents)}", kept
 
 
-class TeamServer(ChatServer):
+def policy_server(team: TrainedTeam, port: int = 0, key: str | None = None) -> PolicyServer:
+    """Returns a server of each policy of a team, by its agent's name.
+
+    Args:
+        team: Whose policies; they reply as in its evaluations, where a request does not say otherwise.
+        port: 0: any that is free.
+        key: What clients have to show; None: nothing.
+    """
+    from marft_envs.adapters.inward.policies import PolicyServer, Said
+
+    def reply(agent: str, messages: Sequence[Message], tools: Any, asked: ChatRequest) -> Said:
+        sampling, seed = _sampling(asked, team)
+        generation = team.say(agent, messages, tools, seed, sampling)
+        try:
+            extras = counted(generation)
+        except RefusedPrompt as error:
+            raise _refused(error) from error
+        logprobs = team.logprobs(agent, generation) if asked.body.get("logprobs") else None
+        if logprobs is None and asked.body.get("logprobs"):
+            raise wrong(asked.body, "logprobs", f"none of {agent}, which is hosted")
+        return Said(generation.text, extras, logprobs)
+
+    base = team.env.unwrapped
+    return PolicyServer(base.team, reply, share_thoughts=base.rules.share_thoughts, port=port, key=key)
+
+
+def _sampling(asked: ChatRequest, team: TrainedTeam) -> tuple[SamplingParams, int]:
+    """Returns how a request wants its reply sampled, and the seed."""
+    body, changes = asked.body, dict[str, Any]()
+    checked(body, _STRAIGHT)
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "seed", "temperature"):
+        value, least = body.get(name), 0 if name in ("seed", "temperature") else 1
+        kinds: Any = (int, float) if name == "temperature" else int
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, kinds) or not least <= value < 2**63
+        ):
+            raise wrong(body, name, f"a number from {least} on")
+        if value is not None and name.startswith("max"):
+            changes["max_new_tokens"] = value
+    if (temperature := body.get("temperature")) is not None:
+        changes |= {"greedy": True} if temperature == 0 else {"greedy": False, "temperature": float(temperature)}
+    seed = body.get("seed")
+    return replace(team.sampling, **changes), secrets.randbits(31) if seed is None else seed
+
+
+class TeamServer(OneByOne):
     """The server of one ``marft serve``."""
 
     def __init__(self, team: ServedTeam, name: str, port: int = 0, sink: Sink = None, key: str | None = None) -> None:
@@ -182,30 +248,37 @@ class _Handler(ChatHandler):
 
     def do_POST(self) -> None:
         """Answers a chat."""
-        asked = self.chat()
-        text = _task(asked)
-        episode = self.server.team.play(text, lambda: not gone(self.connection))
+        asked, team = self.chat(), self.server.team
+        words = _task(asked, team)
+        with self.server.turn(self.connection):
+            episode = team.play(words, lambda: not gone(self.connection))
         extras = [turn.extras or {} for turn in episode.turns]
         read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
-        finish = "length" if extras[-1].get("stop_reason") == "length" else "stop"
+        answer, last = answer_of(episode), extras[-1].get("stop_reason")
+        finish = "length" if last == "length" and answer == episode.turns[-1].text else "stop"
         keys = ("agent", "text", "sees", "result")
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
-        self.answer(asked, self.server.models[0], {"content": episode.turns[-1].text}, finish, usage, **more)
+        self.answer(asked, self.server.models[0], {"content": cut(answer, asked.stop)}, finish, usage, **more)
         if self.server.sink is not None:
-            self.server.sink.answered(text, episode)
+            self.server.sink.answered(words, episode)
 
 
-def _task(asked: ChatRequest) -> str:
+def _task(asked: ChatRequest, team: ServedTeam) -> Words:
     """Returns the task that a request is.
 
     Raises:
-        RefusedRequest: It asks for more than an answer to one message of a user.
+        RefusedRequest: It asks for more than an answer to what the team's task reads.
     """
     if asked.tools or asked.choice == "required":
         raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
     try:
-        return only_message(asked.messages)
+        words = words_of(team.env, asked.messages)
     except ConfigError as error:
         raise RefusedRequest(400, str(error), field="messages") from error
+    for message in asked.messages:
+        if message["role"] in ("tool", "function") or message.get("tool_calls") or message.get("function_call"):
+            says = "Calls of tools are no part of a team's task: it has its own. Expected texts."
+            raise RefusedRequest(400, says, field="messages")
+    return words

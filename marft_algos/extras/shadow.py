@@ -20,6 +20,7 @@ from typing import Any
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation import records
+from marft_algos.evaluation.answers import Words, answer_of
 from marft_algos.evaluation.resumable import ResumableEvaluation, seated
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.folder import RunFolder
@@ -53,8 +54,8 @@ class Record:
         self.played = len(evaluation.finished())
         self._file, self._lock = evaluation.episodes_file, threading.Lock()
 
-    def answered(self, text: str, episode: Episode) -> None:
-        """Keeps an answer to a user's text."""
+    def answered(self, words: Words, episode: Episode) -> None:
+        """Keeps an answer to a user's words."""
         self.add(replace(episode, task_id=f"served/{time.time_ns()}"))
 
     def add(self, episode: Episode) -> None:
@@ -78,19 +79,23 @@ class Shadow:
     """
 
     def __init__(
-        self, play: Callable[[str], Episode], live: Record, kept: Record, answer_key: Callable[[str], str] | None = None
+        self,
+        play: Callable[[Words], Episode],
+        live: Record,
+        kept: Record,
+        answer_key: Callable[[str], str] | None = None,
     ) -> None:
         self._play, self._live, self._kept, self._key = play, live, kept, answer_key or _words
-        self._waiting: queue.Queue[tuple[str, Episode] | None] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[tuple[Words, Episode] | None] = queue.Queue(WAITING)
         self._thread = threading.Thread(target=self._work, name="shadow", daemon=True)
         self._thread.start()
 
-    def answered(self, text: str, episode: Episode) -> None:
+    def answered(self, words: Words, episode: Episode) -> None:
         """Keeps what was answered, and lets the shadow play it when it comes to that."""
         one = replace(episode, task_id=f"served/{time.time_ns()}", metrics={**episode.metrics, "same": 1.0})
         self._live.add(one)
         try:
-            self._waiting.put_nowait((text, one))
+            self._waiting.put_nowait((words, one))
         except queue.Full:
             self._kept.add(_lost(one, "the shadow was too far behind"))
 
@@ -103,13 +108,13 @@ class Shadow:
 
     def _work(self) -> None:
         while (waiting := self._waiting.get()) is not None:
-            text, answered = waiting
+            words, answered = waiting
             try:
-                own = self._play(text)
+                own = self._play(words)
             except Exception as error:  # whatever happens to a shadow is its own affair: it is counted, and shown
                 self._kept.add(_lost(answered, f"{type(error).__name__}: {error}"))
                 continue
-            same = self._key(own.turns[-1].text) == self._key(answered.turns[-1].text)
+            same = self._key(answer_of(own)) == self._key(answer_of(answered))
             metrics = {**own.metrics, "same": float(same)}
             self._kept.add(replace(own, task_id=answered.task_id, metrics=metrics))
 

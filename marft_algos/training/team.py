@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ from marft_algos import seeds
 from marft_algos.config import arguments, presets
 from marft_algos.engines.base import EngineError, refusal
 from marft_algos.evaluation import environments
-from marft_algos.evaluation.answers import Message, answered, only_message
+from marft_algos.evaluation.answers import Message, answered, words_of
 from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.lazy import require_training
 from marft_algos.rollout.episodes import Prompts
@@ -20,7 +20,7 @@ from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.training.environments import env_factory
 from marft_algos.training.evaluate import HeldOut
-from marft_algos.types import Generation, GenerationRequest, StopReason
+from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs import FlexEnv
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, did_you_mean
@@ -97,7 +97,7 @@ class TrainedTeam:
         """Answers a problem; returns the episode, which has ``answer``, and of each turn ``text`` and ``messages``.
 
         Args:
-            problem: Its text; or chat messages, of which there is one, a user's.
+            problem: Its text; or chat messages, of which there is one, a user's, unless its task reads conversations.
             seed: Of what is sampled, where the team does not reply greedily.
 
         Raises:
@@ -105,8 +105,8 @@ class TrainedTeam:
             MarftError: There was no reply, or no answer.
             RefusedPrompt: The problem is too long.
         """
-        text = problem if isinstance(problem, str) else only_message(problem)
-        return answered(self.env, text, partial(self.reply, seed=seed), self.options)
+        words = problem if isinstance(problem, str) else words_of(self.env, problem)
+        return answered(self.env, words, partial(self.reply, seed=seed), self.options)
 
     def play(self, env: Any = None, *, seed: int = 0, task_id: str = "") -> Episode:
         """Plays an episode as evaluations do; its turns have ``messages``, what each agent was prompted with.
@@ -129,18 +129,52 @@ class TrainedTeam:
 
     def reply(self, agent: str, messages: Sequence[Message], env: FlexEnv | None = None, seed: int = 0) -> Generation:
         """Returns what an agent says to these messages, of an environment that has begun; None: ``self.env``."""
-        renderer, base = self._player.renderer, (env or self.env).unwrapped
-        policy, tools = renderer.policy_of(agent), base.tools.get(agent, ())
+        base = (env or self.env).unwrapped
+        row = seeds.row_seed(seed, seeds.EVALUATION, 0, len(base.view.history) + list(base.layer).index(agent))
+        return self.say(agent, messages, base.tools.get(agent, ()), row)
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Returns how replies are sampled where nothing else is said."""
+        return self._player.sampling
+
+    def say(
+        self,
+        agent: str,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        seed: int = 0,
+        sampling: SamplingParams | None = None,
+    ) -> Generation:
+        """Returns what an agent's policy says to these messages, whatever wrote them.
+
+        Args:
+            agent: Whose policy.
+            messages: What it reads.
+            tools: What it can call.
+            seed: Of what is sampled.
+            sampling: In place of the team's own.
+        """
+        renderer = self._player.renderer
+        policy = renderer.policy_of(agent)
         local, chars = policy in renderer.policies, sum(len(message["content"]) for message in messages)
         if local and chars > _CHARS * (context := renderer.chat(policy).context):
             return refusal(f"a prompt of {chars} characters does not fit a context of {context} tokens", 0)
         prompt = renderer.render(policy, messages, tools) if local else []
-        row = seeds.row_seed(seed, seeds.EVALUATION, 0, len(base.view.history) + list(base.layer).index(agent))
-        request = GenerationRequest(policy, prompt, seed=row, agent=agent, messages=messages, tools=tools)
-        answer = self._player.engine.generate([request], self._player.sampling)[0]
+        request = GenerationRequest(policy, prompt, seed=seed, agent=agent, messages=messages, tools=tools)
+        answer = self._player.engine.generate([request], sampling or self.sampling)[0]
         if answer.stop_reason is StopReason.ERROR:
             raise EngineError(f"Nobody replied as {agent}: {answer.error}")
         return dataclasses.replace(answer, usage=answer.usage or (len(prompt), len(answer.action_ids)))
+
+    def logprobs(self, agent: str, said: Generation) -> list[dict[str, Any]] | None:
+        """Returns each sampled token with its log-probability, as OpenAI's API does; None: of a hosted one."""
+        renderer = self._player.renderer
+        if not said.action_ids or (policy := renderer.policy_of(agent)) not in renderer.policies:
+            return None
+        pieces = renderer.tokenizer(policy).batch_decode([[token] for token in said.action_ids])
+        rows = zip(pieces, said.logprobs.tolist(), strict=True)
+        return [{"token": p, "logprob": x, "bytes": list(p.encode()), "top_logprobs": []} for p, x in rows]
 
     def _factory(self, env: Any) -> EnvFactory:
         if not isinstance(env, str):

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import socket
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
 from marft_envs.errors import did_you_mean
 from marft_envs.server import chat, responses
 from marft_envs.server.chat import ChatRequest
-from marft_envs.server.door import DoorHandler, FrontDoor, RefusedRequest
+from marft_envs.server.door import LOOK_S, DoorHandler, FrontDoor, RefusedRequest, gone
+from marft_envs.workers.pool import Ticket, Turns
 
+WAITING = 64
+"""Requests that may wait where one is answered after another; one more is refused."""
 _FORMS = {"/chat/completions": chat, "/responses": responses}
 _INSTEAD = {
     "/embeddings": " Agents have no embeddings: give the client that embeds an address of its own, in the package"
@@ -40,6 +46,41 @@ class ChatServer(FrontDoor):
             says = f"There is no agent '{agent}' in the team; expected as model one of them."
             raise RefusedRequest(404, f"{says} {did_you_mean(agent, self.models)}", "model_not_found")
         return agent
+
+
+class OneByOne(ChatServer):
+    """A server that answers one request after another.
+
+    Args:
+        handler: Answers requests.
+        port: 0: any that is free.
+        key: What clients show; None: nothing.
+    """
+
+    def __init__(self, handler: type[ChatHandler], port: int = 0, key: str | None = None) -> None:
+        self._turns, self.places = Turns([self]), threading.Semaphore(WAITING + 1)
+        super().__init__(handler, port, key=key)
+
+    @contextmanager
+    def turn(self, line: socket.socket) -> Iterator[None]:
+        """Waits until a request may be answered.
+
+        Raises:
+            ConnectionAbortedError: Its client has gone.
+            RefusedRequest: Too many wait.
+        """
+        if not self.places.acquire(blocking=False):
+            says = f"{WAITING} requests wait already. Ask again later."
+            raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
+        self._turns.arrive(ticket := Ticket[OneByOne]())
+        try:
+            while not ticket.called.wait(LOOK_S):
+                if gone(line):
+                    raise ConnectionAbortedError
+            yield
+        finally:
+            self._turns.leave(ticket)
+            self.places.release()
 
 
 class ChatHandler(DoorHandler):
@@ -80,13 +121,13 @@ class ChatHandler(DoorHandler):
         raise RefusedRequest(404, f"There is no {self.route[:100]}. Expected {paths}.{instead}", field="path")
 
     def answer(
-        self, asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Any, **more: Any
+        self, asked: ChatRequest, model: str, message: Mapping[str, Any], finish_reason: str, usage: Any, **more: Any
     ) -> None:
         """Sends an answer, whole or as events; see :func:`marft_envs.server.chat.whole`."""
         if asked.body.get("stream"):
-            lines = self._form.events(asked, model, message, finish, usage, **more)
+            lines = self._form.events(asked, model, message, finish_reason, usage, **more)
             return self.send(200, "text/event-stream", lines.encode())
-        self.send_json(200, self._form.whole(asked, model, message, finish, usage, **more))
+        self.send_json(200, self._form.whole(asked, model, message, finish_reason, usage, **more))
 
     def failure(self, refused: RefusedRequest) -> Any:
         """Returns a refusal in OpenAI's form."""

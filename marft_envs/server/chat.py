@@ -163,7 +163,12 @@ def message_of(message: Any) -> dict[str, Any]:
 
 
 def whole(
-    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+    asked: ChatRequest,
+    model: str,
+    message: Mapping[str, Any],
+    finish_reason: str,
+    usage: Mapping[str, int],
+    **more: Any,
 ) -> dict[str, Any]:
     """Returns an answer.
 
@@ -171,17 +176,22 @@ def whole(
         asked: The request.
         model: The name that the answer bears.
         message: ``content``, and ``tool_calls`` if there are some.
-        finish: Why it ends: ``stop``, ``length`` or ``tool_calls``.
+        finish_reason: Why it ends: ``stop``, ``length`` or ``tool_calls``.
         usage: ``prompt_tokens``, ``completion_tokens`` and ``total_tokens``.
         **more: Further fields; ``logprobs`` of its tokens is one of the answer's only choice.
     """
-    choice = {"index": 0, "logprobs": more.pop("logprobs", None), "finish_reason": finish}
+    choice = {"index": 0, "logprobs": more.pop("logprobs", None), "finish_reason": finish_reason}
     choices = [{**choice, "message": {"role": "assistant", **message}}]
     return {**_about(model), "object": "chat.completion", "choices": choices, "usage": usage, **more}
 
 
 def events(
-    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+    asked: ChatRequest,
+    model: str,
+    message: Mapping[str, Any],
+    finish_reason: str,
+    usage: Mapping[str, int],
+    **more: Any,
 ) -> str:
     """Returns an answer as a stream of events; see :func:`whole`. ``more`` is part of the last that has a choice."""
     logprobs = more.pop("logprobs", None)
@@ -195,7 +205,7 @@ def events(
     deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
     made = [{**about, "choices": [{**choice, "delta": delta}]} for delta in deltas]
     made[0]["choices"][0]["logprobs"] = logprobs
-    made.append({**about, "choices": [{**choice, "finish_reason": finish, "delta": {}}], **more})
+    made.append({**about, "choices": [{**choice, "finish_reason": finish_reason, "delta": {}}], **more})
     if counted:
         made.append({**about, "choices": [], "usage": usage})
     return "".join(f"data: {json.dumps(event)}\n\n" for event in made) + "data: [DONE]\n\n"

@@ -26,18 +26,20 @@ _ONLY: Only = {
 def read(data: bytes, heeds: Collection[str] = ()) -> ChatRequest:
     """Reads a request's body; see :func:`marft_envs.server.chat.read`."""
     body = loaded(data, "input")
-    checked(body, _ONLY, heeds)
+    checked(body, _ONLY)
     text, include = body.get("text") or {}, body.get("include") or []
     if not isinstance(text, dict) or (text.get("format") or {"type": "text"}) != {"type": "text"}:
         raise wrong(body, "text", "the format 'text'. Say in a message which form the answer is to have")
-    if not isinstance(include, list) or "message.output_text.logprobs" in include:
+    logprobs = isinstance(include, list) and "message.output_text.logprobs" in include
+    if not isinstance(include, list) or (logprobs and "logprobs" not in heeds):
         raise wrong(body, "include", "a list without logprobs: an answer is its words")
     messages = [*_messages(body)]
     if body.get("instructions"):
         messages.insert(0, message_of({"role": "system", "content": body["instructions"]}))
     tools = body.get("tools") or []
     nested = [_nested(tool) for tool in tools] if isinstance(tools, list) else tools
-    return request(messages, {**body, "tools": nested, "tool_choice": _nested(body.get("tool_choice"))}, data)
+    choice = _nested(body.get("tool_choice"))
+    return request(messages, {**body, "tools": nested, "tool_choice": choice, "logprobs": logprobs}, data)
 
 
 def _nested(tool: Any) -> Any:
@@ -97,7 +99,12 @@ def _answer_of(item: Mapping[str, Any]) -> str:
 
 
 def whole(
-    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+    asked: ChatRequest,
+    model: str,
+    message: Mapping[str, Any],
+    finish_reason: str,
+    usage: Mapping[str, int],
+    **more: Any,
 ) -> dict[str, Any]:
     """Returns an answer; see :func:`marft_envs.server.chat.whole`."""
     name = secrets.token_hex(12)
@@ -107,7 +114,7 @@ def whole(
             "type": "output_text",
             "text": message["content"] or "",
             "annotations": [],
-            "logprobs": [],
+            "logprobs": (more.pop("logprobs", None) or {}).get("content", []),
         }
         said = {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
         output.append(said)
@@ -115,7 +122,7 @@ def whole(
         about = {"id": f"fc_{name}_{i}", "type": "function_call", "status": "completed", "call_id": call["id"]}
         output.append(about | call["function"])
     read, wrote = usage["prompt_tokens"], usage["completion_tokens"]
-    cut, kept = finish == "length", ("instructions", "metadata", "parallel_tool_calls", "temperature", "top_p")
+    cut, kept = finish_reason == "length", ("instructions", "metadata", "temperature", "top_p")
     given = {field: asked.body.get(field) for field in kept}
     return {
         "id": f"resp_{name}",
@@ -142,10 +149,15 @@ def whole(
 
 
 def events(
-    asked: ChatRequest, model: str, message: Mapping[str, Any], finish: str, usage: Mapping[str, int], **more: Any
+    asked: ChatRequest,
+    model: str,
+    message: Mapping[str, Any],
+    finish_reason: str,
+    usage: Mapping[str, int],
+    **more: Any,
 ) -> str:
     """Returns an answer as a stream of events."""
-    answer = whole(asked, model, message, finish, usage, **more)
+    answer = whole(asked, model, message, finish_reason, usage, **more)
     begun = answer | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     made = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
     for i, item in enumerate(answer["output"]):
@@ -164,7 +176,7 @@ def _of_item(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
         (part,) = item["content"]
         at, text = {**where, "content_index": 0}, part["text"]
         begun, kind = dict[str, Any](content=[]), "response.output_text"
-        logs: dict[str, Any] = {"logprobs": []}
+        logs = {"logprobs": part["logprobs"]}
         inner = [{"type": "response.content_part.added", **at, "part": {**part, "text": ""}}]
         inner += [
             {"type": f"{kind}.delta", **at, "delta": text[i : i + PIECE], **logs} for i in range(0, len(text), PIECE)

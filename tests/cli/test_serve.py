@@ -20,12 +20,13 @@ from examples import engineer
 from marft_algos.cli import main
 from marft_algos.config import keys
 from marft_algos.extras import shadow
-from marft_algos.extras.serve import WAITING, ServedTeam, TeamServer, _team
+from marft_algos.extras.serve import ServedTeam, TeamServer, _team
 from marft_algos.training.team import load_team
 from marft_algos.types import Generation, StopReason
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read
+from marft_envs.server.api import WAITING
 from marft_envs.server.door import RefusedRequest
 
 
@@ -236,14 +237,14 @@ def test_nobody_plays_for_those_who_have_gone_and_a_full_queue_says_so() -> None
             lines[-1].request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
             begun.wait(20)
         until = time.monotonic() + 20
-        while server.team._places._value and time.monotonic() < until:
+        while server.places._value and time.monotonic() < until:
             time.sleep(0.01)  # until the queue is full: a request that finds a place would wait in it
         full = ask(server, user("late"))
         assert full[0] == 429 and "wait already" in full[1]
         last = lines.pop()
         for line in lines:
             line.close()
-        while server.team._places._value < WAITING - 1 and time.monotonic() < until + 20:
+        while server.places._value < WAITING - 1 and time.monotonic() < until + 20:
             time.sleep(0.01)  # until all but the first and the last have noticed
         go_on.set()
         assert last.getresponse().status == 200

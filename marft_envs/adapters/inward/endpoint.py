@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marft_envs.core.types import Written
@@ -37,6 +37,13 @@ class TurnRequest:
     """Whether its reply may have several calls."""
     stop: Sequence[str] = ()
     """Texts before the first of which its reply ends."""
+
+    @classmethod
+    def of(cls, asked: ChatRequest, agent: str, line: socket.socket) -> TurnRequest:
+        """Returns what is asked of an agent."""
+        body, parallel = asked.raw.decode(errors="replace"), asked.body.get("parallel_tool_calls") is not False
+        turn = cls(agent, asked.messages, asked.tools, body, line, choice=asked.choice, stop=asked.stop)
+        return replace(turn, parallel=parallel)
 
     @property
     def sees(self) -> tuple[int, ...]:
@@ -94,18 +101,16 @@ class Loopback(ChatServer):
         Raises:
             RefusedRequest: It is no turn, the episode is over, or the reply is not what was asked for.
         """
-        body = asked.raw.decode(errors="replace")
-        turn = TurnRequest("", asked.messages, asked.tools, body, line, choice=asked.choice, stop=asked.stop)
-        turn.parallel = asked.body.get("parallel_tool_calls") is not False
         with self._lock:
             if not self.has_key(header):
                 raise RefusedRequest(401, f"The episode is over. Expected {_Handler.key_expected}.")
             try:
-                agent = turn.agent = self.named(asked)
+                agent = self.named(asked)
             except RefusedRequest as unknown:
                 self._tell(unknown)
                 raise
-            again = next((old for old in self._asked if old.body == body and gone(old.line)), None)
+            turn = TurnRequest.of(asked, agent, line)
+            again = next((old for old in self._asked if old.body == turn.body and gone(old.line)), None)
             if again is not None:
                 turn, again.line = again, line
             else:
@@ -115,10 +120,7 @@ class Loopback(ChatServer):
         with self._lock:
             if turn.line is line and turn in self._asked and not gone(line):  # else its retry comes
                 self._asked.remove(turn)
-        called = [call["function"]["name"] for call in reply["message"].get("tool_calls", ())]
-        if asked.choice == "required" and (not called or any(asked.function not in ("", name) for name in called)):
-            says = f"tool_choice asks for a call of {asked.function or 'a tool'}; {agent} has called"
-            raise RefusedRequest(400, f"{says} {', '.join(called) or 'none'}.", field="tool_choice")
+        check_called(asked, agent, reply["message"].get("tool_calls", ()))
         return agent, reply
 
     def refused(self, header: str, why: RefusedRequest) -> None:
@@ -126,6 +128,14 @@ class Loopback(ChatServer):
         with self._lock:
             if why.field not in ("", "messages", "input") and self.has_key(header):
                 self._tell(why)
+
+
+def check_called(asked: ChatRequest, agent: str, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ``RefusedRequest`` where a call was required, and an agent has made none, or another."""
+    called = [call["function"]["name"] for call in calls]
+    if asked.choice == "required" and (not called or any(asked.function not in ("", name) for name in called)):
+        says = f"tool_choice asks for a call of {asked.function or 'a tool'}; {agent} has called"
+        raise RefusedRequest(400, f"{says} {', '.join(called) or 'none'}.", field="tool_choice")
 
 
 class _Handler(ChatHandler):
@@ -146,4 +156,4 @@ class _Handler(ChatHandler):
             self.server.refused(key, why)
             raise
         agent, reply = self.server.ask(key, asked, self.connection)
-        self.answer(asked, asked.body.get("model") or agent, reply["message"], reply["finish_reason"], reply["usage"])
+        self.answer(asked, asked.body.get("model") or agent, **reply)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -38,6 +38,8 @@ Target = str | Callable[..., Any]
 Grader = str | Callable[..., Any]
 GOLD = "answer"
 """What of a problem its grader alone is given."""
+ASKED = "asked"
+"""Option of ``reset``, and id, of a problem that a user has asked."""
 _OWN = ("dependency", "history", "max_rounds")
 """Settings of ``FlexEnv`` that the program decides itself."""
 
@@ -113,11 +115,15 @@ class ProgramTask(Drawn[Problem]):
             ProgramError: It ends, or says nothing, before it asks.
         """
         self.close(endpoint=False)
-        seed = int(rng.integers(2**31))
-        if self.rows is not None:
+        row: Mapping[str, Any] = {}
+        seed, self._asked = int(rng.integers(2**31)), ASKED in options
+        if self._asked:
+            self.task_id, row = ASKED, options[ASKED]
+            self._problem = Problem(ASKED, row)
+        elif self.rows is not None:
             row = self.draw(rng, options).row
         else:
-            self.task_id, row = str(options.get("task_id", seed)), {}
+            self.task_id = str(options.get("task_id", seed))
             seed = int(self.task_id) if self.task_id.isdecimal() else seed
         self._given = {"seed": seed} | {key: value for key, value in row.items() if key != GOLD}
         if self._endpoint is None:
@@ -134,6 +140,42 @@ class ProgramTask(Drawn[Problem]):
                 f"{self.name} asked for no turn ({self.end.why or 'it ended without an error'}). Expected a request to"
                 f" OPENAI_BASE_URL with an agent as model: {', '.join(agent.name for agent in self.team)}."
             )
+
+    def asked(self, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+        """Returns options with which ``reset`` starts the program on a user's words, in place of a row.
+
+        Where its rows have ``messages``, it reads the whole conversation; where they have ``problem``, one message.
+
+        Raises:
+            ConfigError: The rows hold more than that, or the user has said more than one message.
+        """
+        name, row = self._asks
+        if name == "messages":
+            return {ASKED: {**row, name: [{key: message[key] for key in ("role", "content")} for message in messages]}}
+        if (roles := [message["role"] for message in messages]) != ["user"]:
+            raise ConfigError(
+                f"{self.name} answers one message of a user, and was sent messages of {', '.join(roles)[:80]}. Where"
+                " the rows of its data have 'messages', in place of 'problem', it is given the whole conversation."
+            )
+        return {ASKED: {**row, name: messages[0]["content"]}}
+
+    @cached_property
+    def _asks(self) -> tuple[str, dict[str, Any]]:
+        """The column of the data that a user's words are, and those that are the same in all rows."""
+        rows = [] if self.rows is None else [dict(self.rows[i].row) for i in range(len(self.rows))]
+        given = [{key: value for key, value in row.items() if key not in ("id", GOLD)} for row in rows]
+        name = next((name for name in ("messages", "problem") if given and all(name in row for row in given)), None)
+        if name is None:
+            has = f"begins on {', '.join(given[0])}" if given else "makes its own problems"
+            says = "so no message can be one. Expected data with 'problem', a text, or 'messages', a conversation"
+            raise ConfigError(f"A task of {PROGRAM}{self.name} is more than a text: it {has}, {says}, in every row.")
+        same = {key: value for key, value in given[0].items() if all(row.get(key) == value for row in given)}
+        if more := sorted({key for row in given for key in row} - {name, *same}):
+            raise ConfigError(
+                f"A task of {PROGRAM}{self.name} is more than a text: beside '{name}' its rows have"
+                f" {', '.join(more)}, which no message holds. What the grader alone needs belongs into '{GOLD}'."
+            )
+        return name, same | ({"id": ASKED} if any("id" in row for row in rows) else {})
 
     def _wait(self) -> None:
         """Waits for a layer: until no further request comes, all agents have been asked, or the program ends."""
@@ -232,6 +274,8 @@ class ProgramTask(Drawn[Problem]):
         """Returns the reward of the answer; a program that a limit cuts has no answer."""
         self.close(endpoint=False)
         cut, answer = self.end is None, self.end.answer if self.end else ""
+        if self._asked:  # nobody knows the answer
+            return Outcome(terminated=not cut, info={} if cut else {"answer": answer})
         reward = self._graded(self._row(), answer) if self.grader or not cut else 0.0
         unseen = sum(turn.layer < turns[-1].layer and turn.index not in self.seen for turn in turns)
         counts = {"unknown_agents": self.unknown, "saw_nobody": self.unseeing, "seen_by_nobody": unseen}

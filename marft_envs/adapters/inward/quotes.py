@@ -91,7 +91,7 @@ class Quotes:
         if asked.tools and asked.choice != "none":
             content, calls = _called(content, asked.tools, turn.index)
             calls = calls if asked.parallel else calls[:1]
-        self._calls += [(turn.index, _named(call)) for call in calls if kept == heard]
+        self.enter_calls(turn.index, calls if kept == heard else ())
         texts = [content, *(call["function"]["arguments"] for call in calls)]
         prompt = "\n".join(message["content"] for message in asked.messages)
         values, old = self._values(texts, asked, prompt), _spans("\n".join([prompt, *self._given]))
@@ -104,6 +104,10 @@ class Quotes:
         read, wrote = int(extras.get("prompt_tokens") or 0), int(extras.get("tokens") or 0)
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
         return {"message": message, "finish_reason": finish, "usage": usage}
+
+    def enter_calls(self, turn: int, calls: Sequence[Mapping[str, Any]]) -> None:
+        """Enters the calls of a turn: a message with one of them is that turn."""
+        self._calls += [(turn, _named(call)) for call in calls]
 
     def _values(self, texts: Sequence[str], asked: TurnRequest, prompt: str) -> tuple[str, ...]:
         """Returns values of JSON in a reply that the agent chose itself.
