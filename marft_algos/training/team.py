@@ -168,12 +168,13 @@ class TrainedTeam:
         return dataclasses.replace(answer, usage=answer.usage or (len(prompt), len(answer.action_ids)))
 
     def logprobs(self, agent: str, said: Generation) -> list[dict[str, Any]] | None:
-        """Returns each sampled token with its log-probability, as OpenAI's API does; None: of a hosted one."""
+        """Returns each token of a reply with its log-probability, as OpenAI's API does; None: of a hosted policy."""
         renderer = self._player.renderer
         if not said.action_ids or (policy := renderer.policy_of(agent)) not in renderer.policies:
             return None
-        pieces = renderer.tokenizer(policy).batch_decode([[token] for token in said.action_ids])
-        rows = zip(pieces, said.logprobs.tolist(), strict=True)
+        shown = said.action_ids[: -1 if said.stop_reason is StopReason.EOS else None]
+        pieces = renderer.tokenizer(policy).batch_decode([[token] for token in shown])
+        rows = zip(pieces, said.logprobs[: len(shown)].tolist(), strict=True)
         return [{"token": p, "logprob": x, "bytes": list(p.encode()), "top_logprobs": []} for p, x in rows]
 
     def _factory(self, env: Any) -> EnvFactory:
