@@ -11,8 +11,8 @@ from typing import Any
 
 from marft_envs.server.door import RefusedRequest
 
-PIECE = 16
-"""Characters of a piece of a streamed answer."""
+_PIECE, _PIECES = 16, 256
+"""Characters of a piece of a streamed answer, at the least; and most pieces."""
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 Only = Mapping[str, tuple[tuple[Any, ...], str]]
 _FREE = (), "none: nothing holds a model to a form. Say in a message which form the answer is to have"
@@ -199,7 +199,7 @@ def events(
     counted = (asked.body.get("stream_options") or {}).get("include_usage")
     about = {**_about(model), "object": "chat.completion.chunk", **({"usage": None} if counted else {})}
     words = message["content"] or ""
-    deltas: list[dict[str, Any]] = [{"content": words[at : at + PIECE]} for at in range(0, len(words), PIECE)]
+    deltas: list[dict[str, Any]] = [{"content": piece} for piece in pieces(words)]
     if calls := message.get("tool_calls"):
         deltas.append({"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
     deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
@@ -209,6 +209,12 @@ def events(
     if counted:
         made.append({**about, "choices": [], "usage": usage})
     return "".join(f"data: {json.dumps(event)}\n\n" for event in made) + "data: [DONE]\n\n"
+
+
+def pieces(text: str) -> list[str]:
+    """Returns a text as pieces to be streamed."""
+    size = max(_PIECE, -(-len(text) // _PIECES))
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 def _about(model: str) -> dict[str, Any]:

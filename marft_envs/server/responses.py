@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from marft_envs.server.chat import ONLY, PIECE, ChatRequest, Only, checked, loaded, message_of, request, wrong
+from marft_envs.server.chat import ONLY, ChatRequest, Only, checked, loaded, message_of, pieces, request, wrong
 from marft_envs.server.door import RefusedRequest
 
 _KEPT = (), "none: no answer is kept here. Send the whole conversation as 'input'"
@@ -178,9 +178,7 @@ def _of_item(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
         begun, kind = dict[str, Any](content=[]), "response.output_text"
         logs = {"logprobs": part["logprobs"]}
         inner = [{"type": "response.content_part.added", **at, "part": {**part, "text": ""}}]
-        inner += [
-            {"type": f"{kind}.delta", **at, "delta": text[i : i + PIECE], **logs} for i in range(0, len(text), PIECE)
-        ]
+        inner += [{"type": f"{kind}.delta", **at, "delta": piece, **logs} for piece in pieces(text)]
         inner += [
             {"type": f"{kind}.done", **at, "text": text, **logs},
             {"type": "response.content_part.done", **at, "part": part},
