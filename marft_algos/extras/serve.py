@@ -13,40 +13,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from marft_algos.config import arguments, keys
-from marft_algos.evaluation.answers import (
-    Message,
-    RefusedPrompt,
-    Reply,
-    Words,
-    answer_of,
-    answered,
-    check_answers,
-    counted,
-    words_of,
-)
+from marft_algos.evaluation import answers
 from marft_algos.ranges import Range
 from marft_algos.terminal import say
-from marft_algos.types import Generation, SamplingParams
+from marft_algos.types import STRAIGHT, Generation, SamplingParams, StopReason
 from marft_envs.core.types import Episode, optional
 from marft_envs.errors import ConfigError
-from marft_envs.server.api import ChatHandler, OneByOne
 from marft_envs.server.chat import ChatRequest, Only, checked, cut, wrong
 from marft_envs.server.door import HOST, RefusedRequest, gone
+from marft_envs.server.openai import ChatHandler, OneByOne
 
 if TYPE_CHECKING:
     from marft_algos.extras import shadow
     from marft_algos.training.team import TrainedTeam
-    from marft_envs.adapters.inward.policies import PolicyServer, Said
+    from marft_envs.adapters.inward.served import PolicyReply, PolicyServer
 
     Sink = shadow.Record | shadow.Shadow | None
 
 _STRAIGHT: Only = {
-    **{name: ((value, float(value)), "none: replies are sampled from the whole distribution") for name, value in (
-        ("top_p", 1), ("top_k", 0), ("min_p", 0), ("frequency_penalty", 0), ("presence_penalty", 0),
-        ("repetition_penalty", 1),
-    )},
-    "logit_bias": (({},), "none: replies are sampled from the whole distribution"),
-}  # fmt: skip
+    name: ((value,), "none: replies are sampled from the whole distribution")
+    for name, value in {**STRAIGHT, "frequency_penalty": 0, "presence_penalty": 0, "logit_bias": {}}.items()
+}
 """Settings of sampling that no policy was trained with."""
 
 
@@ -85,13 +72,13 @@ class ServedTeam:
         ConfigError: A task of this environment is more than a text.
     """
 
-    def __init__(self, env: Any, reply: Reply, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, env: Any, reply: answers.Reply, options: Mapping[str, Any] | None = None) -> None:
         self.env, self._reply, self._options = env, reply, options
-        check_answers(env)
+        answers.check_answers(env)
         self.answer_key: Callable[[str], str] | None = optional(env.unwrapped.task, "answer_key")
 
-    def play(self, words: Words, wanted: Callable[[], bool] = lambda: True) -> Episode:
-        """Plays a user's words as a task; returns the record, which nobody has judged; ``answer_of`` it is the answer.
+    def play(self, words: answers.Words, wanted: Callable[[], bool] = lambda: True) -> Episode:
+        """Plays a user's words as a task; returns the record, which nobody has judged.
 
         Args:
             words: The task.
@@ -103,15 +90,15 @@ class ServedTeam:
             RefusedRequest: A prompt is refused: the task is too long.
         """
 
-        def reply(agent: str, messages: Sequence[Message]) -> str | Generation:
+        def reply(agent: str, messages: Sequence[answers.Message]) -> str | Generation:
             if not wanted():
                 raise ConnectionAbortedError
             return self._reply(agent, messages)
 
         began = time.monotonic()
         try:
-            episode = answered(self.env, words, reply, self._options)
-        except RefusedPrompt as error:
+            episode = answers.answered(self.env, words, reply, self._options)
+        except answers.RefusedPrompt as error:
             raise _refused(error) from error
         seconds = time.monotonic() - began
         kept = [{k: v for k, v in (turn.extras or {}).items() if k != "messages"} for turn in episode.turns]
@@ -119,7 +106,7 @@ class ServedTeam:
         return replace(episode, turns=turns, metrics={"seconds": seconds})
 
 
-def _refused(error: RefusedPrompt) -> RefusedRequest:
+def _refused(error: answers.RefusedPrompt) -> RefusedRequest:
     return RefusedRequest(400, str(error), error.code, "messages")
 
 
@@ -187,22 +174,33 @@ def policy_server(team: TrainedTeam, port: int = 0, key: str | None = None) -> P
         port: 0: any that is free.
         key: What clients have to show; None: nothing.
     """
-    from marft_envs.adapters.inward.policies import PolicyServer, Said
+    from marft_envs.adapters.inward.served import PolicyReply, PolicyServer
 
-    def reply(agent: str, messages: Sequence[Message], tools: Any, asked: ChatRequest) -> Said:
+    def reply(agent: str, messages: Sequence[answers.Message], tools: Any, asked: ChatRequest) -> PolicyReply:
         sampling, seed = _sampling(asked, team)
         generation = team.say(agent, messages, tools, seed, sampling)
         try:
-            extras = counted(generation)
-        except RefusedPrompt as error:
+            extras = answers.counted(generation)
+        except answers.RefusedPrompt as error:
             raise _refused(error) from error
-        logprobs = team.logprobs(agent, generation) if asked.body.get("logprobs") else None
+        logprobs = _logprobs(team, agent, generation) if asked.body.get("logprobs") else None
         if logprobs is None and asked.body.get("logprobs"):
             raise wrong(asked.body, "logprobs", f"none of {agent}, which is hosted")
-        return Said(generation.text, extras, logprobs)
+        return PolicyReply(generation.text, extras, logprobs)
 
     base = team.env.unwrapped
     return PolicyServer(base.team, reply, share_thoughts=base.rules.share_thoughts, port=port, key=key)
+
+
+def _logprobs(team: TrainedTeam, agent: str, said: Generation) -> list[dict[str, Any]] | None:
+    """Returns the tokens of a reply with their log-probabilities, as OpenAI's API does; None: of a hosted policy."""
+    renderer = team.player.renderer
+    if (policy := renderer.policy_of(agent)) not in renderer.policies:
+        return None
+    shown = said.action_ids[: -1 if said.stop_reason is StopReason.EOS else None]
+    pieces = renderer.tokenizer(policy).batch_decode([[token] for token in shown])
+    rows = zip(pieces, said.logprobs[: len(shown)].tolist(), strict=True)
+    return [{"token": p, "logprob": x, "bytes": list(p.encode()), "top_logprobs": []} for p, x in rows]
 
 
 def _sampling(asked: ChatRequest, team: TrainedTeam) -> tuple[SamplingParams, int]:
@@ -221,7 +219,7 @@ def _sampling(asked: ChatRequest, team: TrainedTeam) -> tuple[SamplingParams, in
     if (temperature := body.get("temperature")) is not None:
         changes |= {"greedy": True} if temperature == 0 else {"greedy": False, "temperature": float(temperature)}
     seed = body.get("seed")
-    return replace(team.sampling, **changes), secrets.randbits(31) if seed is None else seed
+    return replace(team.player.sampling, **changes), secrets.randbits(31) if seed is None else seed
 
 
 class TeamServer(OneByOne):
@@ -255,17 +253,19 @@ class _Handler(ChatHandler):
         extras = [turn.extras or {} for turn in episode.turns]
         read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
-        answer, last = answer_of(episode), extras[-1].get("stop_reason")
+        answer, last = answers.answer_of(episode), extras[-1].get("stop_reason")
         finish = "length" if last == "length" and answer == episode.turns[-1].text else "stop"
         keys = ("agent", "text", "sees", "result")
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}
-        self.answer(asked, self.server.models[0], {"content": cut(answer, asked.stop)}, finish, usage, **more)
+        message = {"content": cut(answer, asked.stop)}
+        reply = {"message": message, "finish_reason": finish, "usage": usage, "more": more}
+        self.answer(asked, self.server.models[0], reply)
         if self.server.sink is not None:
             self.server.sink.answered(words, episode)
 
 
-def _task(asked: ChatRequest, team: ServedTeam) -> Words:
+def _task(asked: ChatRequest, team: ServedTeam) -> answers.Words:
     """Returns the task that a request is.
 
     Raises:
@@ -274,7 +274,7 @@ def _task(asked: ChatRequest, team: ServedTeam) -> Words:
     if asked.tools or asked.choice == "required":
         raise RefusedRequest(400, "tools are not taken: the team has its own. Expected none.", field="tools")
     try:
-        words = words_of(team.env, asked.messages)
+        words = answers.words_of(team.env, asked.messages)
     except ConfigError as error:
         raise RefusedRequest(400, str(error), field="messages") from error
     for message in asked.messages:

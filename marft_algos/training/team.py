@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -52,6 +52,7 @@ class TrainedTeam:
         settings: The run's, with device and temperature as chosen.
         env: What is played where no other environment is named.
         options: Of ``reset``: the profiles that the run has learnt, if any.
+        player: Plays as the run's evaluations do: engine, prompts, sampling.
 
     Raises:
         ConfigError: There is no such team, checkpoint or environment, or its agents are others.
@@ -86,7 +87,7 @@ class TrainedTeam:
                 + arguments.typed("play", settings.env, "--team", str(self.run.root))
             )
         held_out.load(self.run, str(checkpoint))
-        self._player = held_out.player
+        self.player = held_out.player
         self.options: dict[str, Any] = {"profiles": held_out.profiles} if held_out.profiles else {}
 
     def __call__(self, problem: str | Sequence[Message], *, seed: int = 0) -> str:
@@ -121,7 +122,7 @@ class TrainedTeam:
             InfrastructureError: An infrastructure error ended the episode.
         """
         options = self.options | ({"task_id": task_id} if task_id else {})
-        player = dataclasses.replace(self._player, make_env=self._factory(env or self.env), seed=seed)
+        player = dataclasses.replace(self.player, make_env=self._factory(env or self.env), seed=seed)
         (played,) = player.play(Prompts([seed], [options]))
         for t in played.transitions:
             t.turn.extras = {**(t.turn.extras or {}), "messages": list(t.request.messages)}
@@ -133,18 +134,8 @@ class TrainedTeam:
         row = seeds.row_seed(seed, seeds.EVALUATION, 0, len(base.view.history) + list(base.layer).index(agent))
         return self.say(agent, messages, base.tools.get(agent, ()), row)
 
-    @property
-    def sampling(self) -> SamplingParams:
-        """Returns how replies are sampled where nothing else is said."""
-        return self._player.sampling
-
     def say(
-        self,
-        agent: str,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] = (),
-        seed: int = 0,
-        sampling: SamplingParams | None = None,
+        self, agent: str, messages: Sequence[Message], tools: Any, seed: int, sampling: SamplingParams | None = None
     ) -> Generation:
         """Returns what an agent's policy says to these messages, whatever wrote them.
 
@@ -155,27 +146,17 @@ class TrainedTeam:
             seed: Of what is sampled.
             sampling: In place of the team's own.
         """
-        renderer = self._player.renderer
+        renderer = self.player.renderer
         policy = renderer.policy_of(agent)
         local, chars = policy in renderer.policies, sum(len(message["content"]) for message in messages)
         if local and chars > _CHARS * (context := renderer.chat(policy).context):
             return refusal(f"a prompt of {chars} characters does not fit a context of {context} tokens", 0)
         prompt = renderer.render(policy, messages, tools) if local else []
         request = GenerationRequest(policy, prompt, seed=seed, agent=agent, messages=messages, tools=tools)
-        answer = self._player.engine.generate([request], sampling or self.sampling)[0]
+        answer = self.player.engine.generate([request], sampling or self.player.sampling)[0]
         if answer.stop_reason is StopReason.ERROR:
             raise EngineError(f"Nobody replied as {agent}: {answer.error}")
         return dataclasses.replace(answer, usage=answer.usage or (len(prompt), len(answer.action_ids)))
-
-    def logprobs(self, agent: str, said: Generation) -> list[dict[str, Any]] | None:
-        """Returns each token of a reply with its log-probability, as OpenAI's API does; None: of a hosted policy."""
-        renderer = self._player.renderer
-        if not said.action_ids or (policy := renderer.policy_of(agent)) not in renderer.policies:
-            return None
-        shown = said.action_ids[: -1 if said.stop_reason is StopReason.EOS else None]
-        pieces = renderer.tokenizer(policy).batch_decode([[token] for token in shown])
-        rows = zip(pieces, said.logprobs[: len(shown)].tolist(), strict=True)
-        return [{"token": p, "logprob": x, "bytes": list(p.encode()), "top_logprobs": []} for p, x in rows]
 
     def _factory(self, env: Any) -> EnvFactory:
         if not isinstance(env, str):

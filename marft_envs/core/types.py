@@ -363,11 +363,9 @@ class TaskDefaults:
     episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
     there is none."""
     pose: Callable[[str], None] | None = None
-    """``pose(text)``: puts a user's words in the place of the present problem. They have no gold answer, so the task's
-    rewards then mean nothing. ``marft serve`` calls it after ``reset``. None: a problem is more than a text."""
+    """``pose(text)``: after ``reset``, puts a user's words in the problem's place; rewards then mean nothing."""
     asked: Callable[[Sequence[Mapping[str, str]]], Mapping[str, Any]] | None = None
-    """``asked(messages)``: options with which ``reset`` begins on a user's conversation, in place of ``pose``, where
-    something starts with an episode. It raises ``ConfigError`` for what cannot be asked. None: see ``pose``."""
+    """``asked(messages)``: options with which ``reset`` begins on a user's conversation. None: see ``pose``."""
     gold: Callable[[], str] | None = None
     """``gold()``: the gold answer of the present problem; ``check_env`` looks for it in observations. None: unknown."""
 

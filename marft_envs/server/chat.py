@@ -14,6 +14,10 @@ from marft_envs.server.door import RefusedRequest
 _PIECE, _PIECES = 16, 256
 """Characters of a piece of a streamed answer, at the least; and most pieces."""
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+Reply = Mapping[str, Any]
+"""``message`` (``content``, and ``tool_calls`` if there are some), ``finish_reason`` (``stop``, ``length`` or
+``tool_calls``), ``usage`` (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); where there are some,
+``logprobs`` of its tokens, and ``more`` fields of the answer."""
 Only = Mapping[str, tuple[tuple[Any, ...], str]]
 _FREE = (), "none: nothing holds a model to a form. Say in a message which form the answer is to have"
 ONLY: Only = {
@@ -162,52 +166,29 @@ def message_of(message: Any) -> dict[str, Any]:
     return {**message, "content": "".join(texts)}
 
 
-def whole(
-    asked: ChatRequest,
-    model: str,
-    message: Mapping[str, Any],
-    finish_reason: str,
-    usage: Mapping[str, int],
-    **more: Any,
-) -> dict[str, Any]:
-    """Returns an answer.
-
-    Args:
-        asked: The request.
-        model: The name that the answer bears.
-        message: ``content``, and ``tool_calls`` if there are some.
-        finish_reason: Why it ends: ``stop``, ``length`` or ``tool_calls``.
-        usage: ``prompt_tokens``, ``completion_tokens`` and ``total_tokens``.
-        **more: Further fields; ``logprobs`` of its tokens is one of the answer's only choice.
-    """
-    choice = {"index": 0, "logprobs": more.pop("logprobs", None), "finish_reason": finish_reason}
-    choices = [{**choice, "message": {"role": "assistant", **message}}]
-    return {**_about(model), "object": "chat.completion", "choices": choices, "usage": usage, **more}
+def whole(asked: ChatRequest, model: str, reply: Reply) -> dict[str, Any]:
+    """Returns an answer that bears the name of a model."""
+    choice = {"index": 0, "logprobs": reply.get("logprobs"), "finish_reason": reply["finish_reason"]}
+    choices = [{**choice, "message": {"role": "assistant", **reply["message"]}}]
+    about = {**_about(model), "object": "chat.completion", "choices": choices}
+    return {**about, "usage": reply["usage"], **reply.get("more", {})}
 
 
-def events(
-    asked: ChatRequest,
-    model: str,
-    message: Mapping[str, Any],
-    finish_reason: str,
-    usage: Mapping[str, int],
-    **more: Any,
-) -> str:
-    """Returns an answer as a stream of events; see :func:`whole`. ``more`` is part of the last that has a choice."""
-    logprobs = more.pop("logprobs", None)
-    choice = {"index": 0, "logprobs": None, "finish_reason": None}
+def events(asked: ChatRequest, model: str, reply: Reply) -> str:
+    """Returns the same as a stream of events; what is ``more`` is part of the last that has a choice."""
+    choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": None}
     counted = (asked.body.get("stream_options") or {}).get("include_usage")
     about = {**_about(model), "object": "chat.completion.chunk", **({"usage": None} if counted else {})}
-    words = message["content"] or ""
-    deltas: list[dict[str, Any]] = [{"content": piece} for piece in pieces(words)]
-    if calls := message.get("tool_calls"):
+    deltas: list[dict[str, Any]] = [{"content": piece} for piece in pieces(reply["message"]["content"] or "")]
+    if calls := reply["message"].get("tool_calls"):
         deltas.append({"tool_calls": [{"index": i, **call} for i, call in enumerate(calls)]})
     deltas = [{"role": "assistant", **(deltas[0] if deltas else {"content": ""})}, *deltas[1:]]
     made = [{**about, "choices": [{**choice, "delta": delta}]} for delta in deltas]
-    made[0]["choices"][0]["logprobs"] = logprobs
-    made.append({**about, "choices": [{**choice, "finish_reason": finish_reason, "delta": {}}], **more})
+    made[0]["choices"][0]["logprobs"] = reply.get("logprobs")
+    last = {**choice, "finish_reason": reply["finish_reason"], "delta": {}}
+    made.append({**about, "choices": [last], **reply.get("more", {})})
     if counted:
-        made.append({**about, "choices": [], "usage": usage})
+        made.append({**about, "choices": [], "usage": reply["usage"]})
     return "".join(f"data: {json.dumps(event)}\n\n" for event in made) + "data: [DONE]\n\n"
 
 

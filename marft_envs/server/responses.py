@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from marft_envs.server.chat import ONLY, ChatRequest, Only, checked, loaded, message_of, pieces, request, wrong
+from marft_envs.server.chat import ONLY, ChatRequest, Only, Reply, checked, loaded, message_of, pieces, request, wrong
 from marft_envs.server.door import RefusedRequest
 
 _KEPT = (), "none: no answer is kept here. Send the whole conversation as 'input'"
@@ -81,9 +81,7 @@ def _messages(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         elif kind == "message":
             told = {name: item[name] for name in ("role", "content") if name in item}
         else:
-            says = (
-                f"'input' has an item of type '{str(kind)[:40]}'; expected messages, function calls and their outputs."
-            )
+            says = f"'input' has an item of type '{str(kind)[:40]}'; expected messages, calls and their outputs."
             raise RefusedRequest(400, says, field="input")
         message, said, last = message_of(told), {}, _answer_of(item)
         if message["role"] == "assistant":
@@ -98,32 +96,18 @@ def _answer_of(item: Mapping[str, Any]) -> str:
     return "".join(str(item.get("id") or "").split("_")[1:2])
 
 
-def whole(
-    asked: ChatRequest,
-    model: str,
-    message: Mapping[str, Any],
-    finish_reason: str,
-    usage: Mapping[str, int],
-    **more: Any,
-) -> dict[str, Any]:
-    """Returns an answer; see :func:`marft_envs.server.chat.whole`."""
-    name = secrets.token_hex(12)
-    output: list[dict[str, Any]] = []
+def whole(asked: ChatRequest, model: str, reply: Reply) -> dict[str, Any]:
+    """Returns an answer that bears the name of a model."""
+    name, message, usage = secrets.token_hex(12), reply["message"], reply["usage"]
+    output, done = list[dict[str, Any]](), {"status": "completed"}
     if message["content"] or not message.get("tool_calls"):
-        part: dict[str, Any] = {
-            "type": "output_text",
-            "text": message["content"] or "",
-            "annotations": [],
-            "logprobs": (more.pop("logprobs", None) or {}).get("content", []),
-        }
-        said = {"id": f"msg_{name}", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        output.append(said)
+        logprobs = (reply.get("logprobs") or {}).get("content", [])
+        part = {"type": "output_text", "text": message["content"] or "", "annotations": [], "logprobs": logprobs}
+        output.append({"id": f"msg_{name}", "type": "message", "role": "assistant", "content": [part], **done})
     for i, call in enumerate(message.get("tool_calls", ())):
-        about = {"id": f"fc_{name}_{i}", "type": "function_call", "status": "completed", "call_id": call["id"]}
+        about = {"id": f"fc_{name}_{i}", "type": "function_call", "call_id": call["id"], **done}
         output.append(about | call["function"])
-    read, wrote = usage["prompt_tokens"], usage["completion_tokens"]
-    cut, kept = finish_reason == "length", ("instructions", "metadata", "temperature", "top_p")
-    given = {field: asked.body.get(field) for field in kept}
+    cut = reply["finish_reason"] == "length"
     return {
         "id": f"resp_{name}",
         "object": "response",
@@ -134,30 +118,23 @@ def whole(
         "error": None,
         "output": output,
         "usage": {
-            "input_tokens": read,
+            "input_tokens": usage["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-            "output_tokens": wrote,
+            "output_tokens": usage["completion_tokens"],
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": read + wrote,
+            "total_tokens": usage["total_tokens"],
         },
-        **given,
+        **{field: asked.body.get(field) for field in ("instructions", "metadata", "temperature", "top_p")},
         "parallel_tool_calls": asked.body.get("parallel_tool_calls") is not False,
         "tools": [_flat(tool) for tool in asked.tools],
         "tool_choice": _flat(asked.body.get("tool_choice") or "auto"),
-        **more,
+        **reply.get("more", {}),
     }
 
 
-def events(
-    asked: ChatRequest,
-    model: str,
-    message: Mapping[str, Any],
-    finish_reason: str,
-    usage: Mapping[str, int],
-    **more: Any,
-) -> str:
-    """Returns an answer as a stream of events."""
-    answer = whole(asked, model, message, finish_reason, usage, **more)
+def events(asked: ChatRequest, model: str, reply: Reply) -> str:
+    """Returns the same as a stream of events."""
+    answer = whole(asked, model, reply)
     begun = answer | {"status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
     made = [{"type": "response.created", "response": begun}, {"type": "response.in_progress", "response": begun}]
     for i, item in enumerate(answer["output"]):
@@ -171,25 +148,19 @@ def events(
 
 def _of_item(item: Mapping[str, Any], index: int) -> Iterator[dict[str, Any]]:
     """Yields the events of one item of an answer."""
-    where = {"item_id": item["id"], "output_index": index}
+    where: dict[str, Any] = {"item_id": item["id"], "output_index": index}
     if item["type"] == "message":
-        (part,) = item["content"]
-        at, text = {**where, "content_index": 0}, part["text"]
-        begun, kind = dict[str, Any](content=[]), "response.output_text"
-        logs = {"logprobs": part["logprobs"]}
-        inner = [{"type": "response.content_part.added", **at, "part": {**part, "text": ""}}]
-        inner += [{"type": f"{kind}.delta", **at, "delta": piece, **logs} for piece in pieces(text)]
-        inner += [
-            {"type": f"{kind}.done", **at, "text": text, **logs},
-            {"type": "response.content_part.done", **at, "part": part},
-        ]
+        kind, at, (part,) = "response.output_text", {**where, "content_index": 0}, item["content"]
+        begun: dict[str, Any] = {"content": []}
+        inner = [{"type": "response.content_part.added", **at, "part": {**part, "text": "", "logprobs": []}}]
+        inner += [{"type": f"{kind}.delta", **at, "delta": p, "logprobs": []} for p in pieces(part["text"])]
+        inner.append({"type": f"{kind}.done", **at, "text": part["text"], "logprobs": part["logprobs"]})
+        inner.append({"type": "response.content_part.done", **at, "part": part})
     else:
-        begun, kind = {"arguments": ""}, "response.function_call_arguments"
-        inner = [
-            {"type": f"{kind}.delta", **where, "delta": item["arguments"]},
-            {"type": f"{kind}.done", **where, "name": item["name"], "arguments": item["arguments"]},
-        ]
-    at = {"output_index": index}
-    yield {"type": "response.output_item.added", **at, "item": {**item, **begun, "status": "in_progress"}}
+        kind, begun, arguments = "response.function_call_arguments", {"arguments": ""}, item["arguments"]
+        inner = [{"type": f"{kind}.delta", **where, "delta": arguments}]
+        inner.append({"type": f"{kind}.done", **where, "name": item["name"], "arguments": arguments})
+    begun = {**item, **begun, "status": "in_progress"}
+    yield {"type": "response.output_item.added", "output_index": index, "item": begun}
     yield from inner
-    yield {"type": "response.output_item.done", **at, "item": item}
+    yield {"type": "response.output_item.done", "output_index": index, "item": item}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from marft_envs import AgentSpec
 from marft_envs.adapters.inward import program
+from marft_envs.adapters.inward.served import PolicyReply, PolicyServer
 
 openai = pytest.importorskip("openai", reason="make test-adapters ARGS=clients installs the packages")
 TEAM = ["desk_0", "clerk_0"]
+ROWS = [{"problem": "Refund order 17.", "answer": ""}]
 Api = dict[str, str]
 
 
@@ -22,8 +26,7 @@ def call(name: str, **arguments: Any) -> str:
 
 def played(team: Callable[..., Any], *replies: str) -> tuple[Any, list[list[dict[str, Any]]]]:
     """Plays a program with these replies; returns the episode, and the prompts."""
-    rows = [{"problem": "Refund order 17.", "answer": ""}]
-    with closing(program.make(team, agents=TEAM, data=rows, grader=lambda *_: 1.0, timeout=60)) as env:
+    with closing(program.make(team, agents=TEAM, data=ROWS, grader=lambda *_: 1.0, timeout=60)) as env:
         env.reset(seed=0)
         shown = []
         for reply in replies:
@@ -33,7 +36,26 @@ def played(team: Callable[..., Any], *replies: str) -> tuple[Any, list[list[dict
             base.attach(env.agent_selection, {"prompt_tokens": 7, "tokens": 3})
             env.step(reply)
         assert env.done and not env.episode.fault, env.episode.stop_reason
-        return env.episode, shown
+        episode = env.episode
+    assert outside(team, *replies) == (episode.info["answer"], shown), "it runs elsewhere, and asks the policies"
+    return episode, shown
+
+
+def outside(team: Callable[..., Any], *replies: str) -> tuple[str, list[Any]]:
+    """Runs a program against served policies; returns its answer, and the prompts."""
+    left, shown = iter(replies), list[Any]()
+
+    def say(agent: str, messages: Any, tools: Any, asked: Any) -> PolicyReply:
+        shown.append(messages)
+        return PolicyReply(next(left), {"prompt_tokens": 7, "tokens": 3})
+
+    with PolicyServer([AgentSpec(name, name[:-2]) for name in TEAM], say) as server:
+        server.start()
+        try:
+            answer = team(ROWS[0], {"base_url": f"http://127.0.0.1:{server.server_address[1]}/v1", "api_key": "any"})
+            return (asyncio.run(answer) if asyncio.iscoroutine(answer) else answer), shown
+        finally:
+            server.shutdown()
 
 
 TOOL = {
@@ -64,7 +86,7 @@ def test_openai_responses_whole_and_streamed_and_what_comes_back() -> None:
 
     said = "I do it. " + call("refund", order=17)
     episode, shown = played(team, said, "It is done, and it is refunded: 17.", call("refund", order=18))
-    first, kinds, last, calls, final = seen
+    first, kinds, last, calls, final = seen[:5]
     assert (
         first.output_text == "I do it." and first.status == "completed" and first.output[1].arguments == '{"order": 17}'
     )

@@ -26,8 +26,8 @@ from marft_algos.types import Generation, StopReason
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.records.trajectory import read
-from marft_envs.server.api import WAITING
 from marft_envs.server.door import RefusedRequest
+from marft_envs.server.openai import WAITING
 
 
 def ask(server: TeamServer, body: Any, path: str = "/v1/chat/completions", **headers: str) -> tuple[int, str]:
@@ -237,14 +237,14 @@ def test_nobody_plays_for_those_who_have_gone_and_a_full_queue_says_so() -> None
             lines[-1].request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
             begun.wait(20)
         until = time.monotonic() + 20
-        while server.places._value and time.monotonic() < until:
+        while len(server.queue) <= WAITING and time.monotonic() < until:
             time.sleep(0.01)  # until the queue is full: a request that finds a place would wait in it
         full = ask(server, user("late"))
         assert full[0] == 429 and "wait already" in full[1]
         last = lines.pop()
         for line in lines:
             line.close()
-        while server.places._value < WAITING - 1 and time.monotonic() < until + 20:
+        while len(server.queue) > 2 and time.monotonic() < until + 20:
             time.sleep(0.01)  # until all but the first and the last have noticed
         go_on.set()
         assert last.getresponse().status == 200

@@ -22,7 +22,7 @@ from marft_algos.types import Generation, StopReason
 from marft_envs.adapters.inward import program
 from marft_envs.errors import ConfigError
 from marft_envs.records import trajectory
-from marft_envs.server.api import OneByOne
+from marft_envs.server.openai import OneByOne
 
 TEAM = ["writer_0", "reader_0"]
 ROWS = [{"id": str(i), "problem": f"Say {i}.", "answer": "x", "shop": "Fruit"} for i in range(3)]
@@ -210,7 +210,6 @@ def test_a_program_is_trained_gated_served_and_shadowed(here: Path, capsys: pyte
     for name, engines in (("new", ["runs/new"]), ("old", ["writer_0=embedded", "reader_0=embedded"])):
         assert main(["eval", *env, "--max-new-tokens", "8", "--engines", *engines, "--out", f"evals/{name}"]) == 0
     assert main(["eval", "--compare", "evals/old", "evals/new", "--gate", "score=-1.0"]) == 0
-    capsys.readouterr()
 
     (served, _, live), (other, said, kept) = (_team("runs/new", "said", part) for part in ("live", "shadow"))
     assert "program:helpers.program_team:team" in said and live is not None and kept is not None
@@ -225,6 +224,7 @@ def test_a_program_is_trained_gated_served_and_shadowed(here: Path, capsys: pyte
             assert status == 200 and answer["choices"][0]["message"]["content"] == played[row["id"]]
             assert answer["usage"]["prompt_tokens"] > 0 and answer["usage"]["completion_tokens"] > 0
         server.shutdown()
+    capsys.readouterr()
     assert main(["eval", "--compare", "said/live", "said/shadow", "--json", "--gate", "same=-0.0"]) == 0
     changes = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}
     assert "score" not in changes and changes["task/seconds"]["before"] > 0

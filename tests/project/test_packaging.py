@@ -41,7 +41,14 @@ ENVS = (
     "consent", "errors", "problems.rows", "records.chats", "records.experts", "records.trajectory", "registration", "search_path",
 )  # fmt: skip
 """Modules of ``marft_envs`` that ``marft_algos`` may import, beside what the package itself exports."""
-ENVS_OF_EXTRAS = ("adapters.inward.policies", "core.thoughts", "records.traces", "sandbox.layers", "server", "workers.pool")
+ENVS_OF_EXTRAS = (
+    "adapters.inward.served",
+    "core.thoughts",
+    "records.traces",
+    "sandbox.layers",
+    "server",
+    "workers.pool",
+)
 """More of them, for extras."""
 ONE_CONCEPT = {
     "benchmarks/correctness/house.py": "the figures of the house, each with what it counts",

@@ -18,6 +18,10 @@ def request(**more: Any) -> bytes:
     return json.dumps({"input": "Hello", **more}).encode()
 
 
+def reply(message: dict[str, Any], finish: str = "tool_calls") -> dict[str, Any]:
+    return {"message": message, "finish_reason": finish, "usage": USAGE}
+
+
 def call(id: str, item: str = "") -> dict[str, Any]:
     about = {"type": "function_call", "call_id": id, "name": "weigh", "arguments": '{"of":  "fig"}'}
     return about | ({"id": item} if item else {})
@@ -116,7 +120,7 @@ def test_tools_and_the_choice_of_one_are_a_chats() -> None:
     asked = responses.read(request(tools=[TOOL], tool_choice={"type": "function", "name": "weigh"}))
     assert asked.tools == [{"type": "function", "function": {"name": "weigh", "parameters": {}, "strict": True}}]
     assert (asked.choice, asked.function) == ("required", "weigh")
-    answer = responses.whole(asked, "m", {"content": None, "tool_calls": as_chat("a")}, "tool_calls", USAGE)
+    answer = responses.whole(asked, "m", reply({"content": None, "tool_calls": as_chat("a")}))
     assert answer["tools"] == [TOOL] and answer["tool_choice"] == {"type": "function", "name": "weigh"}
 
 
@@ -128,11 +132,11 @@ def test_tools_and_the_choice_of_one_are_a_chats() -> None:
 def test_an_answer_comes_back_as_it_was_given_whole_and_streamed(message: dict[str, Any], cut: bool) -> None:
     asked = responses.read(request())
     finish = "length" if cut else "tool_calls" if message.get("tool_calls") else "stop"
-    answer = responses.whole(asked, "m", message, finish, USAGE)
+    answer = responses.whole(asked, "m", reply(message, finish))
     assert (answer["status"], answer["usage"]["total_tokens"]) == ("incomplete" if cut else "completed", 10)
     (again,) = responses.read(request(input=answer["output"])).messages
     assert again == {"role": "assistant", **message, "content": message["content"] or ""}
-    lines = responses.events(asked, "m", message, finish, USAGE).split("\n\n")[:-1]
+    lines = responses.events(asked, "m", reply(message, finish)).split("\n\n")[:-1]
     told = [json.loads(line.partition("\ndata: ")[2]) for line in lines]
     assert [event["sequence_number"] for event in told] == list(range(len(told)))
     assert all(line.startswith(f"event: {event['type']}\n") for line, event in zip(lines, told, strict=True))

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marft_envs.core.types import Written
-from marft_envs.server.api import ChatHandler, ChatServer
 from marft_envs.server.chat import ChatRequest
 from marft_envs.server.door import RefusedRequest, gone
+from marft_envs.server.openai import ChatHandler, ChatServer
 
 
 @dataclass(eq=False)
@@ -156,4 +156,4 @@ class _Handler(ChatHandler):
             self.server.refused(key, why)
             raise
         agent, reply = self.server.ask(key, asked, self.connection)
-        self.answer(asked, asked.body.get("model") or agent, **reply)
+        self.answer(asked, asked.body.get("model") or agent, reply)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
 from marft_envs.errors import did_you_mean
 from marft_envs.server import chat, responses
-from marft_envs.server.chat import ChatRequest
+from marft_envs.server.chat import ChatRequest, Reply
 from marft_envs.server.door import LOOK_S, DoorHandler, FrontDoor, RefusedRequest, gone
-from marft_envs.workers.pool import Ticket, Turns
 
 WAITING = 64
 """Requests that may wait where one is answered after another; one more is refused."""
@@ -58,7 +56,8 @@ class OneByOne(ChatServer):
     """
 
     def __init__(self, handler: type[ChatHandler], port: int = 0, key: str | None = None) -> None:
-        self._turns, self.places = Turns([self]), threading.Semaphore(WAITING + 1)
+        self.queue: list[socket.socket] = []
+        """Lines of requests; the first is answered."""
         super().__init__(handler, port, key=key)
 
     @contextmanager
@@ -69,18 +68,22 @@ class OneByOne(ChatServer):
             ConnectionAbortedError: Its client has gone.
             RefusedRequest: Too many wait.
         """
-        if not self.places.acquire(blocking=False):
-            says = f"{WAITING} requests wait already. Ask again later."
-            raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
-        self._turns.arrive(ticket := Ticket[OneByOne]())
+        with self._moved:
+            if len(self.queue) > WAITING:
+                says = f"{WAITING} requests wait already. Ask again later."
+                raise RefusedRequest(429, says, "queue_full", headers={"Retry-After": "5"})
+            self.queue.append(line)
         try:
-            while not ticket.called.wait(LOOK_S):
-                if gone(line):
-                    raise ConnectionAbortedError
+            with self._moved:
+                while self.queue[0] is not line:
+                    if gone(line):
+                        raise ConnectionAbortedError
+                    self._moved.wait(LOOK_S)
             yield
         finally:
-            self._turns.leave(ticket)
-            self.places.release()
+            with self._moved:
+                self.queue.remove(line)
+                self._moved.notify_all()
 
 
 class ChatHandler(DoorHandler):
@@ -120,14 +123,11 @@ class ChatHandler(DoorHandler):
         paths = " or ".join(f"/v1{path}" for path in _FORMS)
         raise RefusedRequest(404, f"There is no {self.route[:100]}. Expected {paths}.{instead}", field="path")
 
-    def answer(
-        self, asked: ChatRequest, model: str, message: Mapping[str, Any], finish_reason: str, usage: Any, **more: Any
-    ) -> None:
-        """Sends an answer, whole or as events; see :func:`marft_envs.server.chat.whole`."""
+    def answer(self, asked: ChatRequest, model: str, reply: Reply) -> None:
+        """Sends an answer that bears the name of a model, whole or as events."""
         if asked.body.get("stream"):
-            lines = self._form.events(asked, model, message, finish_reason, usage, **more)
-            return self.send(200, "text/event-stream", lines.encode())
-        self.send_json(200, self._form.whole(asked, model, message, finish_reason, usage, **more))
+            return self.send(200, "text/event-stream", self._form.events(asked, model, reply).encode())
+        self.send_json(200, self._form.whole(asked, model, reply))
 
     def failure(self, refused: RefusedRequest) -> Any:
         """Returns a refusal in OpenAI's form."""

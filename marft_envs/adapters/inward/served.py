@@ -19,14 +19,14 @@ from marft_envs.adapters.inward.quotes import Quotes
 from marft_envs.core.observation import Message, RolloutObservation, to_messages
 from marft_envs.core.transcript import Transcript
 from marft_envs.core.types import AgentSpec, TurnRecord
-from marft_envs.server.api import ChatHandler, OneByOne
 from marft_envs.server.chat import ChatRequest, cut
+from marft_envs.server.openai import ChatHandler, OneByOne
 
 KEPT = 4096
 """Calls that are known by their ids; older ones are written as those that a program brings."""
 
 
-class Said(NamedTuple):
+class PolicyReply(NamedTuple):
     """A reply of a policy."""
 
     text: str
@@ -36,7 +36,7 @@ class Said(NamedTuple):
     """Of each sampled token, if they were asked for."""
 
 
-Say = Callable[[str, Sequence[Message], Sequence[Mapping[str, Any]], ChatRequest], Said]
+Say = Callable[[str, Sequence[Message], Sequence[Mapping[str, Any]], ChatRequest], PolicyReply]
 """(agent, messages, tools, the request) -> what its policy says."""
 
 
@@ -113,4 +113,4 @@ class _Handler(ChatHandler):
         agent = self.server.named(asked)
         with self.server.turn(self.connection):
             reply = self.server.reply(agent, asked, self.connection)
-        self.answer(asked, asked.body.get("model") or agent, **reply)
+        self.answer(asked, asked.body.get("model") or agent, reply)

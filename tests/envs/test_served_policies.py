@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import marft_envs
-from marft_envs.adapters.inward import policies, program
-from marft_envs.adapters.inward.policies import PolicyServer, Said
+from marft_envs.adapters.inward import program
+from marft_envs.adapters.inward import served as policies
+from marft_envs.adapters.inward.served import PolicyReply, PolicyServer
 
 TEAM = ["lead_0", "aide_0"]
 WEIGH = {"type": "function", "function": {"name": "weigh", "parameters": {"type": "object", "properties": {}}}}
@@ -57,9 +58,9 @@ def served(team: Any, *replies: str, **settings: Any) -> tuple[Any, list[tuple[s
     """Runs a program against the policies; returns what it answers, and what the policies were asked."""
     left, shown = iter(replies), []
 
-    def say(agent: str, messages: Any, tools: Any, asked: Any) -> Said:
+    def say(agent: str, messages: Any, tools: Any, asked: Any) -> PolicyReply:
         shown.append((agent, messages, tools))
-        return Said(next(left), {"prompt_tokens": 5, "tokens": 2, "stop_reason": "eos"})
+        return PolicyReply(next(left), {"prompt_tokens": 5, "tokens": 2, "stop_reason": "eos"})
 
     members = [marft_envs.AgentSpec(name, name[:-2]) for name in TEAM]
     with PolicyServer(members, say, key="right", **settings) as server:
