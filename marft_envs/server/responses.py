@@ -63,7 +63,7 @@ def _messages(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     said, last = dict[str, Any](), ""
     for item in items:
         kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind == "reasoning":  # whoever has thought aloud, its thoughts are read by nobody else
+        if kind == "reasoning":  # thoughts of an agent, which others do not read
             continue
         if kind == "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
