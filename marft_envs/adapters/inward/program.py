@@ -163,7 +163,7 @@ class ProgramTask(Drawn[Problem]):
     def _asks(self) -> tuple[str, dict[str, Any]]:
         """The column of the data that a user's words are, and those that are the same in all rows."""
         rows = [] if self.rows is None else [dict(self.rows[i].row) for i in range(len(self.rows))]
-        given = [{key: value for key, value in row.items() if key not in ("id", GOLD)} for row in rows]
+        given = [{key: value for key, value in row.items() if key not in ("id", "split", GOLD)} for row in rows]
         name = next((name for name in ("messages", "problem") if given and all(name in row for row in given)), None)
         if name is None:
             has = f"begins on {', '.join(given[0])}" if given else "makes its own problems"
