@@ -225,7 +225,7 @@ def test_a_program_is_trained_gated_served_and_shadowed(here: Path, capsys: pyte
             assert answer["usage"]["prompt_tokens"] > 0 and answer["usage"]["completion_tokens"] > 0
         server.shutdown()
     capsys.readouterr()
-    assert main(["eval", "--compare", "said/live", "said/shadow", "--json", "--gate", "same=-0.0"]) == 0
+    assert main(["eval", "--compare", "said/live", "said/shadow", "--json", "--gate", "same=-1.0"]) == 0
     changes = {change["name"]: change for change in json.loads(capsys.readouterr().out)["changes"]}
     assert "score" not in changes and changes["task/seconds"]["before"] > 0
 
