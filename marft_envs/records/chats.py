@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from marft_envs import tables
 from marft_envs.call_formats import written
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.types import AgentSpec, Episode, LayerRecord, TurnRecord
@@ -29,8 +30,9 @@ _KINDS = {
     "tool_result": _RESULT, "function_call_output": _RESULT,
 }  # fmt: skip
 """What others call parts."""
-_IDS = "id call_id toolCallId tool_use_id"
-_ROLES = {"developer": "system", "model": "assistant", "tool": "user", "function": "user"}
+_IDS = "call_id toolCallId tool_use_id tool_call_id id"
+ROLES: dict[str, str] = tables.read("marft_envs.records", "conventions")["roles"]
+"""What others call roles."""
 
 
 class UnreadableError(ValueError):
@@ -42,10 +44,12 @@ class Unread:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int]] = {}
+        self._places = set[str]()
 
     def count(self, what: str, number: int = 1, where: str = "") -> None:
         """Notes a reason at its place; without a place, a number of things."""
         if number:
+            self._places.add(where)
             place, before = self._found.get(what, (where, 0))
             self._found[what] = place, before + number
 
@@ -57,6 +61,10 @@ class Unread:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
             self.count(f"{name}{error}", where=where)
+
+    def __contains__(self, where: str) -> bool:
+        """Whether something is noted of a place."""
+        return where in self._places
 
     def lines(self) -> list[str]:
         """Says all of it, a line a reason, numbers first."""
@@ -102,7 +110,7 @@ def plain(messages: Iterable[ChatMessage]) -> list[dict[str, str]]:
 
 def _message(message: Any) -> ChatMessage:
     given = str(message["role"]).lower()
-    role = _ROLES.get(given, given)
+    role = ROLES.get(given, given)
     if role not in ("system", "user", "assistant"):
         raise UnreadableError(f"a message of role '{given}'")
     parts = first(message, "parts content contents refusal", [])
@@ -113,7 +121,8 @@ def _message(message: Any) -> ChatMessage:
     results = tuple((str(first(part, _IDS)), _result(part)) for part in parts if _kind(part) == _RESULT)
     functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
     given_calls = [*(part for part in parts if _kind(part) == "tool_call"), *functions]
-    calls = [(str(first(call, _IDS)), _call({**call, **call.get("function", {})})) for call in given_calls]
+    every = [(str(first(call, _IDS)), _call({**call, **call.get("function", {})})) for call in given_calls]
+    calls = list({call_id or f"nameless {i}": (call_id, call) for i, (call_id, call) in enumerate(every)}.values())
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
         lines.append(written([call for _, call in calls]))
@@ -140,6 +149,8 @@ def _text(part: Any) -> str:
 
 def _call(call: Mapping[str, Any]) -> ToolCall:
     name, given = str(call.get("toolName") or call["name"]), first(call, "arguments args input", {})
+    if call.keys().isdisjoint(("arguments", "args", "input")):
+        raise UnreadableError(f"a call of '{name}' without its arguments")
     read = json.loads(given) if isinstance(given, str) else given
     if not isinstance(read, Mapping):
         raise UnreadableError(f"arguments of '{name}' that are no JSON object")
@@ -148,6 +159,7 @@ def _call(call: Mapping[str, Any]) -> ToolCall:
 
 def _result(part: Mapping[str, Any]) -> str:
     value = next((part[key] for key in ("response", "result", "output", "content") if part.get(key) is not None), None)
+    value = value["value"] if isinstance(value, Mapping) and value.keys() == {"type", "value"} else value
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from marft_envs.records import exports
 from marft_envs.records.chats import Unread, UnreadableError, first
 
 Event = tuple[str, dict[str, Any]]
@@ -39,6 +40,8 @@ class Span:
     attributes: dict[str, Any]
     events: list[Event]
     failed: bool
+    source: str = ""
+    """Whose export it is, if it is not OpenTelemetry's."""
 
 
 class Spans:
@@ -54,7 +57,12 @@ class Spans:
         batches = [levels for levels in _BATCHES if any(key in content for key in levels[0].split())]
         for levels in batches:
             self._each(content, levels, where, {})
-        return bool(batches) or self._one(content, where)
+        found = False
+        for content_of_export, export in () if batches else exports.within(content):
+            found = True
+            with self._unread.noted(where):
+                self._one(exports.record(content_of_export, export), where)
+        return bool(batches) or found or self._one(content, where)
 
     def in_order(self) -> list[Span]:
         """Returns the spans in the order in which they began."""
@@ -100,7 +108,8 @@ class Spans:
         ended = first(record, "end_time endTimeUnixNano end_time_unix_nano", "0") != "0"
         if table.get("logfire.span_type") == "pending_span":  # what is known of its parent before that has ended
             key, parent, ended = (key[0], parent), str(table.get("logfire.pending_parent_id")), False
-        span = Span(where, str(record.get("name")), *key, parent, 0, ended, table, events, failed)
+        source = str(record.get("source", ""))
+        span = Span(where, str(record.get("name")), *key, parent, 0, ended, table, events, failed, source)
         with self._unread.noted(where):
             span.start = _nanoseconds(first(record, "start_time startTimeUnixNano start_time_unix_nano", 0))
         known = self._spans.get(key, span)

@@ -70,8 +70,6 @@ def read(paths: Sequence[str | Path]) -> tuple[list[Trace], list[str]]:
             with unread.noted(where):
                 if not isinstance(content, Mapping):
                     raise UnreadableError(_NEITHER)
-                if "span_data" in content or content.get("object") == "trace":
-                    raise UnreadableError("OpenAI Agents' own export, which is not read: export OpenTelemetry's spans")
                 if not spans.take(content, where):
                     _logged(content, where, traces, unread, seen)
     _add(conventions.joined(spans.in_order()), traces, unread)
@@ -146,21 +144,54 @@ def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
 
 def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> None:
     """Adds what spans say to the traces: a turn for each that may be one and has none inside."""
-    outer, agents, around = _outwards(spans), dict[Span, str](), set[Span | None]()
+    outer, agents, known = _outwards(spans), dict[Span, str](), {(span.trace, span.id) for span in spans}
     for span, one_around in outer.items():
-        agents[span] = conventions.agent(span) or (agents[one_around] if one_around else "")
-    for span, one_around in reversed(outer.items()):
-        if span in around or conventions.is_turn(span):
-            around.add(one_around)
+        with unread.noted(span.where):
+            agents[span] = conventions.agent(span)
+        agents[span] = agents.get(span) or (agents[one_around] if one_around else "")
+        lost = span.parent.strip("0") and (span.trace, span.parent) not in known
+        unread.count("spans are inside one that was not read: their agent may be missing", int(bool(lost)))
+    turns, around = _turns(outer)
+    calling = {(span.trace, agents[span]) for span in turns if conventions.is_call(span)}
     for span in spans:
         trace = traces.setdefault(span.trace, Trace(span.trace))
         with unread.noted(span.where):
             _trace_facts(span, trace)
-        if span not in around and conventions.is_turn(span):
-            trace.turns.append(turn := TracedTurn(span.where, agents[span] or "agent"))
+        if span in turns:
+            turn = TracedTurn(span.where, agents[span] or "agent")
             _fill(turn, span, unread)
-        elif span not in around and (done := conventions.operation(span)) not in ("", "execute_tool"):
+            nothing = not (turn.said or turn.tokens)
+            if nothing and conventions.is_call(span) and span.failed:
+                unread.count("calls of a model failed, without a reply")
+            elif nothing and not conventions.is_call(span) and (span.trace, agents[span]) in calling:
+                continue  # a frame around calls, which lie beside it
+            else:
+                trace.turns.append(turn)
+                _name_gaps(turn, span, unread)
+        elif span not in around and (done := conventions.frame(span)):
             unread.count(f"spans of '{done}' ({conventions.convention(span)}) are no turns")
+
+
+def _turns(outer: dict[Span, Span | None]) -> tuple[set[Span], set[Span | None]]:
+    """Returns the spans that are turns, and those that are none because of what is inside or around them.
+
+    Several instruments may note one call, inside each other: the innermost span that has its words is the turn.
+    """
+    turns, others, inside = set[Span](), set[Span | None](), dict[Span | None, tuple[int, Span]]()
+    for span, one_around in reversed(outer.items()):
+        count, inner = inside.pop(span, (0, span))
+        if conventions.is_turn(span) and (not count or (count == 1 and conventions.notes_the_same(span, inner))):
+            if count:
+                turns.discard(inner)
+                others.add(inner)
+            turns.add(span)
+            count, inner = 1, span
+        if span not in turns and count:
+            others.add(span)
+        if count:
+            before, _ = inside.get(one_around, (0, span))
+            inside[one_around] = before + count, inner
+    return turns, others
 
 
 def _outwards(spans: Sequence[Span]) -> dict[Span, Span | None]:
@@ -180,8 +211,8 @@ def _outwards(spans: Sequence[Span]) -> dict[Span, Span | None]:
 def _trace_facts(span: Span, trace: Trace) -> None:
     """Reads what a span says of its trace: a call, an evaluation, a name."""
     table = span.attributes
-    if table.get("gen_ai.operation.name") == "execute_tool":
-        trace.calls.append((str(first(table, "gen_ai.tool.name", "tool")), span.failed))
+    if conventions.operation(span) == "execute_tool":
+        trace.calls.append((conventions.tool(span), span.failed))
     trace.id = str(first(table, "marft.task_id", trace.id))
     named = first(table, "gen_ai.workflow.name traceloop.workflow.name")
     trace.kind = str(named or (trace.kind if trace.kind != "trace" else first(table, "service.name", "trace")))
@@ -199,7 +230,17 @@ def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
     with unread.noted(span.where):
         turn.prompt, turn.said, turn.tools, more = conventions.words(span)
         unread.count(_LEFT, more)
-        if not any(message.content for message in (*turn.prompt, turn.said) if message):
-            key = conventions.elsewhere(span)
-            why = f"{conventions.convention(span)}'s '{key}' is not read" if key else "content capture is off"
-            unread.count(f"turns have no words: {'the call failed' if span.failed else why}")
+
+
+def _name_gaps(turn: TracedTurn, span: Span, unread: Unread) -> None:
+    """Counts a turn of which the trace does not hold both sides."""
+    prompt, reply = (any(message.content for message in side if message) for side in (turn.prompt, [turn.said]))
+    if not prompt and not reply and span.where not in unread:
+        key = conventions.elsewhere(span)
+        off = "content capture is off, or log records are missing"
+        why = f"{conventions.convention(span)}'s '{key}' is not read" if key else off
+        unread.count(f"turns have no words: {'the call failed' if span.failed else why}")
+    elif prompt and turn.said is None and span.where not in unread:
+        unread.count("turns have a prompt and no reply")
+    elif reply and not prompt:
+        unread.count("turns have a reply and no prompt")

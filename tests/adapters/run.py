@@ -91,6 +91,33 @@ GROUPS = {
         ("test_clients_packages.py",),
         torch=False,
     ),
+    # Traces as instrumentations write them. OpenTelemetry's first one, and CrewAI, want older versions of what the rest
+    # brings.
+    "traces": Group(
+        "opentelemetry-sdk",
+        (
+            "opentelemetry-instrumentation-genai-openai==1.3b0", "opentelemetry-instrumentation-openai==0.62.4",
+            "opentelemetry-instrumentation-langchain==0.62.4", "openinference-instrumentation-openai==0.1.66",
+            "openinference-instrumentation-langchain==0.1.80", "openinference-instrumentation-openai-agents==2.6.0",
+            "openinference-instrumentation-anthropic==3.1.0", "openinference-instrumentation-smolagents==0.1.43",
+            "openinference-instrumentation-dspy==0.1.48", "logfire==5.4.0", "langfuse==5.0.4", "langsmith==0.15.1",
+            "openai-agents==0.24.0", "pydantic-ai-slim[openai]==2.68.0", "langchain==1.5.2", "langchain-openai==1.7.4",
+            "anthropic==2.14.0", "smolagents[openai]==1.26.0", "dspy==3.4.1",
+        ),
+        ("test_traces_packages.py",),
+        torch=False,
+    ),
+    "traces_older": Group(
+        "opentelemetry-instrumentation-openai-v2",
+        (
+            "opentelemetry-instrumentation-openai-v2==2.4b0", "opentelemetry-util-genai==0.4b0",
+            "opentelemetry-exporter-otlp-proto-common", "openinference-instrumentation-openai==0.1.66",
+            "openinference-instrumentation-llama-index==4.6.1", "llama-index-llms-openai-like==0.8.1",
+            "openinference-instrumentation-crewai==1.1.21", "crewai==1.15.30",
+        ),
+        ("test_traces_packages.py",),
+        torch=False,
+    ),
     # An agent behind an Agent2Agent endpoint, as a member; protocols 1.0 and 0.3.
     "a2a": Group("a2a-sdk", ("a2a-sdk[http-server]==1.3.0", "uvicorn"), ("test_a2a_packages.py",), torch=False),
     "a2a_03": Group("a2a-sdk", ("a2a-sdk[http-server]==0.3.26", "uvicorn"), ("test_a2a_packages.py",), torch=False),
