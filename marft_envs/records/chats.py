@@ -14,7 +14,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from marft_envs import tables
 from marft_envs.call_formats import written
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.core.types import AgentSpec, Episode, LayerRecord, TurnRecord
@@ -31,8 +30,12 @@ _KINDS = {
 }  # fmt: skip
 """What others call parts."""
 _IDS = "call_id toolCallId tool_use_id tool_call_id id"
-ROLES: dict[str, str] = tables.read("marft_envs.records", "conventions")["roles"]
-"""What others call roles."""
+ROLES = {
+    "system": "system", "developer": "system", "user": "user", "human": "user", "humanmessagechunk": "user",
+    "tool": "user", "function": "user", "tool-response": "user", "assistant": "assistant", "model": "assistant",
+    "ai": "assistant", "aimessagechunk": "assistant", "tool-call": "assistant",
+}  # fmt: skip
+"""Roles, and what others call them, in lower case."""
 
 
 class UnreadableError(ValueError):
@@ -110,8 +113,7 @@ def plain(messages: Iterable[ChatMessage]) -> list[dict[str, str]]:
 
 def _message(message: Any) -> ChatMessage:
     given = str(message["role"]).lower()
-    role = ROLES.get(given, given)
-    if role not in ("system", "user", "assistant"):
+    if (role := ROLES.get(given, "")) == "":
         raise UnreadableError(f"a message of role '{given}'")
     parts = first(message, "parts content contents refusal", [])
     parts = [parts] if isinstance(parts, str | Mapping) else parts

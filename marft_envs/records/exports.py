@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from marft_envs import tables
-from marft_envs.records.chats import UnreadableError
 
 TABLE = tables.read("marft_envs.records", "conventions")
 _EXPORTS: list[dict[str, Any]] = TABLE["exports"]
@@ -19,26 +18,29 @@ _NO_ERRORS = ("DEFAULT", "DEBUG", "WARNING")
 """Langfuse's levels below an error."""
 
 
-def within(content: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """Yields the objects of exports in one, and which export each is of.
-
-    Raises:
-        UnreadableError: They are nested too deep.
-    """
-    if depth > 100:
-        raise UnreadableError("runs that are nested too deep")
-    export = next((one for one in _EXPORTS if _is_of(content, one)), None)
-    if export:
-        yield content, export
-    for key in (export.get("inner", ""),) if export else _LISTS:
-        inner = content.get(key)
-        for one in inner if isinstance(inner, list) else ():
-            if isinstance(one, Mapping):
-                yield from within(one, depth + 1)
+def listed(content: Any) -> list[Any]:
+    """Returns the objects in a list, or in one that a service has answered; else the object itself."""
+    if isinstance(content, Mapping):
+        content = next((content[key] for key in _LISTS if isinstance(content.get(key), list)), [content])
+    return content if isinstance(content, list) else [content]
 
 
-def _is_of(content: Mapping[str, Any], export: Mapping[str, Any]) -> bool:
-    return "context" not in content and all(any(key in content for key in keys.split()) for keys in export["has"])
+def within(content: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], dict[str, Any]]]:
+    """Yields an object of an export and those inside it, and which export each is of."""
+    waiting: list[Any] = [content]
+    while waiting:
+        one = waiting.pop()
+        export = next((export for export in _EXPORTS if _is_of(one, export)), None)
+        if export:
+            yield one, export
+            inner = one.get(export.get("inner"))
+            waiting += reversed(inner) if isinstance(inner, list) else ()
+
+
+def _is_of(content: Any, export: Mapping[str, Any]) -> bool:
+    if not isinstance(content, Mapping) or "context" in content:
+        return False
+    return all(any(key in content for key in keys.split()) for keys in export["has"])
 
 
 def record(content: Mapping[str, Any], export: Mapping[str, Any]) -> dict[str, Any]:

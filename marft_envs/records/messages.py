@@ -61,7 +61,7 @@ def _of_table(table: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
 
 
 def _is_role(kind: str) -> bool:
-    return kind.lower() in ROLES or kind.lower() in ("system", "user", "assistant")
+    return kind.lower() in ROLES
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:

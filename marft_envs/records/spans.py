@@ -21,6 +21,8 @@ _BATCHES = (
     ("resourceSpans resource_spans", "scopeSpans scope_spans instrumentationLibrarySpans", "spans"),
     ("resourceLogs resource_logs", "scopeLogs scope_logs", "logRecords log_records"),
 )
+_WHOLE = "gen_ai.client.inference.operation.details"
+"""The event that says everything of its span's call."""
 _OF_A_LOG = {"eventName", "event_name", "observed_timestamp", "observedTimeUnixNano", "severityNumber", "timeUnixNano"}
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d+))? ?(Z|[+-]\d\d:?\d\d)?", re.IGNORECASE)
 
@@ -50,7 +52,7 @@ class Spans:
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
         self._spans: dict[tuple[str, str], Span] = {}
-        self._logs: dict[str, tuple[tuple[str, str], float, Event]] = {}
+        self._logs: dict[str, tuple[tuple[str, str], float, Event, str]] = {}
 
     def take(self, content: Mapping[str, Any], where: str) -> bool:
         """Takes the spans and log records in an object; False: there are none."""
@@ -67,8 +69,12 @@ class Spans:
     def in_order(self) -> list[Span]:
         """Returns the spans in the order in which they began."""
         own = {key: list(span.events) for key, span in self._spans.items()}
-        for key, _, event in sorted(self._logs.values(), key=lambda log: log[1]):
-            if key not in own:
+        for key, when, event, where in sorted(self._logs.values(), key=lambda log: log[1]):
+            if key not in own and event[0] == _WHOLE and key[1]:
+                self._unread.count("calls of a model are read from log records alone: their spans are missing")
+                self._spans[key] = Span(where, event[0], *key, "", when, True, event[1], [], False)
+                own[key] = []
+            elif key not in own:
                 self._unread.count("log records of generative AI are of no span that was read")
             elif event not in own[key]:
                 self._spans[key].events.append(event)
@@ -92,7 +98,7 @@ class Spans:
         key = _hex(context, "trace_id traceId"), _hex(context, "span_id spanId")
         table = attributes(record.get("attributes"))
         if record.keys() & _OF_A_LOG:
-            self._log(record, table, key)
+            self._log(record, table, key, where)
         elif key[1]:
             self._span(record, table, key, f"{where}, span {key[1]}")
         return bool(key[1] or record.keys() & _OF_A_LOG)
@@ -115,13 +121,13 @@ class Spans:
         known = self._spans.get(key, span)
         self._spans[key] = max(known, span, key=lambda one: (one.ended, len(f"{one.attributes}{one.events}")))
 
-    def _log(self, record: Mapping[str, Any], table: Mapping[str, Any], owner: tuple[str, str]) -> None:
+    def _log(self, record: Mapping[str, Any], table: Mapping[str, Any], owner: tuple[str, str], where: str) -> None:
         body = decoded(_plain(record.get("body")))
         name = str(first(record, "eventName event_name") or first(table, "event.name name"))
         if name.startswith("gen_ai."):
             times = "timeUnixNano time_unix_nano timestamp observedTimeUnixNano observed_timestamp"
             event = name, {**table, **(body if isinstance(body, Mapping) else {"content": body} if body else {})}
-            self._logs[json.dumps(record, sort_keys=True)] = owner, _nanoseconds(first(record, times, 0)), event
+            self._logs[json.dumps(record, sort_keys=True)] = owner, _nanoseconds(first(record, times, 0)), event, where
 
 
 def _hex(table: Mapping[str, Any], keys: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError
-from marft_envs.records import conventions
+from marft_envs.records import conventions, exports
 from marft_envs.records.chats import ChatMessage, Unread, UnreadableError, chat, first
 from marft_envs.records.spans import Span, Spans
 
@@ -90,7 +90,7 @@ def _objects(path: Path, unread: Unread) -> Iterator[tuple[str, Any]]:
         if not rest.isspace():
             try:
                 content, end = decoder.raw_decode(text, at)
-                yield from ((where, part) for part in (content if isinstance(content, list) else [content]))
+                yield from ((where, part) for part in exports.listed(content))
             except (ValueError, RecursionError) as error:
                 unread.count(f"not JSON ({getattr(error, 'msg', error)})", where=where)
                 end = text.find("\n", at) % (len(text) + 1)

@@ -97,6 +97,47 @@ TRACELOOP = {
     "llm.request.type": "chat", "gen_ai.request.model": "m", "gen_ai.agent.name": "Desk", "gen_ai.completion.0.content": "Tuesday.",
     **{f"gen_ai.prompt.{i}.{key}": one[key] for i, one in enumerate(TOLD) for key in one},
 }  # fmt: skip
+AGENTS = [
+    {"object": "trace", "id": "trace_1", "workflow_name": "desk", "group_id": None, "metadata": None},
+    {"object": "trace.span", "id": "span_2", "trace_id": "trace_1", "parent_id": "span_3", "started_at": "2026-01-01T10:00:00Z",
+     "ended_at": "2026-01-01T10:00:01Z", "error": None, "span_data": {
+         "type": "generation", "input": TOLD, "output": [{"role": "assistant", "content": "Tuesday."}], "model": "m",
+         "usage": {"input_tokens": 7, "output_tokens": 3}}},
+    {"object": "trace.span", "id": "span_3", "trace_id": "trace_1", "parent_id": None, "started_at": "2026-01-01T09:00:00Z",
+     "ended_at": "2026-01-01T10:00:02Z", "error": None, "span_data": {"type": "agent", "name": "Desk", "tools": [], "handoffs": []}},
+]  # fmt: skip
+CHAIN = [
+    [{"lc": 1, "id": ["SystemMessage"], "kwargs": {"content": "Be brief.", "type": "system"}},
+     {"lc": 1, "id": ["HumanMessage"], "kwargs": {"content": "Which day?", "type": "human"}}],
+]  # fmt: skip
+GENERATED = {"generations": [[{"text": "Tuesday.", "message": {"lc": 1, "kwargs": {
+    "content": "Tuesday.", "type": "ai", "tool_calls": [], "usage_metadata": {"input_tokens": 7, "output_tokens": 3}}}}]]}  # fmt: skip
+RUN = {
+    "id": "r2", "run_type": "llm", "name": "ChatOpenAI", "trace_id": "r1", "parent_run_id": "r1", "start_time": "2026-01-01T10:00:00",
+    "end_time": "2026-01-01T10:00:01", "inputs": {"messages": CHAIN}, "outputs": GENERATED, "error": None,
+    "extra": {"metadata": {"lc_agent_name": "Desk", "ls_model_name": "m"}, "invocation_params": {"tools": [{"name": "look"}]}},
+}  # fmt: skip
+ROOT = {
+    **RUN,
+    "id": "r1",
+    "run_type": "chain",
+    "parent_run_id": None,
+    "inputs": {"question": "?"},
+    "extra": {},
+    "outputs": {},
+}
+OBSERVED = {
+    "id": "o1", "traceId": "t", "type": "GENERATION", "name": "OpenAI-generation", "startTime": "2026-01-01T10:00:00.000Z",
+    "endTime": "2026-01-01T10:00:01.000Z", "model": "m", "input": json.dumps({"messages": TOLD, "tools": [{"name": "look"}]}),
+    "output": json.dumps({"role": "assistant", "content": "Tuesday."}), "metadata": {"lc_agent_name": "Desk"}, "level": "DEFAULT",
+    "usageDetails": {"input": 7, "output": 3}, "parentObservationId": None,
+}  # fmt: skip
+SNAKE = {"traceId": "trace_id", "startTime": "start_time", "endTime": "end_time", "usageDetails": "usage_details"}
+ANSWERED = {"id": "resp", "object": "response", "output": [
+    {"type": "reasoning", "id": "x", "summary": []},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Tuesday."}]}]}  # fmt: skip
+SILENT = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.response.id": "r-1"}
+OUTER = {**INFERENCE, "output.value": '{"id":"r-1","role":"assistant"}'}
 LISTED = [{"event.name": name, **table} for name, table in EVENTS]
 LEFT = "1 choices beside the first"
 
@@ -131,6 +172,22 @@ LEFT = "1 choices beside the first"
           sdk({**TURN, "logfire.msg": "y"}, 2, name="streaming response from {x}")], ""),
         ([otlp(span(TURN, parent="s1"))], ""),
         ([otlp({**span(TURN), "startTimeUnixNano": "soon"})], "a start that is no time: 'soon'"),
+        (AGENTS, ""),
+        ([{"data": AGENTS}] * 2, ""),
+        ([{**AGENTS[1], "span_data": {**AGENTS[1]["span_data"], "output": [ANSWERED]}}, *AGENTS[:1], *AGENTS[2:]], ""),
+        ([ROOT, RUN], ""),
+        ([{**ROOT, "child_runs": [{**RUN, "child_runs": None}]}, RUN], ""),
+        ([{"runs": [RUN, ROOT]}], ""),
+        ([{**RUN, "parent_run_id": None, "inputs": {"input": TOLD[1:], "instructions": "Be brief."}, "outputs": ANSWERED}], ""),
+        ([OBSERVED] * 2, ""),
+        ([{"id": "t", "name": "desk", "observations": [OBSERVED]}], ""),
+        ([{"data": [{SNAKE.get(key, key): value for key, value in OBSERVED.items()}], "meta": {}}], ""),
+        ([{**OBSERVED, "input": TOLD, "output": "Tuesday."}], ""),
+        ([sdk({**OUTER, "output.value": '{"answer": 1}'}), sdk(SILENT, 2, parent_id="0xs1")], ""),  # a client notes it too
+        ([sdk(OUTER), sdk(SILENT, 2)], ""),
+        ([sdk({**INFERENCE, "graph.node.id": "", "metadata": '{"langgraph_node": "Desk"}'})], ""),
+        ([logs(log(DETAILS, None, attributes=pairs({**BOTH, **CHAT})))], "read from log records alone"),
+        ([otlp(span(TURN, parent="gone"))], "1 spans are inside one that was not read"),
         ([otlp(span(TURN), {"spanId": 5, "events": 7, "attributes": 3}, 4)], "TypeError"),
     ],
 )  # fmt: skip
@@ -154,6 +211,15 @@ def test_each_span_of_a_model_is_one_turn(objects: list[Any], unread: str, tmp_p
         ([logs(log(*EVENTS[0]), log(*EVENTS[1]))], 0, "2 log records of generative AI are of no span"),
         ([{"object": "trace.span", "id": "a", "span_data": {"type": "generation"}}] * 3, 1, "1 turns have no words"),
         ([{"object": "trace", "id": "a"}], 0, "neither a span nor a chat"),
+        ([sdk({"openinference.span.kind": "AGENT"})], 0, "1 spans of 'an agent without calls' (OpenInference) are no turns"),
+        ([sdk({**TURN, "gen_ai.output.messages": ""})], 1, "1 turns have a prompt and no reply"),
+        ([sdk({**TURN, "gen_ai.input.messages": ""})], 1, "1 turns have a reply and no prompt"),
+        ([sdk({**TURN, "gen_ai.output.messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look"}}]}]})], 1,
+         "a call of 'look' without its arguments"),
+        ([sdk({**CHAT, "gen_ai.input.messages": PARTS}, status={"status_code": "ERROR"})], 0, "1 calls of a model failed"),
+        ([{**RUN, "parent_run_id": None, "outputs": {"output": None}, "error": "BadRequest"}], 0, "1 calls of a model failed"),
+        ([{**RUN, "parent_run_id": None, "inputs": {"question": "?"}}], 1, "no messages under question"),
+        ([{"runs": [{"x": 1}]}, {"data": [5]}], 0, "and 1 more: neither a span nor a chat"),
         ([{"x": 1}, 5, {"y": 2}], 0, "and 2 more: neither a span nor a chat"),
         ([{"resourceSpans": 5}], 0, "'resourceSpans' is no list"),
         ([otlp({key: value for key, value in span({}).items() if key != "attributes"}), sdk({"http.url": "x"})], 0, ""),
@@ -216,8 +282,8 @@ FULL = {**TURN, "gen_ai.usage.input_tokens": 5, "gen_ai.tool.definitions": TOOLS
 
 @pytest.mark.parametrize(
     "whole",
-    rest_in_ci([LINE, otlp(span(FULL, events=EVENTS)), sdk({**FULL, **BOTH, "gen_ai.usage.cost": 0.1}), otlp(span({**CHAT, **BOTH})), sdk(INFERENCE), sdk(AI_SDK)], 2),
-    ids=["chat", "otlp", "sdk", "structured", "openinference", "ai-sdk"],
+    rest_in_ci([LINE, otlp(span(FULL, events=EVENTS)), sdk({**FULL, **BOTH, "gen_ai.usage.cost": 0.1}), otlp(span({**CHAT, **BOTH})), sdk(INFERENCE), sdk(AI_SDK), AGENTS[1], RUN, OBSERVED], 2),
+    ids=["chat", "otlp", "sdk", "structured", "openinference", "ai-sdk", "agents", "langsmith", "langfuse"],
 )  # fmt: skip
 def test_whatever_stands_in_a_file_there_is_no_raw_error(
     whole: Any, here: Path, capsys: pytest.CaptureFixture[str]
@@ -241,7 +307,7 @@ def test_whatever_stands_in_a_file_there_is_no_raw_error(
             turns = sum(len(trace.turns) for trace in traces)
             known = {
                 "attributes", "key", "spans", "scopeSpans", "resourceSpans", "openinference.span.kind", *CHAT,
-                *INFERENCE, *AI_SDK,
+                *INFERENCE, *AI_SDK, *AGENTS[1], *RUN, *OBSERVED,
             }  # fmt: skip
             assert turns >= 2 or unread or known & set(map(str, place)), (place, bad)
             if number % 5 == 0:
