@@ -1,7 +1,8 @@
 """What a span says of a call of a model, by the conventions for its attributes that are in use.
 
 OpenTelemetry's for generative AI: messages in attributes, in the event of the whole request, or in an event each, of
-1.26 and later. Traceloop's and OpenInference's numbered keys, and those of the AI SDK and of Logfire.
+1.26 and later. Traceloop's and OpenInference's numbered keys, and those of the AI SDK, of Logfire and of Langfuse.
+``conventions.toml`` has the keys.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from marft_envs.records.spans import Event, Span, decoded
 
 _KEYS: dict[str, str] = TABLE["keys"]
 _KINDS: dict[str, str] = TABLE["kinds"]
+_MODELS = {"llm", "chat_model", "generation"}
+"""What a span of a model has under some key that ends in kind or type."""
 _TURNS = {"chat", "text_completion", "generate_content", "invoke_agent"}
 """Operations that may be an agent's turn."""
 _MODEL = re.compile(r"(?:.*[._])?(?:gen_?ai|llm|ai|langfuse|mlflow|openai|anthropic)[._].*model(?:[._]?(?:name|id))?")
 """Keys of a model's name."""
 _NO_TURN = re.compile(r"embed|rerank|create_agent|workflow|retriev|moderat|image|speech|transcri|tool|task", re.I)
-_PREPARES = re.compile(r".*[._]_?prepare_\w+|.*\.get_model_info")
+_PREPARES = re.compile(r".*\._?prepare_\w+")
 """Names of spans around no call, though they say that they are of a model."""
-_OF_AN_AGENT = re.compile(r"\.(?:run|_?execute_core|forward|__call__)$")
+_OF_AN_AGENT = re.compile(r"\.(?:run|_execute_core)$")
 """What instruments add to an agent's name."""
 _WRAPPERS = {"message", "message_content", "tool_call", "tool", "json_schema"}
 """Steps in OpenInference's keys that name what stands there."""
@@ -47,17 +50,18 @@ _DEEPEST = 50
 
 def operation(span: Span) -> str:
     """Returns what a span of a model, a tool or an agent does; "" if it is none."""
-    named = str(first(span.attributes, _KEYS["operation"]))
-    kind = next((_KINDS[kind] for kind in _kinds(span) if kind in _KINDS), "")
-    if kind in ("execute_tool", "embeddings") or _PREPARES.fullmatch(span.name):
-        return kind if kind != "chat" else ""
-    llm = kind == "chat" or model(span)
-    return (named or "chat") if llm else named if named in (*_TURNS, "execute_tool") else ""
+    named, kind = str(first(span.attributes, _KEYS["operation"])), _kind(span)
+    if not named and kind in ("execute_tool", "embeddings"):
+        return kind
+    ends = (str(value).strip('"') for key, value in span.attributes.items() if key.lower().endswith(("kind", "type")))
+    llm = model(span) or not _MODELS.isdisjoint(end.lower() for end in ends)
+    if llm and not named:
+        return "" if _PREPARES.fullmatch(span.name) else "chat"
+    return named if llm or named in (*_TURNS, "execute_tool") else ""
 
 
-def _kinds(span: Span) -> list[str]:
-    ends = ("kind", "type")
-    return [str(value).strip('"').lower() for key, value in span.attributes.items() if key.lower().endswith(ends)]
+def _kind(span: Span) -> str:
+    return _KINDS.get(str(first(span.attributes, _KEYS["kind"])).strip('"').lower(), "")
 
 
 def is_turn(span: Span) -> bool:
@@ -67,7 +71,7 @@ def is_turn(span: Span) -> bool:
 
 def frame(span: Span) -> str:
     """Returns what a span that is no turn does around or beside calls of models; "" if that needs no word."""
-    done = operation(span) or ("an agent without calls" if "agent" in _kinds(span) else "")
+    done = operation(span) or ("an agent without calls" if _kind(span) == "agent" else "")
     return done if done != "execute_tool" else ""
 
 
@@ -107,7 +111,7 @@ def agent(span: Span) -> str:
     table = _whole(span.attributes)
     entity = "traceloop.entity.name" if table.get("traceloop.span.kind") == "agent" else ""
     named = first(table, f"{_KEYS['agent']} {entity}")
-    return str(named or ("agent" in _kinds(span) and _OF_AN_AGENT.sub("", span.name)) or "").strip('"')
+    return str(named or (_kind(span) == "agent" and _OF_AN_AGENT.sub("", span.name)) or "").strip('"')
 
 
 def tool(span: Span) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from marft_envs import tables
 
 TABLE = tables.read("marft_envs.records", "conventions")
 _EXPORTS: list[dict[str, Any]] = TABLE["exports"]
-_LISTS = ("data", "runs", "traces", "observations")
+_LISTS = ("data", "runs", "items", "traces", "observations")
 """Keys of a list of such objects, as services answer and people download."""
 _NO_ERRORS = ("DEFAULT", "DEBUG", "WARNING")
 """Langfuse's levels below an error."""
@@ -75,8 +76,8 @@ def _at(content: Any, paths: str) -> Any:
     for path in paths.split():
         value = content
         for step in path.split("."):
-            if isinstance(value, list) and step.isdecimal():
-                value = value[int(step)] if int(step) < len(value) else None
+            if isinstance(value, list) and re.fullmatch(r"-?\d", step):
+                value = value[int(step)] if -len(value) <= int(step) < len(value) else None
             else:
                 value = value.get(step) if isinstance(value, Mapping) else None
         if value is not None:

@@ -1,7 +1,7 @@
 """Reads what a team in production has logged: chats in OpenAI's form, and OpenTelemetry spans of generative AI.
 
-Spans may be this project's own (``marft_envs.records.otel``) or others' (``spans``, ``conventions``). What cannot be
-read is named, and the rest is read.
+Spans may be this project's own (``marft_envs.records.otel``) or others' (``spans``, ``conventions``), runs of LangSmith
+or observations of Langfuse (``exports``). What cannot be read is named, and the rest is read.
 """
 
 from __future__ import annotations

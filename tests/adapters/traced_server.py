@@ -32,6 +32,8 @@ class Model(ThreadingHTTPServer):
         """Path and body of what is no question to a model."""
         self.rows: list[dict[str, Any]] = []
         """What a product that was posted to gives back."""
+        self.newer: list[dict[str, Any]] = []
+        """The same, as LangSmith's second API has it."""
 
     @property
     def url(self) -> str:
@@ -105,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if ending not in ways:
             if path.endswith("runs/query"):
-                return self.reply({"runs": self.server.rows})
+                return self.reply({"runs": self.server.rows, "items": self.server.newer})
             self.server.posted.append((path, raw))
             return self.reply({"errors": [], "successes": []}, 207 if path.endswith("ingestion") else 200)
         body = json.loads(raw)

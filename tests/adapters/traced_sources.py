@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -176,8 +177,21 @@ def langsmith_runs(program: Callable[[Run, Any], None]) -> Callable[[Run], None]
         ]
         for one in run.server.rows:
             one.pop("session_name", None)
-        listed = list(client.list_runs(project_id=run.server.rows[0]["trace_id"]))
+        project = run.server.rows[0]["trace_id"]
+        with warnings.catch_warnings(action="ignore"):
+            listed = list(client.list_runs(project_id=project))
         (run.folder / "trace.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in listed))
+        parents = {one["id"]: one.get("parent_run_id") for one in run.server.rows}
+        for one in run.server.rows:
+            above = [str(parents[one["id"]])] if parents[one["id"]] else []
+            newer = {key: value for key, value in one.items() if key not in ("parent_run_id", "session_id")}
+            run.server.newer.append({**newer, "parent_run_ids": above, "run_type": str(one["run_type"]).upper()})
+
+        async def queried() -> list[Any]:
+            return [one async for one in client.runs.query(project_ids=[project])]
+
+        lines = [one.model_dump_json() for one in asyncio.run(queried())]
+        (run.folder / "export.jsonl").write_text("\n".join(lines) + "\n")
 
     return go
 

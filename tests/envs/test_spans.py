@@ -178,6 +178,7 @@ LEFT = "1 choices beside the first"
         ([ROOT, RUN], ""),
         ([{**ROOT, "child_runs": [{**RUN, "child_runs": None}]}, RUN], ""),
         ([{"runs": [RUN, ROOT]}], ""),
+        ([{"items": [{**RUN, "parent_run_id": None, "parent_run_ids": ["r0", "r1"], "run_type": "LLM"}, ROOT]}], ""),
         ([{**RUN, "parent_run_id": None, "inputs": {"input": TOLD[1:], "instructions": "Be brief."}, "outputs": ANSWERED}], ""),
         ([OBSERVED] * 2, ""),
         ([{"id": "t", "name": "desk", "observations": [OBSERVED]}], ""),
