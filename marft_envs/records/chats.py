@@ -30,12 +30,7 @@ _KINDS = {
 }  # fmt: skip
 """What others call parts."""
 _IDS = "call_id toolCallId tool_use_id tool_call_id id"
-ROLES = {
-    "system": "system", "developer": "system", "user": "user", "human": "user", "humanmessagechunk": "user",
-    "tool": "user", "function": "user", "tool-response": "user", "assistant": "assistant", "model": "assistant",
-    "ai": "assistant", "aimessagechunk": "assistant", "tool-call": "assistant",
-}  # fmt: skip
-"""Roles, and what others call them, in lower case."""
+_ROLES = {"developer": "system", "model": "assistant", "tool": "user", "function": "user"}
 
 
 class UnreadableError(ValueError):
@@ -47,12 +42,10 @@ class Unread:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, int]] = {}
-        self._places = set[str]()
 
     def count(self, what: str, number: int = 1, where: str = "") -> None:
         """Notes a reason at its place; without a place, a number of things."""
         if number:
-            self._places.add(where)
             place, before = self._found.get(what, (where, 0))
             self._found[what] = place, before + number
 
@@ -64,10 +57,6 @@ class Unread:
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
             name = "" if isinstance(error, UnreadableError) else f"{type(error).__name__}: "
             self.count(f"{name}{error}", where=where)
-
-    def __contains__(self, where: str) -> bool:
-        """Whether something is noted of a place."""
-        return where in self._places
 
     def lines(self) -> list[str]:
         """Says all of it, a line a reason, numbers first."""
@@ -113,7 +102,8 @@ def plain(messages: Iterable[ChatMessage]) -> list[dict[str, str]]:
 
 def _message(message: Any) -> ChatMessage:
     given = str(message["role"]).lower()
-    if (role := ROLES.get(given, "")) == "":
+    role = _ROLES.get(given, given)
+    if role not in ("system", "user", "assistant"):
         raise UnreadableError(f"a message of role '{given}'")
     parts = first(message, "parts content contents refusal", [])
     parts = [parts] if isinstance(parts, str | Mapping) else parts
@@ -122,9 +112,8 @@ def _message(message: Any) -> ChatMessage:
     words = [_text(part) for part in parts if _kind(part) not in ("tool_call", _RESULT, "reasoning")]
     results = tuple((str(first(part, _IDS)), _result(part)) for part in parts if _kind(part) == _RESULT)
     functions = message.get("tool_calls") or filter(None, [message.get("function_call")])
-    given_calls = [*(part for part in parts if _kind(part) == "tool_call"), *functions]
-    every = [(str(first(call, _IDS)), _call({**call, **call.get("function", {})})) for call in given_calls]
-    calls = list({call_id or f"nameless {i}": (call_id, call) for i, (call_id, call) in enumerate(every)}.values())
+    calls = [_numbered(part) for part in parts if _kind(part) == "tool_call"]
+    calls += [call for call in map(_numbered, functions) if not call[0] or call not in calls]  # some write both
     lines = [*filter(None, words), *(f"<tool_response>\n{text}\n</tool_response>" for _, text in results)]
     if calls:
         lines.append(written([call for _, call in calls]))
@@ -147,6 +136,10 @@ def _text(part: Any) -> str:
     if "text" not in _kind(part) or not isinstance(text, str):
         raise UnreadableError(f"a part of type '{_kind(part)}' that is no text")
     return text
+
+
+def _numbered(call: Mapping[str, Any]) -> tuple[str, ToolCall]:
+    return str(first(call, _IDS)), _call({**call, **call.get("function", {})})
 
 
 def _call(call: Mapping[str, Any]) -> ToolCall:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from marft_envs.records.chats import ROLES, UnreadableError, first
+from marft_envs.records.chats import UnreadableError, first
 from marft_envs.records.exports import TABLE
 
 _BEFORE, _INSIDE, _TOOLS = (TABLE["holders"][key] for key in ("before", "inside", "tools"))
-_ITEMS = ("function_call", "function_call_output", "reasoning")
-"""Items of the responses API that are messages without a role."""
+_ROLES: dict[str, str] = TABLE["roles"]
 
 
 def messages(value: Any, role: str) -> list[dict[str, Any]]:
@@ -25,8 +24,8 @@ def messages(value: Any, role: str) -> list[dict[str, Any]]:
         return _of_table(value, role)
     if not isinstance(value, list | tuple):
         raise UnreadableError(f"messages that are a {type(value).__name__}")
-    if len(value) == 2 and all(isinstance(one, str) for one in value) and _is_role(value[0]):
-        return [{"role": value[0], "content": value[1]}]
+    if len(value) == 2 and all(isinstance(one, str) for one in value) and value[0].lower() in _ROLES:
+        return [{"role": _ROLES[value[0].lower()], "content": value[1]}]
     return [message for one in value if one is not None for message in messages(one, role)]
 
 
@@ -39,13 +38,12 @@ def tools(value: Any) -> list[Any]:
 def _of_table(table: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
     if "lc" in table and isinstance(table.get("kwargs"), Mapping):
         table = table["kwargs"]
-    kind = str(table.get("type"))
     if "role" in table:
-        return [{**table, "role": table["role"] if table["role"] != "unknown" else role}]
-    if kind in _ITEMS:
-        return [{"role": "tool" if kind.endswith("output") else "assistant", "parts": [table]}]
-    if "content" in table and _is_role(kind):
-        return [{**table, "role": kind}]
+        given = str(table["role"])
+        return [{**table, "role": role if given == "unknown" else _ROLES.get(given.lower(), given)}]
+    if (kind := str(table.get("type")).lower()) in _ROLES:
+        said = table if "content" in table else {"parts": [table]}  # an item of the responses API
+        return [{**said, "role": _ROLES[kind]}]
     if key := next((key for key in _INSIDE.split() if table.get(key)), ""):
         before = [{"role": "system", "content": text} for name in _BEFORE.split() if (text := table.get(name))]
         inner = messages(table[key], role)
@@ -58,10 +56,6 @@ def _of_table(table: Mapping[str, Any], role: str) -> list[dict[str, Any]]:
     if any(table.values()):
         raise UnreadableError(f"no messages under {', '.join(map(str, table))}"[:200])
     return []
-
-
-def _is_role(kind: str) -> bool:
-    return kind.lower() in ROLES
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:

@@ -159,7 +159,7 @@ def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> Non
             _trace_facts(span, trace)
         if span in turns:
             turn = TracedTurn(span.where, agents[span] or "agent")
-            _fill(turn, span, unread)
+            whole = _fill(turn, span, unread)
             nothing = not (turn.said or turn.tokens)
             if nothing and conventions.is_call(span) and span.failed:
                 unread.count("calls of a model failed, without a reply")
@@ -167,7 +167,8 @@ def _add(spans: Sequence[Span], traces: dict[str, Trace], unread: Unread) -> Non
                 continue  # a frame around calls, which lie beside it
             else:
                 trace.turns.append(turn)
-                _name_gaps(turn, span, unread)
+                if whole:
+                    _name_gaps(turn, span, unread)
         elif span not in around and (done := conventions.frame(span)):
             unread.count(f"spans of '{done}' ({conventions.convention(span)}) are no turns")
 
@@ -222,25 +223,27 @@ def _trace_facts(span: Span, trace: Trace) -> None:
             trace.success = label == "pass"
 
 
-def _fill(turn: TracedTurn, span: Span, unread: Unread) -> None:
-    """Reads tokens, costs and messages of a turn."""
-    turn.model = conventions.model(span)
+def _fill(turn: TracedTurn, span: Span, unread: Unread) -> bool:
+    """Reads tokens, costs and messages of a turn; False: its messages cannot be read, which is noted."""
+    turn.model, whole = conventions.model(span), False
     with unread.noted(span.where):
         turn.prompt_tokens, turn.tokens, turn.cost = conventions.usage(span.attributes)
     with unread.noted(span.where):
         turn.prompt, turn.said, turn.tools, more = conventions.words(span)
         unread.count(_LEFT, more)
+        whole = True
+    return whole
 
 
 def _name_gaps(turn: TracedTurn, span: Span, unread: Unread) -> None:
     """Counts a turn of which the trace does not hold both sides."""
     prompt, reply = (any(message.content for message in side if message) for side in (turn.prompt, [turn.said]))
-    if not prompt and not reply and span.where not in unread:
+    if not prompt and not reply:
         key = conventions.elsewhere(span)
         off = "content capture is off, or log records are missing"
         why = f"{conventions.convention(span)}'s '{key}' is not read" if key else off
         unread.count(f"turns have no words: {'the call failed' if span.failed else why}")
-    elif prompt and turn.said is None and span.where not in unread:
+    elif prompt and turn.said is None:
         unread.count("turns have a prompt and no reply")
     elif reply and not prompt:
         unread.count("turns have a reply and no prompt")
