@@ -31,8 +31,9 @@ Row = dict[str, Any]
 class TracesArguments:
     """Reads logs of a team: chats in OpenAI's form (JSONL), OpenTelemetry's spans of generative AI (JSON, OTLP too).
 
-    So are exports of LangSmith, Langfuse and OpenAI Agents. Says what the team does. With --sft, writes each agent's prompts and replies, to learn from; with --cases, the
-    tasks with their recorded results, to evaluate by. What looks like a key or a password is masked in all of it.
+    So are exports of LangSmith, Langfuse and OpenAI Agents. Says what the team does. With --sft, writes each agent's
+    prompts and replies, to learn from; with --cases, the tasks with their recorded results, to evaluate by. What looks
+    like a key or a password is masked in all of it.
     """
 
     files: Annotated[tuple[str, ...], tyro.conf.Positional]

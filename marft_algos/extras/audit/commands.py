@@ -8,11 +8,9 @@ import json
 import math
 import sys
 import textwrap
-import tomllib
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -198,7 +196,7 @@ def written(audits: Sequence[Audit], options: AuditArguments) -> str:
     more = [f"left out: {', '.join(f'{name} ({why})' for name, why in OUT.items())}"] * (not options.algorithms)
     about = list[str]()
     if options.game:
-        about = [f"{options.game}: {games.get(options.game).about}. {reasons().get(options.game, '')}"]
+        about = [f"{options.game}: {games.get(options.game).about}. {games.reasons().get(options.game, '')}"]
     paragraphs = [
         textwrap.fill(clean(text), WIDTH, subsequent_indent="  ") for text in (*about, *_notes(audits), *more)
     ]
@@ -228,15 +226,10 @@ def _notes(audits: Sequence[Audit]) -> Iterator[str]:
         own = [audit for audit in audits if audit.algorithm.partition(" ")[0] == name]
         special = [audit.game for audit in own if audit.game in games.GAMES and not games.get(audit.game).ordinary]
         biased = not special and any(audit.found and not audit.found.exact for audit in own)
-        if biased and (reason := reasons().get(name)):
+        if biased and (reason := games.reasons().get(name)):
             yield f"{name}: {reason}"
         elif not any(audit.found for audit in own):
             yield f"{name}: {own[0].refused}"
-
-
-def reasons() -> Mapping[str, str]:
-    """Algorithm or game -> why the expected update is not the gradient."""
-    return tomllib.loads(resources.files(__package__).joinpath("reasons.toml").read_text(encoding="utf-8"))
 
 
 def _plain(audit: Audit) -> dict[str, Any]:

@@ -5,9 +5,11 @@ A game is played by ``FlexEnv`` like any task. Its agents have few words, and it
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -270,6 +272,11 @@ def get(name: str) -> AuditGame:
     if name not in GAMES:
         raise ConfigError(f"There is no game '{name}'. {did_you_mean(name, list(GAMES))}")
     return GAMES[name]
+
+
+def reasons() -> Mapping[str, str]:
+    """Algorithm or game -> why the expected update is not the gradient."""
+    return tomllib.loads(resources.files(__package__).joinpath("reasons.toml").read_text(encoding="utf-8"))
 
 
 class DrawnTask(GameTask):
