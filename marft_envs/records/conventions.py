@@ -179,8 +179,11 @@ def _once(spans: Sequence[Span]) -> list[Span]:
     for span in spans:
         if (key := _reply_id(span)) and is_turn(span):
             of_a_reply.setdefault(key, []).append(span)
-    twice = [those for those in of_a_reply.values() if len(those) > 1]
-    silent = {span for those in twice if any(map(_speaks, those)) for span in those if not _speaks(span)}
+    silent = set[Span]()
+    for those in (those for those in of_a_reply.values() if len(those) > 1):
+        quiet = [span for span in those if not _speaks(span)]
+        worded = {convention(span) for span in set(those) - set(quiet)}  # of one alone: servers that repeat an id
+        silent |= {span for span in quiet if worded - {convention(span)}}
     return [span for span in spans if span not in silent]
 
 

@@ -213,6 +213,7 @@ def test_each_span_of_a_model_is_one_turn(objects: list[Any], unread: str, tmp_p
         ([{"object": "trace.span", "id": "a", "span_data": {"type": "generation"}}] * 3, 1, "1 turns have no words"),
         ([{"object": "trace", "id": "a"}], 0, "neither a span nor a chat"),
         ([sdk({"openinference.span.kind": "AGENT"})], 0, "1 spans of 'an agent without calls' (OpenInference) are no turns"),
+        ([sdk({**TURN, "gen_ai.response.id": "r-1"}), sdk(SILENT, 2)], 2, "1 turns have no words"),  # a server repeats an id
         ([sdk({**TURN, "gen_ai.output.messages": ""})], 1, "1 turns have a prompt and no reply"),
         ([sdk({**TURN, "gen_ai.input.messages": ""})], 1, "1 turns have a reply and no prompt"),
         ([sdk({**TURN, "gen_ai.output.messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "look"}}]}]})], 1,
