@@ -20,7 +20,7 @@ from marft_envs.records.spans import Event, Span, decoded
 _KEYS: dict[str, str] = TABLE["keys"]
 _KINDS: dict[str, str] = TABLE["kinds"]
 _MODELS = {"llm", "chat_model", "generation"}
-"""What a span of a model has under some key that ends in kind or type."""
+"""What a span of a model has under some key whose last letters are "kind" or "type"."""
 _TURNS = {"chat", "text_completion", "generate_content", "invoke_agent"}
 """Operations that may be an agent's turn."""
 _MODEL = re.compile(r"(?:.*[._])?(?:gen_?ai|llm|ai|langfuse|mlflow|openai|anthropic)[._].*model(?:[._]?(?:name|id))?")
