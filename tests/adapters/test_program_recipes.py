@@ -41,8 +41,8 @@ ALL = [
     ),
     Recipe("agents", "openai_handoff_team", PASSES, [(0, 1), (0, 2), (1, 2)], "embedded-tools"),
     Recipe("agents", "openai_as_tool_team", ASKS, [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)], "embedded-tools", rewarded=False),
-    Recipe("pydantic_ai", "pydantic_ai_team", ASKS, [(0, 1), (0, 2), (1, 2)]),
-    Recipe("crewai", "crewai_team", PASSES, [(0, 1)]),
+    Recipe("pydantic_ai", "pydantic_ai_team", ASKS, [(0, 1), (0, 2), (1, 2)], rewarded=False),
+    Recipe("crewai", "crewai_team", PASSES, [(0, 1)], rewarded=False),
     Recipe("autogen_agentchat", "autogen_team", PASSES, [(0, 1)]),
     # Its prompts have more tokens than an embedded model reads.
     Recipe("smolagents", "smolagents_team", ASKS, [(0, 1), (0, 2), (1, 2)], "smollm2-135m", rewarded=False),
@@ -98,14 +98,14 @@ def test_every_agent_of_a_recipe_is_trained_and_exported(
 
     wanted, module = recipe
     monkeypatch.chdir(tmp_path)
-    small = wanted.model != "smollm2-135m"
+    few = not wanted.rewarded
     named = [f"{setting}={wanted.module}:{name}" for setting, name in (("data", "PROBLEMS"), ("grader", "grade"))]
     named += [f"agents={json.dumps(module.AGENTS)}", f"expert={wanted.module}:expert", "window=0.01"]
-    typed = ["--preset", "quickstart", "--models", wanted.model, "--max-new-tokens", "128" if small else "96"]
+    typed = ["--preset", "quickstart", "--models", wanted.model, "--max-new-tokens", "96" if few else "128"]
     typed += ["--env", f"program:{wanted.module}:team", "--env-kwargs", *named]
-    typed += ["--eval-every", "0", "--eval-episodes", "2", "--warm-start", "3" if small else "1"]
-    typed += ["--warm-episodes", "32" if small else "2", "--iterations", "1"]
-    typed += ["--episodes-per-iteration", "16" if small else "2", "--name", "team"]
+    typed += ["--eval-every", "0", "--eval-episodes", "2", "--warm-start", "1" if few else "3"]
+    typed += ["--warm-episodes", "2" if few else "32", "--iterations", "1"]
+    typed += ["--episodes-per-iteration", "2" if few else "16", "--name", "team"]
     assert main(["train", *typed]) == 0
     for run in ("team-warm", "team") if wanted.rewarded else ("team-warm",):
         lines = [json.loads(line) for line in (tmp_path / "runs" / run / "metrics.jsonl").read_text().splitlines()]
