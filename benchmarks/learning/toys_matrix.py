@@ -27,7 +27,6 @@ ENOUGH, OF = 4, 5
 EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("ippo", "xor-v0"): "needs the team-mates' view: the words of left and right are worth something together only, "
     "and each one's critic sees its own bit",
-    ("magrpo", "route-v0"): "needs a static schedule, and the router decides who speaks: refused before a model loads",
 }
 """(algorithm, environment) -> why it need not reach .8."""
 
