@@ -98,19 +98,21 @@ def test_every_agent_of_a_recipe_is_trained_and_exported(
 
     wanted, module = recipe
     monkeypatch.chdir(tmp_path)
-    few = not wanted.rewarded
     named = [f"{setting}={wanted.module}:{name}" for setting, name in (("data", "PROBLEMS"), ("grader", "grade"))]
     named += [f"agents={json.dumps(module.AGENTS)}", f"expert={wanted.module}:expert", "window=0.01"]
-    typed = ["--preset", "quickstart", "--models", wanted.model, "--max-new-tokens", "96" if few else "128"]
-    typed += ["--env", f"program:{wanted.module}:team", "--env-kwargs", *named]
-    typed += ["--eval-every", "0", "--eval-episodes", "2", "--warm-start", "1" if few else "3"]
-    typed += ["--warm-episodes", "2" if few else "32", "--iterations", "1"]
-    typed += ["--episodes-per-iteration", "2" if few else "16", "--name", "team"]
-    assert main(["train", *typed]) == 0
-    for run in ("team-warm", "team") if wanted.rewarded else ("team-warm",):
+    typed = ["--preset", "quickstart", "--models", wanted.model, "--max-new-tokens", "96", "--iterations", "1"]
+    typed += ["--env", f"program:{wanted.module}:team", "--eval-every", "0", "--eval-episodes", "2"]
+    if wanted.rewarded:
+        runs, command = ("team-warm", "team"), ["train", "--warm-start", "3", "--warm-episodes", "32"]
+        typed += ["--episodes-per-iteration", "16"]
+    else:
+        runs, command = ("team",), ["sft", "--episodes-per-iteration", "2"]
+    assert main([*command, *typed, "--name", "team", "--env-kwargs", *named]) == 0
+    for run in runs:
         lines = [json.loads(line) for line in (tmp_path / "runs" / run / "metrics.jsonl").read_text().splitlines()]
         moved = {agent for agent in module.AGENTS for line in lines if line.get(f"policy/{agent}/grad_norm", 0.0) > 0}
-        asked = module.AGENTS if run == "team-warm" else [a for a in module.AGENTS if f"agent/{a}/length" in lines[-1]]
+        demonstrated = run == runs[0]
+        asked = [a for a in module.AGENTS if demonstrated or f"agent/{a}/length" in lines[-1]]
         assert moved >= set(asked), (run, moved)
     assert main(["export", "runs/team"]) == 0
     assert {path.name for path in (tmp_path / "exports" / "team").iterdir()} >= set(module.AGENTS)
