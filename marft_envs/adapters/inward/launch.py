@@ -17,13 +17,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import IO, Any
 
 from marft_envs.core.faults import fault_of, show
 from marft_envs.core.types import Fault
 from marft_envs.errors import ConfigError
 from marft_envs.registration import named_function
+from marft_envs.workers.untrusted import WorkerPool
 
 OUTAGE = os.EX_TEMPFAIL
 """Exit status by which a command reports an infrastructure error, which is not an agent's fault."""
@@ -147,3 +148,14 @@ def _kill(group: int) -> None:
 def _kill_all() -> None:
     for group in list(_running):
         _kill(group)
+
+
+@cache
+def graders() -> WorkerPool:
+    """Returns the worker processes in which users' named graders run."""
+    return WorkerPool("marft_envs.adapters.inward.launch:graded", size=2, deadline=10.0)
+
+
+def graded(payload: Mapping[str, Any]) -> Any:
+    """Returns what a user's grader says, in a worker process."""
+    return function_of(payload["grader"], "grader")(payload["problem"], payload["answer"])

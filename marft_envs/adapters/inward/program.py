@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from marft_envs.adapters.inward.endpoint import Loopback, TurnRequest
-from marft_envs.adapters.inward.launch import FUNCTION, Ended, function_of, launcher
+from marft_envs.adapters.inward.launch import FUNCTION, Ended, function_of, graders, launcher
 from marft_envs.adapters.inward.quotes import Quotes
 from marft_envs.core.dependency import View
 from marft_envs.core.env import FlexEnv
@@ -32,7 +32,6 @@ from marft_envs.problems import rows
 from marft_envs.problems.sets import Drawn, ProblemSet
 from marft_envs.registration import PROGRAM, broken, import_for
 from marft_envs.server.door import RefusedRequest
-from marft_envs.workers.untrusted import WorkerPool
 
 Target = str | Callable[..., Any]
 Grader = str | Callable[..., Any]
@@ -300,7 +299,7 @@ class ProgramTask(Drawn[Problem]):
         if callable(self.grader):
             reward = self.grader(problem, answer)
         elif self.grader:
-            reward = _pool().call({"grader": self.grader, "problem": problem, "answer": answer})
+            reward = graders().call({"grader": self.grader, "problem": problem, "answer": answer})
         with suppress(ValueError, TypeError):
             if math.isfinite(reward := float(reward)):
                 return reward
@@ -396,13 +395,3 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, Mapping | list):
         return [text for inner in (value.values() if isinstance(value, Mapping) else value) for text in _texts(inner)]
     return [value] if isinstance(value, str) else []
-
-
-@cache
-def _pool() -> WorkerPool:
-    return WorkerPool("marft_envs.adapters.inward.program:graded", size=2, deadline=10.0)
-
-
-def graded(payload: Mapping[str, Any]) -> Any:
-    """Returns what a user's grader says, in a worker process."""
-    return function_of(payload["grader"], "grader")(payload["problem"], payload["answer"])
