@@ -126,6 +126,23 @@ def test_algorithms_that_ascend_the_return_in_every_game_that_they_take(name: st
     assert taken >= sum(game.ordinary for game in GAMES.values()) - 2
 
 
+@pytest.mark.parametrize(("name", "exact"), [
+    ("SeqMeanTokenMean", {"private"}), ("TokenMean", {"talk", "private", "unequal-tokens"}),
+    ("SeqMeanTokenSumNorm", {"talk", "private", "unequal-tokens", "difficulty"}), ("TurnRows", {"talk", "private"}),
+    ("ReMA", {"private"}), ("DrMAS", {"talk", "private", "unequal-tokens"}), ("ATGRPO", set()),
+    ("MAGRPO", {"talk", "private", "unequal-tokens", "difficulty"}),
+    ("C3", {"talk", "private", "unequal-tokens", "difficulty"}),
+])  # fmt: skip
+def test_estimators_of_other_projects(name: str, exact: set[str]) -> None:
+    made = update.settings(base.get(f"examples.estimators:{name}"), {})
+    tasks = {game: Enumeration.of_game(GAMES[game]) for game in ("talk", "private", "unequal-tokens", "difficulty")}
+    found = {game for game, task in tasks.items() if compared(expected(made, task), task.true_gradient()).exact}
+    assert found == exact
+    if name != "ATGRPO":  # which knows each agent's own reward
+        with pytest.raises(base.ConfigError, match="rewards"):
+            expected(made, Enumeration.of_game(GAMES["zero-sum"]))
+
+
 def test_groups_of_four_are_drawn_exactly() -> None:
     """Leave-one-out baselines are unbiased in groups of any size; a group's mean takes 1/G of the gradient."""
     task = Enumeration.of_game(GAMES["talk"])
