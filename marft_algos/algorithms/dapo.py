@@ -24,7 +24,7 @@ import numpy as np
 from marft_algos import functional as F
 from marft_algos.algorithms import groups
 from marft_algos.algorithms.base import GroupConfig, register
-from marft_algos.algorithms.grpo import GRPO, StandardisedConfig
+from marft_algos.algorithms.grpo import GRPO, StandardisedScores
 from marft_algos.batching import Batch, has_loss
 from marft_algos.lazy import Tensor
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE
@@ -32,7 +32,7 @@ from marft_algos.types import Estimates, StopReason, Trajectory, Transition
 
 
 @dataclass(frozen=True)
-class DAPOConfig(StandardisedConfig):
+class DAPOConfig(StandardisedScores):
     """Settings of DAPO; those it shares with GRPO and every algorithm are inherited."""
 
     clip_high: Annotated[float | None, POSITIVE] = 0.28

@@ -30,7 +30,7 @@ from marft_algos.types import Estimates, Trajectory
 
 
 @dataclass(frozen=True)
-class StandardisedConfig(ClipConfig, GroupConfig):
+class StandardisedScores(ClipConfig, GroupConfig):
     """Settings of algorithms that divide a group's scores by σ."""
 
     kl_coef: Annotated[float, NOT_NEGATIVE] = 0.04
@@ -42,7 +42,7 @@ class StandardisedConfig(ClipConfig, GroupConfig):
 
 
 @dataclass(frozen=True)
-class GRPOConfig(StandardisedConfig):
+class GRPOConfig(StandardisedScores):
     """Settings of GRPO; those it shares with every algorithm are inherited."""
 
     turn_mean: Literal["batch", "episode"] = "batch"

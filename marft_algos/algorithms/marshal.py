@@ -8,7 +8,7 @@ a team, have rewards on different scales and act a different number of times: st
 make one's average another's advantage.
 
 The centring of rewards takes more off the longer an episode goes on, which biases the update where policies choose its
-length (docs/audit.md). ``baseline="position"`` leaves rewards as they are, and takes the mean S of the player's n-th
+length (docs/audit.md). ``centring="position"`` leaves rewards as they are, and takes the mean S of the player's n-th
 turns off S.
 
 Departures: a player is an agent by name, also where agents share a policy. σ below 1e-8: centred only.
@@ -40,7 +40,7 @@ class MARSHALConfig(ClipConfig):
     """Weight of the KL to the weights that the run began with: the paper's; self-play drifts."""
     std_eps: Annotated[float, NOT_NEGATIVE] = 1e-6
     """ε_σ, added to a player's σ."""
-    baseline: Literal["reward", "position"] = "reward"
+    centring: Literal["reward", "position"] = "reward"
     """What is subtracted: a player's mean reward from every reward, as in the paper, or the mean of S over the player's
     n-th turns from S, which is unbiased where policies choose how long an episode is."""
     credit: str | dict[str, Any] = "broadcast"
@@ -63,7 +63,7 @@ class MARSHAL(Algorithm):
         players = [t.agent for t in turns]
         linked = [self.chain_of(d, estimates) for d in trajectories]
         rewards = np.array([r for chain in linked for r in chain.totals], dtype=np.float64)
-        by_position = self.config.baseline == "position"
+        by_position = self.config.centring == "position"
         rest = rewards if by_position else rewards - groups.statistics(rewards, players).mean
         sums, start = np.zeros_like(rest), 0
         for d, chain in zip(trajectories, linked, strict=True):
@@ -81,7 +81,7 @@ class MARSHAL(Algorithm):
 
     def length_bias(self) -> str:
         """Names the centring of rewards, where it is set."""
-        return "baseline='reward' takes more off the longer an episode is" if self.config.baseline == "reward" else ""
+        return "centring='reward' takes more off the longer an episode is" if self.config.centring == "reward" else ""
 
     def surrogate(self, logprobs: Tensor, batch: Batch) -> tuple[Tensor, dict[str, float | Tensor]]:
         """Returns the clipped surrogate on tokens."""

@@ -111,9 +111,9 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
 def differing(a: Evaluation, b: Evaluation) -> list[str]:
     """Returns the agents that are played by another engine or model, or have other prompts; then other settings."""
     tables = ("engines", "models", "adapters")
-    agents = [{agent["name"]: agent for agent in side.settings["agents"]} for side in (a, b)]
+    agents = [{agent["name"]: agent for agent in side.settings.get("agents", ())} for side in (a, b)]
     played = [
-        {name: [agent, *(side.settings[key].get(name) for key in tables)] for name, agent in team.items()}
+        {name: [agent, *(side.settings.get(key, {}).get(name) for key in tables)] for name, agent in team.items()}
         for side, team in zip((a, b), agents, strict=True)
     ]
     changed = [name for name in {**played[0], **played[1]} if played[0].get(name) != played[1].get(name)]

@@ -211,14 +211,14 @@ def test_magrpo_compares_episodes_of_unequal_length_with_those_that_got_as_far()
     check(MAGRPO(), RunFacts(frozenset({"groups"}), 8))
 
 
-@pytest.mark.parametrize("baseline", ["reward", "position"])
-def test_marshal_centres_sums_to_go_and_normalises_player_by_player(baseline: Any) -> None:
+@pytest.mark.parametrize("centring", ["reward", "position"])
+def test_marshal_centres_sums_to_go_and_normalises_player_by_player(centring: Any) -> None:
     """Against loops: rewards of an agent's turn are what it and the team are paid until its next one."""
     data = dynamic_data(5)
     rng = np.random.default_rng(2)
     for t in (t for d in data for t in d.transitions):
         t.turn.reward = float(rng.normal())
-    estimates = credited(MARSHAL(MARSHALConfig(std_eps=1e-6, baseline=baseline)), data)
+    estimates = credited(MARSHAL(MARSHALConfig(std_eps=1e-6, centring=centring)), data)
     found = {(d.number, t.index): float(estimates.advantages[t][0]) for d in data for t in d.transitions}
     owner = {(d.number, t.index): t.agent for d in data for t in d.transitions}
     for player in ("a0", "a1", "a2", "a3"):
@@ -229,11 +229,11 @@ def test_marshal_centres_sums_to_go_and_normalises_player_by_player(baseline: An
                 end = own[n + 1].layer if n + 1 < len(own) else len(d.layers)
                 paid = t.turn.reward + sum(layer.team_reward for layer in d.layers[t.layer : end])
                 rewards.append(((d.number, t.index), paid))
-        mean = np.mean([r for _, r in rewards]) if baseline == "reward" else 0.0
+        mean = np.mean([r for _, r in rewards]) if centring == "reward" else 0.0
         for i, ((number, index), _) in enumerate(rewards):
             later = [r - mean for (e, _), r in rewards[i:] if e == number]
             sums.append(((number, index), sum(later)))
-        if baseline == "position":
+        if centring == "position":
             nth = {(e, i): sum(x < i for d, x in found if d == e and owner[d, x] == player) for (e, i), _ in sums}
             means = {n: np.mean([s for key, s in sums if nth[key] == n]) for n in set(nth.values())}
             sums = [(key, s - means[nth[key]]) for key, s in sums]

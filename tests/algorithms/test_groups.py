@@ -314,7 +314,7 @@ def test_facts_are_told_without_a_model(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "values", "biased"), [
     ("grpo", {}, ""), ("grpo", {"turn_mean": "episode"}, "turn_mean='episode'"),
     ("gspo", {"turn_mean": "episode"}, "turn_mean='episode'"), ("dr_mas", {}, ""), ("dapo", {}, ""),
-    ("marshal", {}, "baseline='reward'"), ("marshal", {"baseline": "position"}, ""), ("magrpo", {}, ""),
+    ("marshal", {}, "centring='reward'"), ("marshal", {"centring": "position"}, ""), ("magrpo", {}, ""),
 ])  # fmt: skip
 def test_a_bias_by_length_is_a_warning_where_policies_choose_it(name: str, values: dict[str, str], biased: str) -> None:
     made = algorithm.get(name)(algorithm.get(name).Config(**values))

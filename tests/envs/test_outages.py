@@ -575,13 +575,10 @@ def test_two_runs_are_compared_on_what_neither_lost(outage: RunFolder) -> None:
     Fragile.judged = 0
     BREAKS[:] = [lambda text, number: ConnectionError("away") if number == 2 else None]  # B's; then A plays
     changes = {change.name: change for change in compare(outage, outage)}
-    assert (
-        changes["infrastructure_errors"].before,
-        changes["infrastructure_errors"].after,
-        changes["infrastructure_errors"].verdict,
-    ) == (0.0, 0.1, "")
+    lost = changes["infrastructure_errors"]
+    assert (lost.paired.before, lost.paired.after, lost.verdict) == (0.0, 0.1, "")
     assert changes["score"].difference.n == 9 and changes["score"].difference.mean == 0
-    assert changes["errors"].before == changes["errors"].after == 0
+    assert changes["errors"].paired.before == changes["errors"].paired.after == 0
 
 
 def test_every_figure_says_how_many_were_lost(outage: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -162,6 +162,8 @@ def test_only_this_page_makes_generators() -> None:
     own = {
         "seeds.py",
         "runs/intervals.py",
+        "evaluation/differences.py",
+        "extras/audit/update.py",
         "extras/bench/statistics.py",
         "extras/play.py",
         "engines/conformance.py",

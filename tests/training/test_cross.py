@@ -37,8 +37,8 @@ def test_cells_are_what_the_mixture_is_paid(runs: list[RunFolder]) -> None:
     known = {change.name: change for change in compare(a, b)}
     assert found.seats == ["solver_0"] and found.n == 24
     for cell, when in ((0, "before"), (1, "after")):
-        own = [getattr(known[f"agent/{agent}/reward"], when) for agent in ("planner_0", "solver_0")]
-        team = getattr(known["return"], when) - sum(own)
+        own = [getattr(known[f"agent/{agent}/reward"].paired, when) for agent in ("planner_0", "solver_0")]
+        team = getattr(known["return"].paired, when) - sum(own)
         assert found.rows[cell][cell].mean == pytest.approx(team + own[1])
         assert found.columns[cell][cell].mean == pytest.approx(team + own[0])
     again = cross.cross([b, a], ["planner"])

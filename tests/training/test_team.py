@@ -149,7 +149,7 @@ def test_evaluations_are_compared_task_by_task(run: RunFolder) -> None:
         marft_algos.compare(one, other)
     with pytest.raises(ConfigError, match="different tasks"):
         marft_algos.compare(a, again)
-    with pytest.raises(ConfigError, match="One of the two is an evaluation, and the other a run"):
+    with pytest.raises(ConfigError, match="is an evaluation, and the other is none"):
         marft_algos.compare(run, a)
 
 

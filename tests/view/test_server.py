@@ -225,7 +225,7 @@ def test_a_tunnel_to_another_port_is_this_machine_too(server: ViewServer, host: 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_there_is_nothing_but_reading(server: ViewServer, method: str) -> None:
     status, headers, body = ask(server, f"/{server.token}/api/sources", method)
-    assert status == 501 and method in json.loads(body)["error"] and "Access-Control-Allow-Origin" not in headers
+    assert status == 405 and method in json.loads(body)["error"] and "Access-Control-Allow-Origin" not in headers
 
 
 def test_it_listens_on_the_loopback_interface_alone_and_every_token_is_another(runs: Path, server: ViewServer) -> None:

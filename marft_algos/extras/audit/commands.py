@@ -42,7 +42,7 @@ OUT = {
     "treerl": "grows trees of replays",
 }
 """Algorithms without an expected update on enumerated episodes -> why."""
-CROSSED = ("credit", "level", "norm", "whiten", "baseline", "turn_mean")
+CROSSED = ("credit", "level", "norm", "whiten", "baseline", "centring", "turn_mean")
 """Settings that ``--all`` varies."""
 WIDTH = 80
 

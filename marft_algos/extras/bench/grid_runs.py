@@ -62,8 +62,8 @@ _LATER_OF_ALGORITHMS = {
         )
     },
 }
-_AT_FIRST = (("baseline", "reward"), ("turn_mean", "batch"))
-"""More of these: MARSHAL's baseline, and the mean over turns, whose two values are one in every run that was packed."""
+_AT_FIRST = (("centring", "reward"), ("turn_mean", "batch"))
+"""More of these: MARSHAL's centring, and the mean over turns, whose two values are one in every run that was packed."""
 _TEAM = ("dependency", "profiles")
 """Arguments of an environment that speak of its team."""
 
