@@ -161,7 +161,8 @@ def tested(group: Group, python: Path, folder: Path) -> tuple[str, bool]:
     """Runs the tests; returns what came of them, and whether that is good."""
     report = folder / "report.xml"
     files = [str(Path("tests/adapters") / name) for name in group.tests]
-    code = run(python, "-m", "pytest", "-q", f"--junitxml={report}", "-rs", *files)
+    slow = "faulthandler_timeout=1800"  # a real model reads a framework's long prompts on one core
+    code = run(python, "-m", "pytest", "-q", f"--junitxml={report}", "-rs", "-o", slow, *files)
     suites = [suite.attrib for suite in ElementTree.parse(report).getroot().iter("testsuite")]
     count = {key: sum(int(suite[key]) for suite in suites) for key in ("tests", "failures", "errors", "skipped")}
     bad = count["failures"] + count["errors"]
