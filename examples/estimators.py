@@ -8,11 +8,10 @@ in multi-turn training of TRL and verl. An update is Σ over tokens of weight ·
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import numpy as np
 
 from marft_algos import Algorithm, ClipConfig, GroupConfig, credit
+from marft_algos.algorithms import groups
 
 
 class EstimatorConfig(ClipConfig, GroupConfig):
@@ -21,14 +20,8 @@ class EstimatorConfig(ClipConfig, GroupConfig):
 
 def standardised(values, keys, divide):
     """Returns values − mean, by σ where ``divide``, within the entries of equal keys."""
-    places = defaultdict(list)
-    for i, key in enumerate(keys):
-        places[key].append(i)
-    values, found = np.asarray(values, float), np.zeros(len(values))
-    for own in places.values():
-        rest = values[own] - values[own].mean()
-        found[own] = rest / (values[own].std(ddof=1) + 1e-6 if divide and len(own) > 1 else 1.0)
-    return found
+    stats = groups.statistics(values, keys, ddof=1)
+    return (np.asarray(values) - stats.mean) / (stats.std + 1e-6 if divide else 1.0)
 
 
 def team_score(d):

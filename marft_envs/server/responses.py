@@ -77,13 +77,13 @@ def _messages(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             continue
         yield from filter(None, [said])
         if kind == "function_call_output":
-            told = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
+            written = {"role": "tool", "tool_call_id": item.get("call_id"), "content": item.get("output")}
         elif kind == "message":
-            told = {name: item[name] for name in ("role", "content") if name in item}
+            written = {name: item[name] for name in ("role", "content") if name in item}
         else:
             says = f"'input' has an item of type '{str(kind)[:40]}'; expected messages, calls and their outputs."
             raise RefusedRequest(400, says, field="input")
-        message, said, last = message_of(told), {}, _answer_of(item)
+        message, said, last = message_of(written), {}, _answer_of(item)
         if message["role"] == "assistant":
             said = message
         else:
