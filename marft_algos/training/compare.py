@@ -39,6 +39,7 @@ from marft_algos.runs.intervals import Interval
 from marft_algos.training.environments import eval_kwargs, make_env
 from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
+from marft_envs import artefacts
 from marft_envs.errors import ConfigError, did_you_mean
 
 SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
@@ -121,8 +122,7 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], evaluation_set: Prompts
     if not path.is_file():
         content = {"env": env, "env_kwargs": kwargs, "seeds": evaluation_set.seeds, "options": evaluation_set.options}
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            artefacts.write_text(path, json.dumps(content) + "\n")
         return evaluation_set
     with reading(f"Cannot read the scenarios in '{path}'", "Expected a file written here."):
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from marft_envs import artefacts
 from marft_envs.errors import DataError, MissingExtraError
 
 LARGE = 16 << 20
@@ -88,9 +89,8 @@ def stored(data: Any) -> str:
     texts = {name: _written(rows) for name, rows in splits.items()}
     digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "rows").expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
-        (folder / f"{digest}{name}.jsonl").write_text(text, encoding="utf-8")
+        artefacts.write_text(folder / f"{digest}{name}.jsonl", text)
     return str(folder / (f"{digest}.jsonl" if "" in texts else f"{digest}-{{split}}.jsonl"))
 
 

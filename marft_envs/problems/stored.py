@@ -6,11 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
+
+from marft_envs import artefacts
 
 T = TypeVar("T")
 CODE = Path(__file__).resolve().parent.parent
@@ -32,11 +33,7 @@ def stored(name: str, find: Callable[[], T]) -> T:
     found = find()
     with contextlib.suppress(*problems):
         path, text = _path(name), json.dumps(found, separators=(",", ":"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as aside:  # whole or not at all
-            whole = Path(aside, path.name)
-            whole.write_text(f"{_seal(name, text)}\n{text}", encoding="utf-8")
-            whole.replace(path)
+        artefacts.write_text(path, f"{_seal(name, text)}\n{text}")
     return found
 
 

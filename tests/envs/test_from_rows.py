@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +167,16 @@ def test_an_episode_says_what_was_asked_answered_and_prompted_and_is_kept(tmp_pa
     assert marft_envs.Episode.from_dict(episode.to_dict()) == episode
     with pytest.raises(DataError):
         marft_envs.Episode.from_dict({"turns": []})
+
+
+def test_a_process_that_stores_the_same_rows_never_shows_another_half_a_file() -> None:
+    rows = [{"problem": "x" * 1000, "answer": i} for i in range(1000)]
+    path = Path(from_rows(rows).keywords["data"])  # type: ignore[attr-defined]
+    whole, seen = path.stat().st_size, set()
+    with ThreadPoolExecutor(1) as pool:
+        storing = pool.submit(lambda: [from_rows(rows) for _ in range(3)])
+        while not storing.done():
+            seen.add(path.stat().st_size)
+    storing.result()
+    assert seen == {whole}
+    assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing is left beside it"
