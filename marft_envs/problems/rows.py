@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from marft_envs import artefacts
 from marft_envs.errors import DataError, MissingExtraError
 
 LARGE = 16 << 20
@@ -85,6 +84,8 @@ def stored(data: Any) -> str:
     """
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
+    from marft_envs import artefacts
+
     splits = {f"-{name}": rows for name, rows in data.items()} if isinstance(data, Mapping) else {"": data}
     texts = {name: _written(rows) for name, rows in splits.items()}
     digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
