@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,15 +20,6 @@ FILE = "SHA256SUMS"
 
 class DamagedError(ConfigError):
     """A file is not what was written, or is gone."""
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file that other processes may read or write at the same time: they see all of it or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as aside:
-        whole = Path(aside, path.name)
-        whole.write_text(text, encoding="utf-8")
-        whole.replace(path)
 
 
 def write(folder: Path) -> None:

@@ -33,13 +33,12 @@ from marft_algos.evaluation.environments import PROMPTS_CHECKED
 from marft_algos.models import assignment
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import checkpoint, intervals, paths
-from marft_algos.runs.disk import reading, writing
+from marft_algos.runs.disk import reading, write_whole, writing
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.environments import eval_kwargs, make_env
 from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
-from marft_envs import artefacts
 from marft_envs.errors import ConfigError, did_you_mean
 
 SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
@@ -122,7 +121,8 @@ def frozen(path: Path, env: str, kwargs: dict[str, Any], evaluation_set: Prompts
     if not path.is_file():
         content = {"env": env, "env_kwargs": kwargs, "seeds": evaluation_set.seeds, "options": evaluation_set.options}
         with writing(path):
-            artefacts.write_text(path, json.dumps(content) + "\n")
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(content) + "\n")
         return evaluation_set
     with reading(f"Cannot read the scenarios in '{path}'", "Expected a file written here."):
         content = json.loads(path.read_text(encoding="utf-8"))

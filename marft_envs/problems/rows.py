@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.problems.stored import write_text
 
 LARGE = 16 << 20
 """Bytes of a file from which on its rows stay there, and are read again when they are asked for."""
@@ -84,14 +85,12 @@ def stored(data: Any) -> str:
     """
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
-    from marft_envs import artefacts
-
     splits = {f"-{name}": rows for name, rows in data.items()} if isinstance(data, Mapping) else {"": data}
     texts = {name: _written(rows) for name, rows in splits.items()}
     digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "rows").expanduser()
     for name, text in texts.items():
-        artefacts.write_text(folder / f"{digest}{name}.jsonl", text)
+        write_text(folder / f"{digest}{name}.jsonl", text)
     return str(folder / (f"{digest}.jsonl" if "" in texts else f"{digest}-{{split}}.jsonl"))
 
 

@@ -6,12 +6,11 @@ import contextlib
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
-
-from marft_envs import artefacts
 
 T = TypeVar("T")
 CODE = Path(__file__).resolve().parent.parent
@@ -33,8 +32,17 @@ def stored(name: str, find: Callable[[], T]) -> T:
     found = find()
     with contextlib.suppress(*problems):
         path, text = _path(name), json.dumps(found, separators=(",", ":"))
-        artefacts.write_text(path, f"{_seal(name, text)}\n{text}")
+        write_text(path, f"{_seal(name, text)}\n{text}")
     return found
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file that other processes may read or write at the same time: they see all of it or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=path.parent) as aside:
+        whole = Path(aside, path.name)
+        whole.write_text(text, encoding="utf-8")
+        whole.replace(path)
 
 
 def _path(name: str) -> Path:
