@@ -29,7 +29,7 @@ EXPECTED = 'Expected {kind = "vllm", url = "http://host:8000"}, {kind = "openai"
 _REMOTE = ("kind", "url", "timeout", "retries", "concurrency", "key_env")
 _SETTINGS = {
     "native": ("kind",),
-    "vllm": (*_REMOTE, "sleep"),
+    "vllm": (*_REMOTE, "sleep", "restart_timeout", "weights_tolerance"),
     "tinker": ("kind", "url", "timeout", "concurrency", "key_env", "model", "critic", "price_in", "price_out"),
     "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body", "tools", "api"),
 }
@@ -76,6 +76,11 @@ class Endpoint(Settings):
     """Which of OpenAI's APIs a hosted endpoint speaks: chat completions, or responses."""
     sleep: bool = False
     """Put the vLLM servers to sleep during updates (they share the learner's GPU)."""
+    restart_timeout: Annotated[float, NOT_NEGATIVE] = 600.0
+    """Seconds to wait for a vLLM server while none answers: one that starts, or is started again."""
+    weights_tolerance: Annotated[float, NOT_NEGATIVE] = 0.0
+    """Largest mean difference of a token's log-prob between learner and vLLM server, in nats, when it takes an adapter;
+    0: what rounding may cause."""
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for what this kind of engine cannot be."""

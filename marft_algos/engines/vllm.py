@@ -10,21 +10,24 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from marft_algos.config import keys
+from marft_algos.engines import agreement
+from marft_algos.engines.agreement import Agreement
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, refusal, too_long, wrong_tokens
 from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerRefused, refuses_prompt
+from marft_algos.engines.replicas import Restarts, check_slots, describe
 from marft_algos.engines.usage import Meter
 from marft_algos.models.policy import PolicySet
-from marft_algos.types import STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
+from marft_algos.types import STRAIGHT, FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
 BACKOFF = 0.5
@@ -32,6 +35,19 @@ BACKOFF = 0.5
 _SEED = (1 << 63) - 1
 
 _DIRECTIONS = {"in": "prompt", "out": "completion"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """One version of a policy's weights, as it was published."""
+
+    number: int
+    adapter: Path
+    ids: list[int]
+    """A text, which every server that takes the adapter scores."""
+    scores: FloatArray
+    """The learner's log-probs of it, and the base model's where the learner has them."""
+    base: FloatArray | None
 
 
 class VLLMEngine(EngineBase):
@@ -46,6 +62,9 @@ class VLLMEngine(EngineBase):
         concurrency: Requests in flight at once, per server.
         staleness: Versions that stay loaded behind the newest one.
         sleeps: Put the servers to sleep on request (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
+        restart_timeout: Seconds to wait, when no server answers, for one that is started or started again.
+        weights_tolerance: Largest mean difference of a token's log-prob between learner and server, in nats, when a
+            server takes an adapter; by default what rounding may cause (see ``agreement.tolerance``).
         key: Sent as bearer token; by default that of a server that this user has started here.
 
     Raises:
@@ -65,13 +84,19 @@ class VLLMEngine(EngineBase):
         concurrency: int = 64,
         staleness: int = 0,
         sleeps: bool = False,
+        restart_timeout: float = 600.0,
+        weights_tolerance: float | None = None,
         key: str | None = None,
     ) -> None:
         self._policies, self._members = policies, list(members or policies.policies)
         self._retries, self._staleness, self._sleeps = retries, staleness, sleeps
         self._tag = uuid.uuid4().hex[:6]
-        self._servers = [EngineServer(url, timeout, key or keys.of_server(url)) for url in urls]
-        self._loaded: dict[str, list[tuple[int, Path]]] = {}
+        self._servers = [EngineServer(url, timeout, key or partial(keys.of_server, url)) for url in urls]
+        self._restarts, self._tolerance = Restarts(self._servers, restart_timeout), weights_tolerance
+        self._loaded: dict[str, list[_Version]] = {}
+        self._agreements = list[Agreement]()
+        self._answered: dict[tuple[str, str], tuple[FloatArray, FloatArray]] = {}
+        """Server and policy -> the log-probs of its version before, and the learner's."""
         self._meter, self._notes = Meter(), Notes()
         self._probed = False
         self._turn = itertools.count()  # requests are dealt to the replicas in turn
@@ -83,7 +108,9 @@ class VLLMEngine(EngineBase):
                     f"Policies '{self._members[0]}' and '{member}' have different base models, and a vLLM server has"
                     f' one. Give them servers of their own: --engines \'{member}={{kind = "vllm", url = "URL"}}\''
                 )
+        self._restarts.awaited("it is not there yet")
         described = [describe(server) for server in self._servers]
+        self._base = {server.url: name for server, (name, _) in zip(self._servers, described, strict=True)}
         self._context = min(context for _, context in described)
         here = base.chat.context
         if self._context < here:
@@ -130,19 +157,17 @@ class VLLMEngine(EngineBase):
         if adapter is None or not (adapter / "adapter_config.json").is_file():
             raise EngineError(f"Policy '{policy}' has no adapter to load. Expected a folder in peft's format.")
         versions = self._loaded.setdefault(policy, [])
-        versions[:] = [loaded for loaded in versions if loaded[0] != version] + [(version, adapter)]
-        taken = 0
-        for server in self._servers:
-            try:
-                self._load(server, policy, version, adapter)
-                taken += 1
-                server.down = False
-            except ServerDown as error:
-                server.down, lost = True, error
-        if not taken:
-            raise EngineError(f"No vLLM server took version {version} of policy '{policy}': {lost}")
+        new = self._scored(policy, version, adapter)
+        versions[:] = [loaded for loaded in versions if loaded.number != version] + [new]
+        for attempt in range(1 + self._retries):
+            lost = [error for server in self._servers if (error := self._offer(server, policy, new)) is not None]
+            if len(lost) < len(self._servers):
+                break
+            if attempt == self._retries or not self._restarts.awaited(str(lost[-1])):
+                raise EngineError(f"No vLLM server took version {version} of policy '{policy}': {lost[-1]}")
+            time.sleep(BACKOFF)
         while len(versions) > 1 + self._staleness:
-            self._unload(policy, versions.pop(0)[0])
+            self._unload(policy, versions.pop(0).number)
 
     def sleep(self) -> None:
         """Frees the servers' weights and caches, if the engine was made with ``sleeps``."""
@@ -153,20 +178,28 @@ class VLLMEngine(EngineBase):
         self._tell("/wake_up")
 
     def metrics(self) -> dict[str, float]:
-        """Returns requests, retries, failures and tokens since the last call, and how many replicas are down."""
-        return self._meter.since() | {"servers_down": float(sum(server.down for server in self._servers))}
+        """Returns requests, retries, failures and tokens since the last call, and how many replicas are down.
+
+        ``gap_mean``, ``gap_p99`` and ``gap_max`` are the largest differences to the learner's log-probs that a server
+        had with an adapter that it took, in nats.
+        """
+        gaps, self._agreements = self._agreements, []
+        found = {f"gap_{name}": max(getattr(gap, name) for gap in gaps) for name in ("mean", "p99", "max") if gaps}
+        return self._meter.since() | found | {"servers_down": float(sum(server.down for server in self._servers))}
 
     def close(self) -> None:
         """Unloads what was loaded."""
+        self._restarts.close()
         for policy, versions in self._loaded.items():
-            for version, _ in versions:
-                self._unload(policy, version)
+            for version in versions:
+                self._unload(policy, version.number)
         self._loaded = {}
         self._pool.shutdown()
 
     def _one(self, request: GenerationRequest, params: SamplingParams, start: int) -> Generation:
         """Returns one reply: from a replica that is up, else from the next; else a recorded failure."""
-        version, adapter = self._loaded[request.policy][-1]
+        published = self._loaded[request.policy][-1]
+        version = published.number
         length = len(request.prompt_ids)
         if length + params.max_new_tokens > self._context:
             whose = f"the vLLM server of policy '{request.policy}'"
@@ -185,7 +218,7 @@ class VLLMEngine(EngineBase):
                 except ServerRefused as error:
                     if error.status != 404:
                         raise
-                    self._load(server, request.policy, version, adapter)  # it was started again, and knows nothing
+                    self._load(server, request.policy, published)  # it was started again, and knows nothing
                     answer = server.post("/v1/completions", body)
             except ServerRefused as error:
                 problem = str(error)
@@ -194,6 +227,8 @@ class VLLMEngine(EngineBase):
                 break
             except ServerDown as error:
                 server.down, problem = True, str(error)
+                if all(each.down for each in self._servers):
+                    self._restarts.awaited(problem)
                 continue
             reply, usage = self._read(request, params, answer, version)
             self._meter.count(reply, retries=attempt, **usage)
@@ -262,17 +297,63 @@ class VLLMEngine(EngineBase):
     def _name(self, policy: str, version: int) -> str:
         return f"{policy}@{version}-{self._tag}"
 
-    def _load(self, server: EngineServer, policy: str, version: int, adapter: Path) -> None:
+    def _scored(self, policy: str, version: int, adapter: Path) -> _Version:
+        """Scores the text that a server is to score once it has taken the adapter."""
+        ids = agreement.text(self._policies, policy)
+        base = agreement.base(self._policies, policy, ids) if self._policies.starts_as_base(policy) else None
+        return _Version(version, adapter, ids, agreement.learner(self._policies, policy, ids), base)
+
+    def _offer(self, server: EngineServer, policy: str, version: _Version) -> ServerDown | None:
+        """Loads an adapter on one server; returns why it has not taken it."""
         try:
-            server.post("/v1/load_lora_adapter", {"lora_name": self._name(policy, version), "lora_path": str(adapter)})
+            self._load(server, policy, version)
+        except ServerDown as error:
+            server.down = True
+            return error
+        server.down = False
+        return None
+
+    def _load(self, server: EngineServer, policy: str, version: _Version) -> None:
+        name = self._name(policy, version.number)
+        try:
+            server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(version.adapter)})
         except ServerRefused as error:
             if "already been loaded" in str(error):
                 return
             raise ConfigError(
                 f"The vLLM server at {server.url} refuses the adapter of policy '{policy}': {error}. Start it with"
                 " VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, --enable-lora and a --max-lora-rank that fits, on a machine that"
-                f" sees {adapter.parent}; python -m marft_algos.engines.server prints the command."
+                f" sees {version.adapter.parent}; python -m marft_algos.engines.server prints the command."
             ) from error
+        self._check(server, policy, version, agreement.server(server, name, version.ids))
+
+    def _check(self, server: EngineServer, policy: str, version: _Version, scores: FloatArray) -> None:
+        """Checks that a server samples from the weights that were published.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        gap = Agreement.of(scores, version.scores)
+        self._agreements.append(gap)
+        allowed = self._tolerance or agreement.tolerance(self._policies, policy)
+        what = f"version {version.number} of policy '{policy}' on the vLLM server at {server.url}"
+        if not gap.within(allowed):
+            base = None if version.base is None else agreement.server(server, self._base[server.url], version.ids)
+            same = base is None or version.base is None or Agreement.of(base, version.base).within(allowed)
+            raise ConfigError(
+                f"The log-probs of {what} are not the learner's: they differ by {gap.mean:.3g} nats a token (at most"
+                f" {gap.max:.3g}), and rounding explains {allowed:.3g} ({agreement.LARGEST * allowed:.3g}). "
+                + ("Its base model is the learner's, so the adapter is not." if same else "Its base model is another.")
+                + " Start it with the model of this run and a folder of adapters that both see (adapter_dir). Where the"
+                f" weights differ on purpose, as in quantized servers: weights_tolerance = {2 * gap.mean:.2g}"
+            )
+        before = self._answered.get((server.url, policy))
+        if before and np.array_equal(before[0], scores) and Agreement.of(before[1], version.scores).max > allowed:
+            raise ConfigError(
+                f"The log-probs of {what} are those of the version before, bit for bit. Expected a server that reads"
+                f" {version.adapter} anew: a folder that both see (adapter_dir), without a cache."
+            )
+        self._answered[server.url, policy] = scores, version.scores
 
     def _unload(self, policy: str, version: int) -> None:
         for server in self._servers:
@@ -294,7 +375,7 @@ class VLLMEngine(EngineBase):
         for server in self._servers:
             tops = []
             for temperature in (1.0, 2.0):
-                body = self._body(request, SamplingParams(1, temperature), self._loaded[request.policy][-1][0])
+                body = self._body(request, SamplingParams(1, temperature), self._loaded[request.policy][-1].number)
                 try:
                     answer = server.post("/v1/completions", body | {"logprobs": 5})
                 except ServerDown:
@@ -312,42 +393,3 @@ class VLLMEngine(EngineBase):
                     " or train at temperature 1."
                 )
         self._probed = True
-
-
-def describe(server: EngineServer) -> tuple[str, int]:
-    """Returns the base model's name on a server, and its context in tokens.
-
-    Raises:
-        ConfigError: Nothing that serves models is there.
-    """
-    try:
-        cards = server.get("/v1/models")["data"]
-        base = next(card for card in cards if not card.get("parent"))
-        return str(base["id"]), int(base.get("max_model_len") or 1 << 30)
-    except (ServerDown, ServerRefused, *NONSENSE) as error:
-        raise ConfigError(
-            f"No vLLM server answers at {server.url}: {error}. Start one; this prints how:"
-            ' python -m marft_algos.engines.server --help. One that wants a key: key_env = "VLLM_API_KEY"'
-        ) from error
-
-
-def check_slots(server: EngineServer, needed: int) -> None:
-    """Checks that a server holds every adapter that may be asked for at once; warns where it does not say.
-
-    Raises:
-        ConfigError: Too few.
-    """
-    try:
-        slots = server.get("/server_info?config_format=json")["vllm_config"]["lora_config"]["max_loras"]
-    except (ServerDown, ServerRefused, *NONSENSE):
-        warnings.warn(
-            f"The vLLM server at {server.url} does not say how many adapters it holds (VLLM_SERVER_DEV_MODE=1 lets"
-            f" it). This team needs --max-loras {needed} or more.",
-            stacklevel=3,
-        )
-        return
-    if slots < needed:
-        raise ConfigError(
-            f"The vLLM server at {server.url} holds {slots} adapters at once; this team needs {needed}: one per"
-            f" policy for each version in use, and one to come. Start it with --max-loras {needed}"
-        )

@@ -93,6 +93,8 @@ def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> Rollou
         retries=endpoint.retries,
         concurrency=endpoint.concurrency,
         sleeps=endpoint.sleep,
+        restart_timeout=endpoint.restart_timeout,
+        weights_tolerance=endpoint.weights_tolerance or None,
         key=endpoint.key() if endpoint.key_env else None,
     )
     return engine

@@ -301,4 +301,4 @@ def test_the_launcher_gives_its_server_a_key_that_runs_here_find(
 
 
 def test_settings_hold_no_key() -> None:
-    assert "key" not in json.dumps(starting.environment()).lower()
+    assert "key" not in json.dumps(starting.environment(starting.ServerSettings("m"))).lower()

@@ -17,7 +17,8 @@ from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.conformance import EngineCheckError, check_engine
 from marft_algos.engines.http import EngineServer
-from marft_algos.engines.vllm import VLLMEngine, describe
+from marft_algos.engines.replicas import describe
+from marft_algos.engines.vllm import VLLMEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import head_of
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason

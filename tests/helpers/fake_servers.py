@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from marft_algos.engines import NativeEngine
+from marft_algos.engines import NativeEngine, agreement
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.saved import LoraSettings
 from marft_algos.types import GenerationRequest, SamplingParams, StopReason
@@ -24,6 +24,8 @@ class Fake:
     def __init__(self, answer: Callable[[str, dict[str, Any]], Answer], port: int = 0) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
+        self.sent = threading.local()
+        """The key of the request that this thread answers."""
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,6 +38,7 @@ class Fake:
             def reply(self, body: dict[str, Any]) -> None:
                 fake.asked.append((self.path, body))
                 fake.headers.append({name.lower(): value for name, value in self.headers.items()})
+                fake.sent.key = self.headers.get("Authorization", "").removeprefix("Bearer ")
                 try:
                     status, content, *more = answer(self.path, body)
                 except ConnectionAbortedError:
@@ -87,12 +90,20 @@ class FakeVLLM:
         self._lock = threading.Lock()
         self.dies_after: int | None = None
         """Completions after which it closes connections without a word."""
+        self.key = ""
+        """What requests must show, but for those of its health."""
+        self.reads: Path | None = None
+        """Folder that it reads adapters from, whatever it is told."""
         self.completions = 0
         self.fake = Fake(self._answer, port)
 
     @property
     def url(self) -> str:
         return self.fake.url
+
+    @property
+    def base(self) -> Any:
+        return self._policies.base("slot0").model
 
     @property
     def loaded(self) -> list[str]:
@@ -107,6 +118,8 @@ class FakeVLLM:
         with self._lock:
             if self.dies_after is not None and self.completions >= self.dies_after:
                 raise ConnectionAbortedError
+            if self.key and path != "/health" and self.fake.sent.key != self.key:
+                return 401, {"error": "Unauthorized"}
             if path == "/v1/models":
                 return 200, {"data": [{"id": "base", "parent": None, "max_model_len": self._context}]}
             if path.startswith("/server_info"):
@@ -117,7 +130,7 @@ class FakeVLLM:
                 return self._complete(body)
             if path == "/v1/load_lora_adapter" and self._rank:
                 name, slot = body["lora_name"], self._free.pop()
-                self._policies.load_adapter(slot, Path(body["lora_path"]))
+                self._policies.load_adapter(slot, self.reads or Path(body["lora_path"]))
                 self._held[name] = slot
                 return 200, "Success"
             if path == "/v1/unload_lora_adapter" and body["lora_name"] in self._held:
@@ -125,7 +138,18 @@ class FakeVLLM:
                 return 200, "Success"
             return 404, {"error": {"message": f"not found: {path}"}}
 
+    def _scored(self, body: dict[str, Any]) -> Answer:
+        ids = body["prompt"]
+        if body["model"] == "base":
+            scores = agreement.base(self._policies, "slot0", ids)
+        else:
+            scores = agreement.learner(self._policies, self._held[body["model"]], ids)
+        scored = [{str(i): {"logprob": float(x)}} for i, x in zip(ids[1:], scores, strict=True)]
+        return 200, {"choices": [{"prompt_logprobs": [None, *scored]}]}
+
     def _complete(self, body: dict[str, Any]) -> Answer:
+        if "prompt_logprobs" in body:
+            return self._scored(body)
         if body["model"] not in self._held:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
         self.completions += 1
