@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from marft_algos.engines import agreement
 from marft_algos.engines.base import EngineError, Publisher, RolloutEngine, row_seed
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
@@ -116,7 +117,7 @@ def check_engine(
     policies: PolicySet | None = None,
     *,
     folder: Path | str | None = None,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
     tokens: int = 48,
     rows: int = 32,
 ) -> EngineReport:
@@ -128,7 +129,7 @@ def check_engine(
             checked whether it answers, and whether its endpoint calls tools itself.
         folder: Where adapters are written for engines that need them; see ``Publisher``.
         tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
-            the temperature, as logits are. 1e-5 holds for float32.
+            the temperature, as logits are. By default twice ``agreement.tolerance``, which knows precision and depth.
         tokens: Longest reply.
         rows: Requests per check.
 
@@ -142,6 +143,8 @@ def check_engine(
     if len(policies.policies) < 2 or frozen:
         raise ConfigError(f"The checks need two trainable policies or more; got {policies.policies}, frozen: {frozen}.")
     publisher = Publisher(engine, policies, folder)
+    if tolerance is None:
+        tolerance = 2 * max(agreement.tolerance(policies, policy) for policy in policies.policies)
     bench = Bench(engine, policies, publisher, tolerance, tokens, rows)
     report = EngineReport(type(engine).__name__)
     saved = policies.state_dict()

