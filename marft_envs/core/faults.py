@@ -45,7 +45,9 @@ def fault_of(error: BaseException) -> Fault:
     wrap a lost connection in exceptions of their own, so what an exception was raised *from* counts, too.
     """
     cause: BaseException | None = error
-    while cause is not None:
+    seen: set[int] = set()  # a client may say `raise error from error`
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         if isinstance(cause, WorkerError):
             return cast("Fault", cause.fault)
         if isinstance(cause, OSError) and not isinstance(cause, _NAMED) and cause.errno not in _OF_NAMES:

@@ -54,6 +54,10 @@ def caused(error: Exception, cause: Exception) -> Exception:
     return error
 
 
+LOOP = RuntimeError("raised from itself, as CrewAI does")
+ROUND = RuntimeError("raised from what it was the cause of")
+
+
 # Classes of exceptions ----------------------------------------------------------------------------------
 
 
@@ -70,6 +74,7 @@ def caused(error: Exception, cause: Exception) -> Exception:
     (OSError(errno.EMFILE, "Too many open files"), "machine"),
     (caused(RuntimeError("the judge's service: request failed"), ConnectionRefusedError()), "machine"),
     (caused(RuntimeError("cannot be read"), ValueError()), "text"),
+    (caused(LOOP, LOOP), "text"), (caused(ROUND, caused(ValueError(), ROUND)), "text"),
 ])  # fmt: skip
 @pytest.mark.parametrize("slow", [False, True])
 def test_an_exception_in_a_task_is_the_texts_fault_unless_it_is_an_infrastructure_error(
