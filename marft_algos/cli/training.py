@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import marft_envs
 from marft_algos.config import arguments, elsewhere, forms, manual, presets
 from marft_algos.config.arguments import typed
+from marft_algos.models import EMBEDDED
 from marft_algos.ranges import hints
 from marft_algos.runs import paths, start
 from marft_algos.runs.folder import RunFolder
@@ -128,11 +129,11 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     if run is not None:
         return settings.draft(_before(run, first))
     origin = first.get("start") or (start.named_in(files["config"]) if "config" in files else "")
-    # Without a word about the model it is the embedded one, and the preset is one made for it.
+    # The presets of embedded models are made for them; a real model has others.
     if origin:
         base = settings.draft(start.defaults(origin, first.get("preset", ""), first.get("env", "")))
     else:
-        embedded = "models" not in first and "config" not in files
+        embedded = first.get("models", "embedded") in EMBEDDED and "config" not in files
         default = presets.suited(first.get("env", "")) if embedded else "default"
         preset = presets.get(first.get("preset", default))
         if "env" in first:

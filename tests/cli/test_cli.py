@@ -238,6 +238,8 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
     assert quick.preset == "quickstart" and quick.env_kwargs == {} and quick.algo == "marft"
     toy, _ = settle(["--env", "relay-v0"])
     assert toy.preset == "toy" and toy.env == "relay-v0" and toy.env_kwargs == {}
+    tools, _ = settle(["--models", "embedded-tools"])
+    assert (tools.preset, tools.models) == ("quickstart", "embedded-tools"), "naming it makes it no real model"
     solo, _ = settle(["--env", "math-solo-v0"])
     assert solo.preset == "quickstart" and solo.env_kwargs == {}
     other, _ = settle(["--env-kwargs", "rounds=2", "--lr", "actor_0=1e-4", "reasoner_0=2e-4", "--kl-stop", "None"])
