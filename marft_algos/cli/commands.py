@@ -141,21 +141,25 @@ def _dry_run(argv: list[str]) -> int:
     from marft_algos.training.resolve import make_algorithm, resolve
 
     trust.check_dry(config.table())
-    env = environments.make_env(config, config.env_kwargs)
-    held_out = environments.make_env(config, environments.eval_kwargs(config))
-    problems = environments.problems(config, env, held_out)
-    spec = resolve(config, env, held_out)
-    make_algorithm(spec, sampling(config))
-    _, memory = fitted(spec, env)
-    renderer = make_renderer(spec)
-    environments.check_spoken(config, env, held_out, renderer, problems)
-    shown = environments.demonstrations(config, environments.env_factory(config, config.env_kwargs), renderer, problems)
-    if shown is not None:
-        if words := shown.news():
-            say(words)
-        shown.close()
-    elif config.warm_start and not config.start:
-        expert_of(env)
+    with (
+        closing(environments.make_env(config, config.env_kwargs)) as env,
+        closing(environments.make_env(config, environments.eval_kwargs(config))) as held_out,
+    ):
+        problems = environments.problems(config, env, held_out)
+        spec = resolve(config, env, held_out)
+        make_algorithm(spec, sampling(config))
+        _, memory = fitted(spec, env)
+        renderer = make_renderer(spec)
+        environments.check_spoken(config, env, held_out, renderer, problems)
+        shown = environments.demonstrations(
+            config, environments.env_factory(config, config.env_kwargs), renderer, problems
+        )
+        if shown is not None:
+            if words := shown.news():
+                say(words)
+            shown.close()
+        elif config.warm_start and not config.start:
+            expert_of(env)
     say(f"{arguments.task(config.env, config.env_kwargs)} · {config.algo}, memory at most:\n{memory.table()}")
     say(f"  {capacity(memory.device) / 1e9:8.2f} GB  there is")
     memory.check()

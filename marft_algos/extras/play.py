@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any
@@ -77,11 +78,11 @@ def run_play(argv: list[str]) -> int:
     alone = not (options.agent or options.team or options.random)
     people = set() if options.random else {options.agent} if options.agent else set(names) if alone else set()
     score = 0.0
-    for episode in range(options.episodes):
-        score += _episode(env, options.seed + episode, start, people, others)
+    with closing(env):  # also where a person stops
+        for episode in range(options.episodes):
+            score += _episode(env, options.seed + episode, start, people, others)
     if options.episodes > 1:
         say(f"\nmean score of {options.episodes} episodes: {score / options.episodes:.3f}")
-    env.close()
     return 0
 
 

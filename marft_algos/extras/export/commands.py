@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -73,8 +74,9 @@ def run_export(argv: list[str]) -> int:
         hub.check(options.push, options.dry_run)
     converter = tuple(gguf.converter(options.llama_cpp)) if options.gguf else ()
     source = checkpoint.pick(run.checkpoints, which)
-    env = environments.make_env(config, config.env_kwargs)
-    spec = resolve(config, env)
+    with closing(environments.make_env(config, config.env_kwargs)) as env:
+        spec = resolve(config, env)
+        team = _team(run, config, spec, env, checkpoint.read_progress(source).iteration)
     exported = {p: spec.models[p] for p in spec.local if p in spec.trained or not config.full_finetune}
     checkpoint.check_policies(source, list(exported))
     for policy in exported:
@@ -86,7 +88,7 @@ def run_export(argv: list[str]) -> int:
     wanted = folder.Wanted(
         {policy: found[model] for policy, model in exported.items()},
         source,
-        _team(run, config, spec, env, checkpoint.read_progress(source).iteration),
+        team,
         options.merged or options.gguf,
         options.gguf_type if options.gguf else "",
         converter,
