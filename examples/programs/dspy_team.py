@@ -49,6 +49,7 @@ def grade(problem: dict[str, Any], answer: str) -> float:
 
 def expert(problem: dict[str, Any], agent: str, messages: list[dict[str, Any]]) -> str:
     """Demonstrates what an agent says, for a warm start."""
-    a, b = problem["a"], problem["b"]
-    fields = {"step": f"{a}+{b}={a + b}"} if agent == "reasoner_0" else {"answer": f"\\boxed{{{problem['answer']}}}"}
+    a, b, c = problem["a"], problem["b"], problem["c"]
+    answer = f"{a + b}*{c}={problem['answer']}. \\boxed{{{problem['answer']}}}"
+    fields = {"step": f"{a}+{b}={a + b}"} if agent == "reasoner_0" else {"answer": answer}
     return "".join(f"[[ ## {k} ## ]]\n{v}\n\n" for k, v in fields.items()) + "[[ ## completed ## ]]"
