@@ -33,7 +33,7 @@ _SETTINGS = {
     "tinker": ("kind", "url", "timeout", "concurrency", "key_env", "model", "critic", "price_in", "price_out"),
     "openai": (*_REMOTE, "model", "train", "price_in", "price_out", "max_cost", "extra_body", "tools", "api"),
 }
-_DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"timeout": 120.0, "concurrency": 16}}
+_DEFAULTS: dict[str, dict[str, Any]] = {"openai": {"concurrency": 16}}
 """Of a hosted endpoint, which others use, too."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _SET = (*_LIMITS, "model", "messages", "input", "temperature", "seed", "stream", "n")

@@ -283,13 +283,14 @@ class EngineServer:
         return ServerRefused(answer.status, message, there)
 
 
-def careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:
+def careful(api: Any, timeout: float, answers: Callable[[], bool], late: Callable[[], None]) -> Any:
     """Makes a package's HTTP client that keeps a key with its host, and whose requests end: in time, and at a length.
 
     Args:
         api: The package ``openai``.
         timeout: Seconds that an attempt may take, from the connection to the end of the answer.
         answers: Says whether the endpoint has answered something.
+        late: Is called when an attempt ends for want of time.
     """
 
     class Careful(api.DefaultHttpxClient):
@@ -306,6 +307,7 @@ def careful(api: Any, timeout: float, answers: Callable[[], bool]) -> Any:
                     data = self._whole(request, answer)
                 finally:
                     if deadline.passed:  # whatever it looks like: a connection that was shut looks like an end
+                        late()
                         library = sys.modules[type(request).__module__.partition(".")[0]]
                         raise library.ReadTimeout("no whole answer in time", request=request)
             dropped = ("content-encoding", "content-length")  # of what came over the wire

@@ -7,9 +7,8 @@ the learner scores the replies anew (``old_logprobs = "learner"``).
 
 from __future__ import annotations
 
-import sys
 import threading
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,12 +18,12 @@ import numpy as np
 
 from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
-from marft_algos.engines import calls
-from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, wrong_tokens
+from marft_algos.engines import calls, scored
+from marft_algos.engines.base import EngineBase, EngineError, Notes, failure
 from marft_algos.engines.http import MESSAGE, NONSENSE, careful, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.models.chat import Renderer
-from marft_algos.types import FOREIGN, STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
+from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError, MissingExtraError
 
 _SEED = (1 << 31) - 1
@@ -84,7 +83,8 @@ class OpenAIEngine(EngineBase):
         self._key = key if endpoint.key_use()[0] else None
         self._answered: set[tuple[SamplingParams, bool]] = set()
         """Settings, and whether with tools, with which the endpoint has answered something."""
-        seconds, http = endpoint.timeout, careful(openai, endpoint.timeout, lambda: bool(self._answered))
+        seconds = endpoint.timeout
+        http = careful(openai, seconds, lambda: bool(self._answered), self._late)
         self._client = openai.OpenAI(
             api_key=key, base_url=url, timeout=seconds, max_retries=endpoint.retries, http_client=http
         )
@@ -115,16 +115,26 @@ class OpenAIEngine(EngineBase):
         self._pool.shutdown()
         self._client.close()
 
-    def probe(self) -> None:
-        """Asks for one token, to see whether the endpoint gives what training needs.
+    def probe(self, temperature: float = 1.0) -> None:
+        """Asks for a token or two, to see whether the endpoint gives what training needs.
+
+        Args:
+            temperature: Of the run, whose log-probs are to be those of what is sampled.
 
         Raises:
             ConfigError: It does not.
             EngineError: It does not answer.
         """
-        reply = self._one(GenerationRequest("", [1], 0), SamplingParams(1))
-        if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED):
-            raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
+        for asked in (1.0, scored.COLD) if temperature != 1.0 else (1.0,):
+            reply = self._one(GenerationRequest("", [1], 0), SamplingParams(1, asked))
+            if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED):
+                raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
+        if temperature != 1.0 and scored.is_raw(reply):
+            raise ConfigError(
+                f"The endpoint of '{self._endpoint.model}' gives log-probs at temperature 1 whatever the temperature"
+                f" is, so those of replies sampled at {temperature:g} are wrong. Type: --temperature 1 (or have the"
+                " server give others; vLLM's does with --logprobs-mode processed_logprobs)."
+            )
 
     def calls_tools(self) -> bool:
         """Asks for a call of a tool, and returns whether the endpoint makes it by its own tool calls.
@@ -195,7 +205,34 @@ class OpenAIEngine(EngineBase):
                 return error
         return None
 
+    def _late(self) -> None:
+        """Tells the user, once, that requests run into the time limit: sent again, each may take as long again."""
+        limit, at_once = self._endpoint.timeout, self._endpoint.concurrency
+        self._notes.tell(
+            "late",
+            f"a request to '{self._endpoint.model}' had no whole answer in {limit:g} seconds (timeout), and is tried"
+            f" again. If its server is slow, raise timeout, or lower concurrency (now {at_once}).",
+        )
+
+    def _chats(self) -> bool:
+        """Returns whether the endpoint answers a greeting: what it refuses are prompts of token ids."""
+        with closing(OpenAIEngine(replace(self._endpoint, train=False))) as hosted:
+            greeting = GenerationRequest("", [], 0, messages=[{"role": "user", "content": "Hello"}])
+            try:
+                return hosted._one(greeting, SamplingParams(16)).stop_reason not in (
+                    StopReason.ERROR,
+                    StopReason.REFUSED,
+                )
+            except ConfigError:
+                return False
+
     def _misconfigured(self, error: Exception) -> ConfigError:
+        if self._endpoint.train and _status(error) != 401 and self._chats():
+            return ConfigError(
+                f"The endpoint of '{self._endpoint.model}' answers chats, but no prompt of token ids at"
+                f" /v1/completions: {self._said(error)}. So it can play and be evaluated untrained: leave out"
+                f" train = true. {scored.INSTEAD}"
+            )
         out = " Its own temperature is --temperature 1, which is not sent." if "temperature" in str(error) else ""
         return ConfigError(
             f"The endpoint refuses model '{self._endpoint.model}': {self._said(error)}. Check the model's name, the"
@@ -218,7 +255,7 @@ class OpenAIEngine(EngineBase):
             used = completion.usage
             usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
             if self._endpoint.train:
-                return self._read_tokens(request, params, completion), usage
+                return self._read_tokens(request, params, completion, usage), usage
             return self._read_chat(request, params, completion), usage
         except ConfigError:
             raise
@@ -273,7 +310,7 @@ class OpenAIEngine(EngineBase):
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
-        extra = {"return_token_ids": True, "add_special_tokens": False, "stop_token_ids": list(ends), **STRAIGHT}
+        extra = scored.fields(params, ends)
         settings: dict[str, Any] = {"model": self._endpoint.model, "max_tokens": params.max_new_tokens, "logprobs": 1}
         settings |= {"temperature": 0.0 if params.greedy else params.temperature, "seed": request.seed & _SEED}
         create = self._client.completions.with_raw_response.create
@@ -313,30 +350,19 @@ class OpenAIEngine(EngineBase):
         self._notes.tell(kind, f"a reply of '{self._endpoint.model}' has no text, and scores as a wrong answer: {why}")
         return Generation([], np.zeros(0, np.float32), reason, FOREIGN, error=why)
 
-    def _read_tokens(self, request: GenerationRequest, params: SamplingParams, answer: Any) -> Generation:
-        choice = answer.choices[0]
+    def _read_tokens(
+        self, request: GenerationRequest, params: SamplingParams, answer: Any, usage: Mapping[str, int]
+    ) -> Generation:
+        choice, model = answer.choices[0], self._endpoint.model
         if choice.finish_reason == "content_filter":
             return self._nothing(StopReason.REFUSED, _FILTERED)
-        scored = choice.logprobs.token_logprobs if choice.logprobs is not None else None
-        ids = (choice.model_extra or {}).get("token_ids")
-        if ids is None or (ids and not scored):
-            lacking = "token ids" if scored else "log-probs"
-            raise ConfigError(
-                f"The endpoint of '{self._endpoint.model}' gives no {lacking}, so no policy can be trained on its"
-                " replies. Leave out train = true to let it play untrained, or use a server that takes token ids and"
-                " returns them with log-probs (vLLM: return_token_ids)."
-            )
-        if not ids:
+        chat = None if self._renderer is None else self._renderer.chat(request.policy)
+        used = (usage["tokens_in"], usage["tokens_out"]) if usage else None
+        reply = scored.read(model, request, params, choice, used, chat)
+        if not reply.action_ids and not reply.error:
             spent = choice.finish_reason == "length"
             return self._nothing(StopReason.LENGTH if spent else StopReason.EOS, _SPENT if spent else _SILENT)
-        chat = None if self._renderer is None else self._renderer.chat(request.policy)
-        vocabulary = sys.maxsize if chat is None else chat.vocabulary
-        if problem := wrong_tokens(ids, scored, params.max_new_tokens, vocabulary):
-            return failure(f"the endpoint sent {problem}", FOREIGN)
-        ended = chat is not None and ids[-1] in chat.end_ids
-        text = chat.text_of(ids) if chat is not None else ""
-        reason = StopReason.EOS if ended else StopReason.LENGTH
-        return Generation(ids, np.asarray(scored, np.float32), reason, FOREIGN, text)
+        return reply
 
     def _check_cost(self) -> None:
         spent = self._meter.total.cost

@@ -119,6 +119,6 @@ def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
                 f"Policy '{policy}' is trained on replies of another server's weights, whose log-probs are not the"
                 " learner's. Type: --old-logprobs learner (and a ratio_tolerance that the difference stays below)."
             )
-        engine.probe()
+        engine.probe(config.temperature)
     finally:
         engine.close()

@@ -200,16 +200,17 @@ def test_an_endless_answer_is_cut(zipped: bool, monkeypatch: pytest.MonkeyPatch)
         engine.close()
 
 
-def test_an_answer_that_drips_ends_at_the_timeout() -> None:
+def test_an_answer_that_drips_ends_at_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
     with Raw(200, b"x" * 1000, drip=0.05) as raw:
         started = time.monotonic()
         with pytest.raises(http.ServerDown, match="in time"):
             http.EngineServer(raw.url, 0.5).get("/")
-        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=0&timeout=0.5")))
+        engine = OpenAIEngine(endpoints.parse(as_table(f"openai:m@{raw.url}?retries=1&timeout=0.5")))
         (reply,) = engine.generate([REQUEST], SamplingParams(4))
         assert reply.stop_reason is StopReason.ERROR
         engine.close()
         assert time.monotonic() - started < 10
+    assert capsys.readouterr().err.count("no whole answer in 0.5 seconds (timeout)") == 1, "said, and said once"
 
 
 @pytest.mark.parametrize("piece", [b"a", b"HTTP/1.1 100 Continue\r\n\r\n"], ids=["header", "continue"])

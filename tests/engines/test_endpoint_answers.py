@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from helpers.fake_servers import Answer, Fake, chat, serving
+from helpers.fake_servers import Answer, Fake, chat, llama_completion, serving
 from marft_algos.config.endpoints import parse
 from marft_algos.engines.base import wrong_tokens
 from marft_algos.engines.http import EngineServer, ServerDown, ServerRefused
@@ -306,6 +306,64 @@ def test_tokens_as_they_should_be(fake: Served) -> None:
     assert trained(fake, completed([5], [-1.0], "content_filter")).stop_reason is StopReason.REFUSED
     assert trained(fake, refused(413)).stop_reason is StopReason.REFUSED
     assert wrong_tokens([5], [-0.0], 1, 6) == "" and "'-1'" in wrong_tokens([5], ["-1"], 1, 6)
+
+
+LLAMA: dict[str, tuple[dict[str, Any], StopReason, str]] = {
+    "behind the samplers": (llama_completion([5, 63, 1], [0.5, 1.0, 0.25]), StopReason.EOS, ""),
+    "before them": (llama_completion([5, 6], [-0.5, -1.5], key="logprob"), StopReason.LENGTH, ""),
+    "never sampled": (llama_completion([5], [0.0]), StopReason.ERROR, "no completion: ValueError"),
+    "no number": (llama_completion([5], ["1"]), StopReason.ERROR, "no completion: TypeError"),
+    "above 1": (llama_completion([5], [1.5]), StopReason.ERROR, "the endpoint sent the log-prob"),
+    # Three tokens of one character have one entry, seen with the real server.
+    "a part": (llama_completion([5], [0.5], sampled=3), StopReason.ERROR, "sampled 3 tokens and sent log-probs of 1"),
+}
+
+
+@pytest.mark.parametrize("name", LLAMA)
+def test_tokens_as_llama_cpp_sends_them(fake: Served, name: str) -> None:
+    answer, reason, says = LLAMA[name]
+    reply = trained(fake, (200, answer))
+    assert (reply.stop_reason, says in reply.error) == (reason, True)
+    if reason is not StopReason.ERROR:
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        assert reply.action_ids == [token["id"] for token in tokens]
+        expected = [math.log(token["prob"]) if "prob" in token else token["logprob"] for token in tokens]
+        assert reply.logprobs.tolist() == pytest.approx(expected)
+    (body,) = fake.paths("/v1/completions")
+    assert body["samplers"] == ["temperature"] and body["mirostat"] == 0 and body["post_sampling_probs"] is True
+
+
+def test_a_server_that_reads_another_prompt_is_refused(fake: Served) -> None:
+    with pytest.raises(ConfigError, match=r"read 3 tokens where 2 were sent.*llama\.cpp's or vLLM's"):
+        trained(fake, (200, llama_completion([5], [0.5], read=3)))
+
+
+@pytest.mark.parametrize("key", ["prob", "logprob"])
+def test_logprobs_before_the_temperature_are_refused_at_others_than_1(fake: Served, key: str) -> None:
+    scores = {"prob": 0.999, "logprob": -1.7}
+    answer = llama_completion([5], [scores[key]], key=key, read=1)
+    with closing(engine_of(fake.answering(lambda path, body: (200, answer)), train=True)) as engine:
+        engine.probe()
+        if key == "prob":
+            engine.probe(0.7)
+        else:
+            with pytest.raises(ConfigError, match=r"sampled at 0\.7 are wrong.*--temperature 1 .*processed_logprobs"):
+                engine.probe(0.7)
+    assert {body["temperature"] for body in fake.paths("/v1/completions")} == {1.0, 0.01}
+
+
+@pytest.mark.parametrize("chats", [True, False])
+def test_a_server_that_takes_text_alone_can_be_evaluated_and_not_trained_from(fake: Served, *, chats: bool) -> None:
+    """As transformers' server: 422 for token ids. One that refuses chats, too, has another fault."""
+
+    def answer(path: str, body: dict[str, Any]) -> Answer:
+        return (200, chat("Hello.")) if chats and "chat" in path else refused(422, "Input should be a valid string")
+
+    says = (
+        r"answers chats, but no prompt of token ids.*valid string.*leave out train = true" if chats else "refuses model"
+    )
+    with closing(engine_of(fake.answering(answer), train=True)) as engine, pytest.raises(ConfigError, match=says):
+        engine.probe()
 
 
 # ---------------------------------------------------------------------- the key

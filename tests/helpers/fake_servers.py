@@ -178,6 +178,18 @@ def chat(text: str, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) 
     }  # fmt: skip
 
 
+def llama_completion(
+    ids: list[int], scores: list[Any], *, key: str = "prob", read: int = 2, sampled: int | None = None
+) -> dict[str, Any]:
+    """A text completion as llama.cpp's server sends it; the key is ``prob`` behind its samplers, else ``logprob``."""
+    tokens = [{"id": i, "token": "", "bytes": [], key: score} for i, score in zip(ids, scores, strict=True)]
+    used = {"prompt_tokens": read, "completion_tokens": len(ids) if sampled is None else sampled, "total_tokens": 0}
+    return {
+        "id": "c", "object": "text_completion", "created": 0, "model": "m", "usage": used,
+        "choices": [{"index": 0, "text": "", "finish_reason": "stop", "logprobs": {"content": tokens}}],
+    }  # fmt: skip
+
+
 @contextmanager
 def serving(answer: Callable[[str, dict[str, Any]], Answer]) -> Iterator[Fake]:
     """A fake while inside."""
