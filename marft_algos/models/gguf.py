@@ -1,6 +1,6 @@
 """Models in GGUF files, and those that installed packages carry: converted once into a cache, then loaded like others.
 
-``transformers`` reads GGUF by dequantising it, which takes a minute for a small model and gives a model that cannot be
+``transformers`` reads GGUF by dequantising it, which takes seconds at least and gives a model that cannot be
 saved. So a file is converted once: the folder in the cache is an ordinary model in Hugging Face format, its weights
 float32, exactly what the file's blocks stand for.
 """
@@ -8,6 +8,7 @@ float32, exactly what the file's blocks stand for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
@@ -17,6 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from marft_algos.terminal import say
 from marft_envs import artefacts
@@ -145,6 +148,51 @@ def _making(folder: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Lets transformers parse a file once, and make its map of names once: without, it does for every part of a model.
+
+    It gets both from the package ``gguf`` wherever it needs them.
+    """
+    package: Any = importlib.import_module("gguf")
+    reader, names = package.GGUFReader, package.get_tensor_name_map
+    package.GGUFReader, package.get_tensor_name_map = functools.cache(_reader(reader)), functools.cache(names)
+    try:
+        yield
+    finally:
+        package.GGUFReader, package.get_tensor_name_map = reader, names
+
+
+def _reader(theirs: Any) -> Any:
+    """Returns a reader whose fields hold what theirs do, and which reads the elements of a vocabulary at once."""
+    from gguf import GGUFValueType
+
+    class Reader(theirs):
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            start = orig_offs + 12
+            if raw_type != GGUFValueType.ARRAY or self.byte_order != "I":
+                return super()._get_field_parts(orig_offs, raw_type)
+            kind = GGUFValueType(int(self._get(orig_offs, np.uint32)[0]))
+            many = int(self._get(orig_offs + 4, np.uint64)[0])
+            if kind in self.gguf_scalar_to_np:
+                values = self._get(start, self.gguf_scalar_to_np[kind], min(many, len(self.data)))
+                if len(values) != many:
+                    raise ValueError("it ends in the middle of a list")
+                return 12 + values.nbytes, [*values.reshape(-1, 1)], [*range(many)], [GGUFValueType.ARRAY, kind]
+            if kind != GGUFValueType.STRING:
+                return super()._get_field_parts(orig_offs, raw_type)
+            data, texts = self.data.data, []
+            for _ in range(many):
+                end = start + 8 + int.from_bytes(data[start : start + 8], "little")
+                if not start + 8 <= end <= len(data):
+                    raise ValueError("it ends in the middle of a list")
+                texts.append(data[start + 8 : end])
+                start = end
+            return start - orig_offs, texts, [*range(many)], [GGUFValueType.ARRAY, kind]
+
+    return Reader
+
+
 def _convert(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -154,8 +202,11 @@ def _convert(file: Path, folder: Path) -> None:
         place.symlink_to(file.absolute())
     source: dict[str, Any] = {"pretrained_model_name_or_path": str(place.parent), "gguf_file": place.name}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(**source, output_loading_info=True)
+        with _parsed_once():
+            say("  its tokenizer (1 of 3)", error=True)
+            tokenizer = AutoTokenizer.from_pretrained(**source)
+            say("  its weights, in float32 (2 of 3)", error=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(**source, output_loading_info=True)
         dequantised, found = loaded
         if missing := sorted(found["missing_keys"]):
             raise ValueError(f"{len(missing)} of the model's weights are not in it (the first: {missing[0]})")
@@ -172,6 +223,7 @@ def _convert(file: Path, folder: Path) -> None:
     model.load_state_dict(dequantised.state_dict())
     if dequantised.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(dequantised.config)
+    say(f"  writing {4e-9 * model.num_parameters():.1f} GB (3 of 3)", error=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if place != file:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
+import struct
 import sys
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from marft_envs import artefacts
 from marft_envs.errors import ConfigError, MissingExtraError
 
 pytest.importorskip("gguf", reason="the package gguf is not installed (extra smollm2)")
-from gguf import GGUFWriter, TokenType
+import gguf as package
+from gguf import GGUFReader, GGUFValueType, GGUFWriter, TokenType
 
 HIDDEN, HEADS, LAYERS, MIDDLE = 32, 2, 2, 48
 TEMPLATE = (
@@ -81,7 +84,8 @@ def test_a_file_is_a_model_and_is_converted_once(
 ) -> None:
     file = write(tmp_path / "tiny.gguf")
     base = loading.load_base(str(file), **CPU)
-    assert "converting tiny.gguf once" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "converting tiny.gguf once" in said and "tokenizer (1 of 3)" in said and "0.0 GB (3 of 3)" in said
     theirs = AutoModelForCausalLM.from_pretrained(str(tmp_path), gguf_file=file.name)
     ids = torch.tensor(base.chat.render([[{"role": "user", "content": "hello"}]]))
     assert base.chat.tokenizer.decode(ids[0]) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -101,6 +105,39 @@ def test_a_file_is_a_model_and_is_converted_once(
         with pytest.raises(artefacts.DamagedError, match=f"{name}.*delete it, if the same command makes it again"):
             loading.load_base(str(file), **CPU)
         kept.write_bytes(whole)
+
+
+def both_ways(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bytes]]:
+    """What a conversion writes, and what it wrote when transformers parsed the file for each of its parts."""
+    written: dict[str, list[bytes]] = {}
+    for kind in ("once", "often"):
+        (tmp_path / kind).mkdir()
+        if kind == "often":
+            monkeypatch.setattr(gguf, "_parsed_once", contextlib.nullcontext)
+        gguf._convert(file, tmp_path / kind)
+        for made in sorted((tmp_path / kind).iterdir()):
+            written.setdefault(made.name, []).append(made.read_bytes())
+    return written
+
+
+def test_a_file_is_parsed_once_and_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, parsed = GGUFReader, list[int]()
+    build = theirs._build_fields
+    monkeypatch.setattr(theirs, "_build_fields", lambda self, *where: parsed.append(1) or build(self, *where))
+    written = both_ways(write(tmp_path / "tiny.gguf"), tmp_path, monkeypatch)
+    assert parsed[:1] == [1] and len(parsed) == 1 + 3, "once with ours, and three times as before"
+    assert "model.safetensors" in written and all(ours == as_before for ours, as_before in written.values())
+    assert package.GGUFReader is theirs, "what transformers uses elsewhere is as it was"
+
+
+@pytest.mark.parametrize("kind", [GGUFValueType.STRING, GGUFValueType.UINT32])
+@pytest.mark.parametrize("many", [3, 1 << 60])
+def test_a_list_that_has_no_end_is_refused_at_once(kind: int, many: int, tmp_path: Path) -> None:
+    key = b"tokenizer.ggml.tokens"
+    head = struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, len(key)) + key
+    (tmp_path / "cut.gguf").write_bytes(head + struct.pack("<IIQ", GGUFValueType.ARRAY, kind, many) + b"\x01\0\0\0")
+    with pytest.raises(ValueError, match="ends in the middle of a list"):
+        gguf._reader(GGUFReader)(tmp_path / "cut.gguf")
 
 
 def test_a_copy_elsewhere_is_the_same_model_and_other_weights_are_another(tmp_path: Path, cache: Path) -> None:
@@ -173,6 +210,16 @@ def test_smollm2_answers_in_english(released: Path, monkeypatch: pytest.MonkeyPa
     prompt = base.chat.render([[{"role": "user", "content": "What is 7 + 5?"}]])
     reply = base.model.generate(torch.tensor(prompt), max_new_tokens=24, do_sample=False)
     assert "7 + 5 = 12" in base.chat.tokenizer.decode(reply[0, len(prompt[0]) :])
+
+
+@pytest.mark.slow
+def test_smollm2_converts_to_the_bytes_of_three_parses(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = gguf.file_of("smollm2-135m")
+    assert file is not None
+    written = both_ways(file, tmp_path, monkeypatch)
+    assert len(written) == 6 and all(ours == as_before for ours, as_before in written.values())
 
 
 @pytest.mark.slow
