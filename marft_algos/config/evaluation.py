@@ -23,7 +23,8 @@ class EvalConfig(Settings):
     """Arguments of the environment, over those of the run."""
     engines: dict[str, Any] | str = ""
     """Agent = who plays it, or one for all: a table as in training, ``{kind="openai", model="…", url="…"}``, or the
-    name of a model that is played here; a run's or an export's, for what plays the agent there."""
+    name of a model that is played here; a run's or an export's, for what plays the agent there. With RUN: the vLLM
+    servers that play its own adapters."""
     models: dict[str, str] | str = ""
     """Base models: of agents that ``engines`` calls native; of an untrained team."""
     episodes: Annotated[int | None, COUNT] = None

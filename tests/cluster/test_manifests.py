@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "examples/cluster"
 SRUN = """#!{python}
 # Starts the command once for each machine of the job, all of them here, as srun --ntasks-per-node 1 does.
 import os, subprocess, sys
-words = [word for word in sys.argv[1:] if not word.startswith("--kill")]
+words = sys.argv[sys.argv.index("torchrun") :]
 started = [subprocess.Popen(words, env={{**os.environ, "SLURM_NODEID": str(node)}}) for node in range(2)]
 sys.exit(max(process.wait() for process in started))
 """
@@ -30,7 +30,29 @@ import json, os, sys
 with open(os.environ["SAID"], "a") as file:
     file.write(json.dumps([sys.argv[1:], os.environ["SLURM_NODEID"]]) + "\\n")
 """
-SCONTROL = "#!{python}\nprint('127.0.0.1\\n127.0.0.2')\n"
+SCONTROL = """#!{python}
+import os, sys
+if sys.argv[1] == "requeue":
+    open(os.environ["SAID"], "a").write("requeue " + sys.argv[2] + "\\n")
+else:
+    print("127.0.0.1\\n127.0.0.2")
+"""
+SIGNALLED = """#!/usr/bin/env bash
+# The job's time is nearly over: its shell is warned, and this step ends with an error.
+[ -z "${{SAVES:-}}" ] || mkdir -p "$SLURM_SUBMIT_DIR/runs/marft-4711/checkpoints/step_000001"
+sleep 30 &
+trap 'kill $!; exit 1' TERM
+kill -USR1 "$PPID"
+wait
+"""
+SCANCEL = """#!{python}
+import os, signal, sys
+assert sys.argv[1:] == ["--signal", "TERM", "4711"]
+shell = os.getppid()
+for child in open(f"/proc/{{shell}}/task/{{shell}}/children").read().split():
+    if int(child) != os.getpid():
+        os.kill(int(child), signal.SIGTERM)
+"""
 
 
 def program(file: Path, text: str) -> None:
@@ -85,6 +107,17 @@ def test_a_slurm_job_starts_a_launcher_on_each_machine_and_goes_on_when_it_is_qu
     again = json.loads((tmp_path / "said").read_text().splitlines()[-1])[0]
     assert again[-3:] == ["train", "--resume", f"{tmp_path}/runs/marft-4711"]
     assert again[again.index("--nproc-per-node") + 1] == "1"
+
+
+@pytest.mark.parametrize("saves", ["", "yes"])
+def test_a_slurm_job_whose_time_is_nearly_over_is_queued_again_if_it_has_saved_something(
+    tmp_path: Path, bin_: Path, saves: str
+) -> None:
+    program(bin_ / "srun", SIGNALLED)
+    program(bin_ / "scancel", SCANCEL)
+    assert sbatch(tmp_path, "grpo", SAVES=saves).returncode == 1
+    said = tmp_path / "said"
+    assert (said.read_text() if said.is_file() else "") == ("requeue 4711\n" if saves else "")
 
 
 @pytest.mark.slow
