@@ -31,7 +31,7 @@ def evaluated(options: EvalArguments, argv: list[str]) -> int:
     """Evaluates as options say, which stand in ``argv`` as they were typed; returns the exit code."""
     if options.engines == {}:
         raise ConfigError("--engines needs a value: a model, AGENT=MODEL …, or a table (docs/evaluation.md).")
-    if options.engines:
+    if options.engines and not (options.run and options.served()):
         return _engines(options, argv)
     _only_engines(options)
     if options.compare:
@@ -85,7 +85,8 @@ def _check(options: EvalArguments) -> None:
         named = "a run" if "run" in odd else f"--{odd[0]}"
         raise ConfigError(
             f"--engines plays a team without a run, and {named} belongs to one. Leave out one of the two; merged"
-            " weights of an export are played by the name of their folder."
+            " weights of an export are played by the name of their folder. vLLM servers play a run's own adapters:"
+            """ marft eval RUN --engines '{kind = "vllm", url = "…"}'"""
         )
     if not options.env:
         raise ConfigError("Which environment? marft eval --env ID --engines …. All of them: marft envs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
+    from marft_algos.training.evaluate import HeldOut
     from marft_algos.types import Trajectory
 
 
@@ -30,16 +32,23 @@ def play(options: EvalArguments) -> int:
     require_training()
     import torch
 
+    from marft_algos.runs import checkpoint
+    from marft_algos.training.evaluate import HeldOut
+
+    torch.set_num_threads(config.threads)
+    trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
+    with closing(HeldOut(config, servers=options.served())) as evaluation:
+        return _play(options, evaluation, run, trained)
+
+
+def _play(options: EvalArguments, evaluation: HeldOut, run: runs.RunFolder | None, trained: Path | None) -> int:
     from marft_algos.evaluation import play, records
     from marft_algos.runs import checkpoint
     from marft_algos.training.environments import eval_kwargs
-    from marft_algos.training.evaluate import HeldOut
     from marft_algos.training.session import too_long
 
-    torch.set_num_threads(config.threads)
+    config = evaluation.config
     # Everything that was typed is checked before anything is played.
-    trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
-    evaluation = HeldOut(config)
     swapped = _agent_called(options.swap, evaluation.team) if options.swap else ""
     if swapped and len(evaluation.evaluation_set) < 2:
         raise ConfigError("Shuffling messages takes at least two episodes. Raise --episodes.")

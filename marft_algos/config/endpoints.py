@@ -265,21 +265,3 @@ def token_prices(text: str) -> tuple[float, float] | None:
             f"--price {text}: expected IN,OUT per million tokens, 0 or more, such as --price 0.25,2"
         ) from error
     return price_in, price_out
-
-
-def check_one_process(engines: Mapping[str, Endpoint], instead: str) -> None:
-    """Refuses servers that would get the weights of a policy from several processes.
-
-    Args:
-        engines: Policy -> who plays it.
-        instead: What can be typed, so that one process plays.
-
-    Raises:
-        ConfigError: There are some.
-    """
-    for policy, endpoint in engines.items():
-        if not endpoint.hosted:
-            raise ConfigError(
-                f"The server that plays {policy} gets its weights from one process, and here several play. Let them"
-                f" sample themselves (leave out --engines), or train with {instead}."
-            )

@@ -121,6 +121,12 @@ class EvalArguments(EvalConfig):
         settings["temperature"] = self.temperature or (1.0 if self.sampled else None)
         return EvalConfig(**settings)
 
+    def served(self) -> dict[str, Any]:
+        """Returns the vLLM servers of ``engines``, which can play a run's own adapters; empty if it names others."""
+        engines = self.engines if isinstance(self.engines, dict) else {}
+        tables = [engines] if "kind" in engines else engines.values()
+        return engines if all(isinstance(each, dict) and each.get("kind") == "vllm" for each in tables) else {}
+
     def given(self) -> set[str]:
         """Returns the names of the options that are not as they are without being typed."""
         plain = EvalArguments()

@@ -7,8 +7,10 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from typing import Any
 
 from marft_algos.config.settings import TrainConfig
+from marft_algos.engines.base import Publisher
 from marft_algos.evaluation import records as rows
 from marft_algos.evaluation.environments import check_prompts, started
 from marft_algos.evaluation.play import Player, records
@@ -92,6 +94,8 @@ class HeldOut:
     Args:
         config: The run's settings.
         episodes: Only so many of the problems, the first; None: all.
+        servers: That play the policies, see ``hosting.served``; empty: they are played here. They hold adapters until
+            :meth:`close`.
 
     Attributes:
         evaluation_set: The problems.
@@ -105,19 +109,24 @@ class HeldOut:
         waited: Seconds from one episode's end to the next one's, in the last play; none for those that were lost.
     """
 
-    def __init__(self, config: TrainConfig, episodes: int | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, episodes: int | None = None, servers: Mapping[str, Any] | None = None
+    ) -> None:
         self.config, self.make_env = config, environments.env_factory(config, environments.eval_kwargs(config))
         held_out = started(config.env, self.make_env)
         with closing(environments.make_env(config, config.env_kwargs)) as env, closing(held_out):
             problems = environments.problems(config, env, held_out)
             evaluation_set, self.apart, self.team = problems.held_out, problems.apart, env.unwrapped.team
             spec = resolve(config, env, held_out)
+            spec = hosting.served(spec, servers) if servers else spec
             self.answer_key: Callable[[str], str] | None = optional(held_out.unwrapped.task, "answer_key")
         self.evaluation_set = Prompts(evaluation_set.seeds[:episodes], evaluation_set.options[:episodes])
         self.policies = make_policies(spec)
         self.names = saved_policies(config, self.policies)
-        engine = hosting.make_engine(spec, self.policies, local=True)
-        self.player = player(config, self.make_env, self.policies.renderer, engine)
+        self._engine = hosting.make_engine(spec, self.policies, local=not servers)
+        self.player = player(config, self.make_env, self.policies.renderer, self._engine)
+        self._publisher, self._version = Publisher(self._engine, self.policies, config.adapter_dir or None), -1
+        self._publish()
         self.profiles: dict[str, str] = {}
         self.waited: list[float] = []
 
@@ -138,6 +147,12 @@ class HeldOut:
             with reading(f"Cannot read the profiles in '{run.profiles_file}'", "Expected a file that a run wrote."):
                 self.profiles = dict(json.loads(run.profiles_file.read_text(encoding="utf-8")))
         checkpoint.load_policies(checkpoint.pick(run.checkpoints, which), self.policies, self.names)
+        self._publish()
+
+    def close(self) -> None:
+        """Unloads what servers hold."""
+        self._engine.close()
+        self._publisher.close()
 
     def play(self) -> list[Trajectory]:
         """Plays every problem as the settings say."""
@@ -162,6 +177,10 @@ class HeldOut:
         for agent in agents:
             shuffling = shuffling.shuffling(agent, played)
         return self._play(shuffling)
+
+    def _publish(self) -> None:
+        self._version += 1
+        self._publisher.publish(self.policies.policies, self._version)
 
     def _play(self, by: Player) -> list[Trajectory]:
         self.waited, began = [], time.perf_counter()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from marft_algos.config import endpoints, keys
-from marft_algos.config.endpoints import Endpoint, check_one_process
+from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError, RolloutEngine
 from marft_algos.engines.http import EngineServer
@@ -15,9 +17,10 @@ from marft_algos.engines.native import NativeEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import extra
 from marft_algos.models.policy import PolicySet
+from marft_algos.ranks.group import Alone, RankGroup
 from marft_algos.training.resolve import RunSpec
 from marft_algos.types import GenerationRequest, SamplingParams
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, check_known
 
 
 def asker(proposer: Any) -> Callable[[str, int], str] | None:
@@ -46,22 +49,47 @@ def reach(spec: RunSpec) -> None:
     Raises:
         ConfigError: A server or key that is not there, an endpoint without log-probs for a policy that is trained.
     """
-    if spec.config.rollouts != "here":
-        check_one_process(spec.config.engines, "--rollouts here")
     for policy, endpoint in spec.endpoints.items():
+        if spec.config.rollouts != "here" and not endpoint.hosted and endpoint.kind != "native":
+            raise ConfigError(
+                f"Ray's workers cannot share the server that plays {policy}. Give each worker a server of its own"
+                " (--worker-vllm FOLDER, without --engines), or let ranks share it: --rollouts here, with --nproc N"
+            )
         if endpoint.kind == "vllm":
             _check_vllm(spec.config, policy, endpoint)
         elif endpoint.kind == "openai":
             _check_openai(spec.config, policy, endpoint)
 
 
-def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> RolloutEngine:
+def served(spec: RunSpec, servers: Mapping[str, Any]) -> RunSpec:
+    """Returns the settings of a team that vLLM servers play, which has weights here.
+
+    Args:
+        spec: The run's settings, resolved.
+        servers: Table of the servers of all policies with weights here, or policy -> table.
+
+    Raises:
+        ConfigError: It names another policy, or servers that cannot be used.
+    """
+    local = [policy for policy, endpoint in spec.endpoints.items() if not endpoint.hosted]
+    tables = dict.fromkeys(local, servers) if "kind" in servers else servers
+    check_known(tables, local, "--engines names an unknown policy '{}'.")
+    named = endpoints.parse_all(tables)
+    for policy, endpoint in named.items():
+        _check_vllm(spec.config, policy, endpoint)
+    return replace(spec, endpoints={**spec.endpoints, **named})
+
+
+def make_engine(
+    spec: RunSpec, policies: PolicySet, *, local: bool = False, group: RankGroup | None = None
+) -> RolloutEngine:
     """Builds the engine of a team; policies with equal settings share one.
 
     Args:
         spec: The run's settings, resolved.
         policies: Those with weights here.
         local: Play policies that have weights here in this process, wherever they are played in training.
+        group: The ranks that train together, and share servers.
     """
     native = NativeEngine(
         policies, spec.config.engine_batch, decode_graph=spec.config.decode_graph, cache_gb=spec.config.cache_gb
@@ -78,14 +106,17 @@ def make_engine(spec: RunSpec, policies: PolicySet, *, local: bool = False) -> R
             theirs = extra("tinker").TinkerEngine(policies, endpoint.price_in, endpoint.price_out)
             engines |= dict.fromkeys(names, theirs)
             continue
-        engines |= dict.fromkeys(names, _remote(endpoint, names, policies))
+        engines |= dict.fromkeys(names, _remote(endpoint, names, policies, group or Alone()))
     return MixedEngine(engines)
 
 
-def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet) -> RolloutEngine:
+def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet, group: RankGroup) -> RolloutEngine:
     if endpoint.kind == "openai":
         return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
-    engine: RolloutEngine = extra("vllm").VLLMEngine(
+    make = extra("vllm").VLLMEngine
+    if group.size > 1:
+        make = partial(extra("vllm of ranks").RanksVLLMEngine, group)
+    engine: RolloutEngine = make(
         policies,
         endpoint.urls,
         names,

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from marft_algos.config import arguments
 from marft_algos.config.arguments import typed
-from marft_algos.config.endpoints import check_one_process
 from marft_algos.memory import OutOfMemory
 from marft_algos.ranks import group as ranks
 from marft_algos.ranks import reduction
@@ -71,7 +70,6 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         RanksError: Ranks died, again and again.
     """
     reduction.check(config.reduction_slots or max(reduction.USUAL, nproc), nproc)
-    check_one_process(config.engines, "one rank")
     words = [*argv, *_name(config)] if run is None else list(argv)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -163,7 +161,6 @@ def joined(config: TrainConfig) -> ranks.RankGroup:
     """
     if not ranks.launched():
         return ranks.Alone()
-    check_one_process(config.engines, "one rank")
     from marft_algos.models.loading import pick_device
 
     group = ranks.join(config.collective_timeout, pick_device(config.device))

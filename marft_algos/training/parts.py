@@ -135,7 +135,7 @@ def build(
         policies = make_policies(spec, base, group if shard == "base" else None)
         pool = Pool(config, policies) if config.pool else None
         trunk = extra("tinker").trunk(spec, policies.renderer) if spec.remote and algorithm.view != "none" else None
-        made = _engine(spec, policies, engine)
+        made = _engine(spec, policies, engine, group)
         undo.pop_all()
     steps: MakeOptimiser = getattr(policies, "optimiser", LocalOptimiser)
     drawn = pool, curriculum, followed, steps, trunk
@@ -143,9 +143,11 @@ def build(
     return Parts(*known, tuple(loggers), shown, *drawn)
 
 
-def _engine(spec: RunSpec, policies: PolicySet, engine: RolloutEngine | MakeEngine | None) -> RolloutEngine:
+def _engine(
+    spec: RunSpec, policies: PolicySet, engine: RolloutEngine | MakeEngine | None, group: RankGroup
+) -> RolloutEngine:
     if engine is None:
-        return hosting.make_engine(spec, policies)
+        return hosting.make_engine(spec, policies, group=group)
     if isinstance(engine, type) or not hasattr(engine, "generate"):
         return cast(MakeEngine, engine)(policies)
     return cast(RolloutEngine, engine)

@@ -235,10 +235,6 @@ def test_a_ctrl_c_stops_all_ranks_behind_an_iteration(restless: bool, tmp_path: 
     (("--nproc", "4", "--reduction-slots", "2"), "2 reduction slots cannot be dealt to 4 ranks.*--reduction-slots 8"),
     (("--nproc", "2", "--reduction-slots", "6"), "6 reduction slots cannot be dealt.*power of two"),
     (("--shard", "base"), "this is one process. Type: --nproc 2, or --shard auto"),
-    (
-        ("--nproc", "2", "--engines", 'actor_0={kind = "vllm", url = "http://127.0.0.1:9"}'),
-        "several play.*leave out --engines.*one rank",
-    ),
 ])  # fmt: skip
 def test_what_ranks_cannot_do_is_refused_before_one_is_started(
     words: tuple[str, ...], error: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -231,7 +231,7 @@ def test_a_run_without_workers_ends_and_says_how_it_goes_on(
     ({"workers": 9}, "9 workers of 1 CPU each do not fit.*4 CPU.*--workers 4"),
     (
         {"engines": {"solver_0": {"kind": "vllm", "url": "http://127.0.0.1:9"}}},
-        "solver_0 gets its weights from one process.*--rollouts here",
+        "cannot share the server that plays solver_0.*--worker-vllm FOLDER.*--rollouts here, with --nproc N",
     ),
 ])  # fmt: skip
 def test_what_the_cluster_cannot_give_is_refused(

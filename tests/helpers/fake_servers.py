@@ -129,7 +129,9 @@ class FakeVLLM:
             if path == "/v1/completions":
                 return self._complete(body)
             if path == "/v1/load_lora_adapter" and self._rank:
-                name, slot = body["lora_name"], self._free.pop()
+                if (name := body["lora_name"]) in self._held:
+                    return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
+                slot = self._free.pop()
                 self._policies.load_adapter(slot, self.reads or Path(body["lora_path"]))
                 self._held[name] = slot
                 return 200, "Success"
