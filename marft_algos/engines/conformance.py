@@ -129,7 +129,7 @@ def check_engine(
             checked whether it answers, and whether its endpoint calls tools itself.
         folder: Where adapters are written for engines that need them; see ``Publisher``.
         tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
-            the temperature, as logits are. By default twice ``agreement.tolerance``, which knows precision and depth.
+            the temperature, as logits are. By default three ``agreement.tolerance``, which knows precision and depth.
         tokens: Longest reply.
         rows: Requests per check.
 
@@ -144,7 +144,7 @@ def check_engine(
         raise ConfigError(f"The checks need two trainable policies or more; got {policies.policies}, frozen: {frozen}.")
     publisher = Publisher(engine, policies, folder)
     if tolerance is None:
-        tolerance = 2 * max(agreement.tolerance(policies, policy) for policy in policies.policies)
+        tolerance = 3 * max(agreement.tolerance(policies, policy) for policy in policies.policies)
     bench = Bench(engine, policies, publisher, tolerance, tokens, rows)
     report = EngineReport(type(engine).__name__)
     saved = policies.state_dict()

@@ -39,9 +39,8 @@ UNUSED = ("torchvision", "torchaudio", "torchcodec")
 _CPU_TOKENS = 2048
 """Tokens of prompts that the CPU engine reads in a step, where the context is not longer."""
 _ON_CPU = {"TORCHDYNAMO_DISABLE": "1", "VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "3600"}
-"""No compilation in C++ at the first request (half a minute, and a compiler); GiB of the cache, without which nearly all
-memory is taken; and seconds of a step, which ends the engine after five minutes else, on a busy core, too. What the
-environment says itself is kept."""
+"""No compilation in C++ at the first request (half a minute, and a compiler); GiB of the cache, else nearly all memory;
+seconds that a step may take, else five minutes, which a busy core may need. What the environment says is kept."""
 
 
 @dataclass(frozen=True)

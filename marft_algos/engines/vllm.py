@@ -38,7 +38,7 @@ _DIRECTIONS = {"in": "prompt", "out": "completion"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class Version:
     """One version of a policy's weights, as it was published."""
 
     number: int
@@ -93,7 +93,7 @@ class VLLMEngine(EngineBase):
         self._tag = uuid.uuid4().hex[:6]
         self._servers = [EngineServer(url, timeout, key or partial(keys.of_server, url)) for url in urls]
         self._restarts, self._tolerance = Restarts(self._servers, restart_timeout), weights_tolerance
-        self._loaded: dict[str, list[_Version]] = {}
+        self._loaded: dict[str, list[Version]] = {}
         self._agreements = list[Agreement]()
         self._answered: dict[tuple[str, str], tuple[FloatArray, FloatArray]] = {}
         """Server and policy -> the log-probs of its version before, and the learner's."""
@@ -156,15 +156,17 @@ class VLLMEngine(EngineBase):
         """
         if adapter is None or not (adapter / "adapter_config.json").is_file():
             raise EngineError(f"Policy '{policy}' has no adapter to load. Expected a folder in peft's format.")
+        self._publish(policy, self._scored(policy, version, adapter))
+
+    def _publish(self, policy: str, new: Version) -> None:
         versions = self._loaded.setdefault(policy, [])
-        new = self._scored(policy, version, adapter)
-        versions[:] = [loaded for loaded in versions if loaded.number != version] + [new]
+        versions[:] = [loaded for loaded in versions if loaded.number != new.number] + [new]
         for attempt in range(1 + self._retries):
             lost = [error for server in self._servers if (error := self._offer(server, policy, new)) is not None]
             if len(lost) < len(self._servers):
                 break
             if attempt == self._retries or not self._restarts.awaited(str(lost[-1])):
-                raise EngineError(f"No vLLM server took version {version} of policy '{policy}': {lost[-1]}")
+                raise EngineError(f"No vLLM server took version {new.number} of policy '{policy}': {lost[-1]}")
             time.sleep(BACKOFF)
         while len(versions) > 1 + self._staleness:
             self._unload(policy, versions.pop(0).number)
@@ -297,13 +299,13 @@ class VLLMEngine(EngineBase):
     def _name(self, policy: str, version: int) -> str:
         return f"{policy}@{version}-{self._tag}"
 
-    def _scored(self, policy: str, version: int, adapter: Path) -> _Version:
+    def _scored(self, policy: str, version: int, adapter: Path) -> Version:
         """Scores the text that a server is to score once it has taken the adapter."""
         ids = agreement.text(self._policies, policy)
         base = agreement.base(self._policies, policy, ids) if self._policies.starts_as_base(policy) else None
-        return _Version(version, adapter, ids, agreement.learner(self._policies, policy, ids), base)
+        return Version(version, adapter, ids, agreement.learner(self._policies, policy, ids), base)
 
-    def _offer(self, server: EngineServer, policy: str, version: _Version) -> ServerDown | None:
+    def _offer(self, server: EngineServer, policy: str, version: Version) -> ServerDown | None:
         """Loads an adapter on one server; returns why it has not taken it."""
         try:
             self._load(server, policy, version)
@@ -313,7 +315,7 @@ class VLLMEngine(EngineBase):
         server.down = False
         return None
 
-    def _load(self, server: EngineServer, policy: str, version: _Version) -> None:
+    def _load(self, server: EngineServer, policy: str, version: Version) -> None:
         name = self._name(policy, version.number)
         try:
             server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(version.adapter)})
@@ -327,7 +329,7 @@ class VLLMEngine(EngineBase):
             ) from error
         self._check(server, policy, version, agreement.server(server, name, version.ids))
 
-    def _check(self, server: EngineServer, policy: str, version: _Version, scores: FloatArray) -> None:
+    def _check(self, server: EngineServer, policy: str, version: Version, scores: FloatArray) -> None:
         """Checks that a server samples from the weights that were published.
 
         Raises:

@@ -41,16 +41,18 @@ class RanksVLLMEngine(VLLMEngine):
             EngineError, ConfigError: As of ``VLLMEngine``, on all ranks.
         """
         failed: Exception | None = None
+        new = self._scored(policy, version, adapter or Path())  # together: ranks may hold shares of the base model
         if self._publishes:
             try:
-                super().publish(policy, version, adapter)
+                self._publish(policy, new)
             except Exception as error:
                 failed = error
-        published = self._group.gather((adapter, failed))
-        if error := next((error for _, error in published if error is not None), None):
-            raise error
+        published = self._group.gather((new, failed))
+        for _, problem in published:
+            if problem is not None:
+                raise problem
         if not self._publishes:
-            super().publish(policy, version, published[self._publisher][0])
+            self._publish(policy, published[self._publisher][0])
 
     @property
     def _publishes(self) -> bool:
