@@ -13,7 +13,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # no package: these tests run in environments of their own
 import slurm
 
-pytestmark = pytest.mark.skipif(bool(slurm.absent()), reason=slurm.absent() or "SLURM is here")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(slurm.absent()), reason=slurm.absent() or "SLURM is here"),
+]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/cluster/slurm.sh"
 ITERATIONS = 24
@@ -76,6 +79,11 @@ def end_soon(cluster: slurm.Cluster, job: str) -> None:
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=3")
 
 
+def waits(state: dict[str, str]) -> bool:
+    """Whether a job was stopped, and waits for its turn again."""
+    return (state["JobState"], state["Restarts"]) == ("PENDING", "1")
+
+
 @pytest.mark.parametrize("stop", [preempt, requeue, end_soon])
 def test_a_job_that_is_queued_again_ends_with_the_bits_of_a_run_that_nobody_stopped(
     cluster: slurm.Cluster, undisturbed: Path, tmp_path: Path, stop: object
@@ -85,7 +93,7 @@ def test_a_job_that_is_queued_again_ends_with_the_bits_of_a_run_that_nobody_stop
     job = submit(cluster, run)
     slurm.until(lambda: iterations(run) >= 2, START_S, cluster.logs)
     stop(cluster, job)
-    slurm.until(lambda: cluster.state(job)["Restarts"] == "1", START_S, lambda: (cluster.state(job), cluster.logs()))
+    slurm.until(lambda: waits(cluster.state(job)), START_S, lambda: (cluster.state(job), cluster.logs()))
     assert 2 <= iterations(run) < ITERATIONS, "it was stopped in the middle"
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     state = cluster.ended(job, RUN_S)
