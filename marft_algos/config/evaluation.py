@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from marft_algos.config import values
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, Settings, hints
 from marft_envs.registration import versioned
 
@@ -35,6 +36,9 @@ class EvalConfig(Settings):
     """With --engines: sample at this temperature; none: greedily, or at 1 where there are several samples."""
     max_new_tokens: Annotated[int | None, COUNT] = None
     """With --engines: longest reply; none: as the default of training."""
+    chat_template: str | dict[str, str] = ""
+    """With --engines: file of a Jinja chat template for models here, or MODEL = FILE; empty: as their runs, or their
+    own."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """With --engines: of samples."""
     jobs: Annotated[int, COUNT] = 8
@@ -56,6 +60,7 @@ class EvalConfig(Settings):
         """Raises ``ConfigError`` for values outside their ranges."""
         super().__post_init__()
         object.__setattr__(self, "env", self.env and versioned(self.env))
+        object.__setattr__(self, "chat_template", values.templates(self.chat_template))
 
     @property
     def greedy(self) -> bool:
@@ -133,7 +138,10 @@ class EvalArguments(EvalConfig):
         return {name for name, value in vars(self).items() if value != getattr(plain, name)}
 
 
-ENGINES_ONLY = ("samples", "jobs", "price", "temperature", "max_new_tokens", "seed", "max_error_rate", "on_task_error")
+ENGINES_ONLY = (
+    *("samples", "jobs", "price", "temperature", "max_new_tokens", "chat_template", "seed"),
+    *("max_error_rate", "on_task_error"),
+)
 """Options of ``--engines``."""
 COMPARE_ONLY = ("cohort", "margin", "gate", "plan", "json", "junit")
 """Options of ``--compare``."""

@@ -95,14 +95,13 @@ class TrainConfig(Settings):
     """Keep the layers' inputs only, and compute the rest of a layer again on the way back: a fraction of the memory of
     an update, for one more forward pass."""
     thinking: bool = False
-    """Let models think aloud before they answer, if their chat template has a switch for it (Qwen3). Off: a thought
-    spends the reply's tokens, and the others would read it."""
+    """Let models think aloud first, if their chat template can (Qwen3). Off: thoughts spend the reply's tokens."""
     template_tools: bool = False
-    """Show agents their tools in the chat template's own form, as the model was trained with; environments then need
-    not write them into profiles (show_tools=none)."""
+    """Show agents their tools in the chat template's own form; environments then need not (show_tools=none)."""
     date: str = DATE
-    """The day that it is for chat templates that write one, YYYY-MM-DD. Always the same: a run that is resumed,
-    evaluated or compared on another day has the same prompts."""
+    """The day, YYYY-MM-DD, for chat templates that write one: prompts do not depend on when a run is evaluated."""
+    chat_template: str | dict[str, str] = ""
+    """File of a Jinja chat template, kept in the run; or MODEL = FILE, for one of several. Empty: the model's own."""
     lora_r: Annotated[int, COUNT] = 8
     """Rank of the adapters; 8 as in the released launch script."""
     lora_alpha: Annotated[int, COUNT] = 16
@@ -242,11 +241,12 @@ class TrainConfig(Settings):
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and for pairs that cannot work together."""
-        for name in ("models", "adapter_dir", "runs_dir"):
+        for name in ("models", "adapter_dir", "runs_dir", "chat_template"):
             if isinstance(value := getattr(self, name), os.PathLike):
                 object.__setattr__(self, name, os.fspath(value))
         super().__post_init__()
         object.__setattr__(self, "env", marft_envs.registration.versioned(self.env))
+        object.__setattr__(self, "chat_template", values.templates(self.chat_template))
         if isinstance(self.algorithm, Mapping):
             elsewhere.check(self.algorithm, hints(settings_of(self.algo)), _HELP)
             object.__setattr__(self, "algorithm", checked(settings_of(self.algo), self.algorithm))

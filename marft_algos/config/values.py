@@ -54,3 +54,25 @@ def read(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"Cannot read the settings in '{path}': {error.strerror}. Expected a TOML file.") from error
     except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of too long numbers, of lists in lists
         raise ConfigError(f"'{path}' is not TOML: {error}. Expected lines such as: lr = 1e-4") from error
+
+
+def templates(setting: str | Mapping[str, str]) -> str | dict[str, str]:
+    """Returns chat templates, one or one for each model: of the name of a file, what it holds.
+
+    Raises:
+        ConfigError: There is no such file, or it holds no template.
+    """
+    if not isinstance(setting, str):
+        return {model: str(templates(one)) for model, one in setting.items()}
+    if not setting or "{" in setting:
+        return setting
+    try:
+        text = Path(setting).expanduser().read_text(encoding="utf-8")
+        if "{" not in text:
+            raise ValueError("nothing in it is Jinja's, such as {{ message.content }}")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The chat template '{setting}' cannot be read: {error}. Expected a file as --chat-template plain.jinja;"
+            " docs/models.md has one."
+        ) from error
+    return text

@@ -122,7 +122,7 @@ class CapturedSteps:
             cast(FusedCache, batch[0]).renew(policies)
         else:
             cache = forward.cache(policies, rows, tokens, fixed=True, memory=memory)
-            batch = cache, Sampler(model, params, chat.end_ids), []
+            batch = cache, Sampler(model, params, chat), []
         if source is not model or not policies[0].tensors:  # of a whole model that is trained, graphs would hold a copy
             self._kept[key] = batch
         if len(self._kept) > MOST_CAPTURED:
@@ -239,7 +239,7 @@ class NativeEngine(EngineBase):
                 cache, sampler, steps = self._captured.batch(forward, policies, rows, capacity, params)
             else:
                 cache, steps = forward.cache(policies, rows, capacity), []
-                sampler = Sampler(policies[0].model, params, chat.end_ids)
+                sampler = Sampler(policies[0].model, params, chat)
             cache.keeps = self._contexts.wanted(requests)
             hidden = cache.prefill(list(prompts.values()), known)
             ids, logprobs = sampler.run(cache, hidden, streams, graph=graph, kept=steps)
@@ -248,6 +248,6 @@ class NativeEngine(EngineBase):
         texts = map(chat.text_of, ids)
         generations = []
         for row, scores, text, found in zip(ids, logprobs, texts, known, strict=True):
-            reason, kept = StopReason.EOS if row[-1] in chat.end_ids else StopReason.LENGTH, found[1] if found else 0
+            reason, kept = StopReason.EOS if chat.end_of(row) else StopReason.LENGTH, found[1] if found else 0
             generations.append(Generation(row, scores, reason, self._policies.version, text, kept=kept))
         return generations

@@ -10,7 +10,7 @@ not depend on the rest of the batch (up to float rounding: padding moves log-pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -20,6 +20,7 @@ from transformers import PreTrainedModel
 
 from marft_algos.engines.base import EngineError
 from marft_algos.memory import out_of_memory
+from marft_algos.models.chat import Chat
 from marft_algos.models.forward import KVCache
 from marft_algos.models.forward.decode import kept_rows
 from marft_algos.models.scoring import head_of, logits, softcap_of
@@ -71,9 +72,9 @@ def bucket(rows: int, most: int) -> int:
 class Sampler:
     """Samples the replies of a batch, token by token."""
 
-    def __init__(self, model: PreTrainedModel, params: SamplingParams, end_ids: Sequence[int]) -> None:
+    def __init__(self, model: PreTrainedModel, params: SamplingParams, chat: Chat) -> None:
         self._head, self._softcap = head_of(model), softcap_of(model)
-        self._params, self.end_ids = params, end_ids
+        self._params, self.chat = params, chat
 
     def run(
         self,
@@ -106,6 +107,7 @@ class Sampler:
         every, compact_below = CHECK_EVERY[hidden.device.type], CAPTURED_COMPACT_BELOW if graph else COMPACT_BELOW
         for done in range(1, steps):
             if done % every == 0:
+                step.end_by_text(done)
                 alive = step.alive.tolist()
                 left = [i for i, goes_on in enumerate(alive) if goes_on]
                 if not left:
@@ -130,8 +132,7 @@ class Sampler:
         """Returns what was sampled of every row [b, steps] up to its end, on the host."""
         scores, replies = logprobs.cpu().numpy(), []
         for row in ids.tolist():
-            length = next((i + 1 for i, token in enumerate(row) if token in self.end_ids), len(row))
-            replies.append(row[:length])
+            replies.append(row[: self.chat.end_of(row) or None])
         return replies, [scores[i, : len(row)].copy() for i, row in enumerate(replies)]
 
     def sample(self, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,10 +187,17 @@ class TokenStep:
         token, logprob = self._sampler.sample(hidden, uniform)
         self.ids.index_copy_(1, self._step, token[:, None])
         self.logprobs.index_copy_(1, self._step, logprob[:, None])
-        for end in self._sampler.end_ids:
+        for end in self._sampler.chat.end_ids:
             self.alive.logical_and_(token != end)
         self._token.copy_(token)
         self._step.add_(1)
+
+    def end_by_text(self, tokens: int) -> None:
+        """Ends the rows whose first tokens hold a text that closes a reply."""
+        chat = self._sampler.chat
+        if chat.end_text:
+            for i, row in enumerate(self.ids[:, :tokens].tolist()):
+                self.alive[i].logical_and_(torch.tensor(not chat.end_of(row)))
 
     def compact(self, rows: Tensor) -> None:
         """Drops all rows but these."""

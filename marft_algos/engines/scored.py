@@ -75,9 +75,12 @@ def read(
         return failure(f"the endpoint sampled {sampled} tokens and sent log-probs of {len(ids)}", FOREIGN)
     if problem := wrong_tokens(ids, scored, params.max_new_tokens, sys.maxsize if chat is None else chat.vocabulary):
         return failure(f"the endpoint sent {problem}", FOREIGN)
-    ended, text = (False, "") if chat is None else (bool(ids) and ids[-1] in chat.end_ids, chat.text_of(ids))
-    reason = StopReason.EOS if ended else StopReason.LENGTH
-    return Generation(ids, np.asarray(scored, np.float32), reason, FOREIGN, text)
+    if chat is None:
+        return Generation(ids, np.asarray(scored, np.float32), StopReason.LENGTH, FOREIGN)
+    end = chat.end_of(ids)  # what was sampled behind an end of text is another's: it changes nothing of what is before
+    ids, scored = ids[: end or None], scored[: end or None]
+    reason = StopReason.EOS if end else StopReason.LENGTH
+    return Generation(ids, np.asarray(scored, np.float32), reason, FOREIGN, chat.text_of(ids))
 
 
 def _tokens(choice: Any) -> tuple[Any, Any]:

@@ -246,7 +246,10 @@ class VLLMEngine(EngineBase):
 
     def _body(self, request: GenerationRequest, params: SamplingParams, version: int) -> dict[str, Any]:
         """Every setting that could bend the distribution is stated: servers have defaults of the model's own."""
+        chat = self._policies.renderer.chat(request.policy)
+        by_text = {"stop": [chat.end_text], "include_stop_str_in_output": True} if chat.end_text else {}
         return {
+            **by_text,
             "model": self._name(request.policy, version),
             "prompt": request.prompt_ids,
             "max_tokens": params.max_new_tokens,
@@ -256,7 +259,7 @@ class VLLMEngine(EngineBase):
             "frequency_penalty": 0.0,
             "seed": request.seed & _SEED,
             "logprobs": 0,
-            "stop_token_ids": list(self._policies.renderer.chat(request.policy).end_ids),
+            "stop_token_ids": list(chat.end_ids),
             "add_special_tokens": False,
             "return_token_ids": True,
         }
@@ -289,12 +292,12 @@ class VLLMEngine(EngineBase):
         chat = self._policies.renderer.chat(request.policy)
         if problem := wrong_tokens(ids, scored, params.max_new_tokens, chat.vocabulary):
             return failure(f"the server sent {problem}", version)
-        ended = bool(ids) and ids[-1] in chat.end_ids
-        if ended != (choice["finish_reason"] == "stop"):
+        end = chat.end_of(ids)
+        if bool(end) != (choice["finish_reason"] == "stop"):
             return failure(f"the server ended with '{choice['finish_reason']}' after tokens {ids[-3:]}", version)
-        text = chat.text_of(ids)
-        reason = StopReason.EOS if ended else StopReason.LENGTH
-        return Generation(list(ids), np.asarray(scored, np.float32), reason, version, text)
+        ids, scored = ids[: end or None], scored[: end or None]
+        reason = StopReason.EOS if end else StopReason.LENGTH
+        return Generation(list(ids), np.asarray(scored, np.float32), reason, version, chat.text_of(ids))
 
     def _name(self, policy: str, version: int) -> str:
         return f"{policy}@{version}-{self._tag}"

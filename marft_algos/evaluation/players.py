@@ -17,7 +17,7 @@ from marft_algos.engines.ledger import Ledger, LedgerEngine, TimedEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import require_training
-from marft_algos.models.assignment import assign, played
+from marft_algos.models.assignment import assign, check_templates, played
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import GenerationRequest
 from marft_envs import FlexEnv
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from marft_algos.models.policy import PolicySet
 
 _WEIGHTS = ("lora_r", "lora_alpha", "lora_targets", "dtype")
-_MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date")
+_MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date", "chat_template")
 SPOKEN = (*_WEIGHTS, *_MODEL, "show_budget", "max_new_tokens")
 """Settings of a run that its policies reply under."""
 
@@ -56,8 +56,8 @@ class Players:
         """
         names = [agent.name for agent in played(env)]
         who, adapters, spoken = _trained(_given(config.engines, names), env)
-        if config.max_new_tokens:
-            spoken["max_new_tokens"] = config.max_new_tokens
+        given = {name: getattr(config, name) for name in ("max_new_tokens", "chat_template")}
+        spoken |= {name: value for name, value in given.items() if value}
         functions = {agent: who.pop(agent) for agent in names if callable(who.get(agent))}
         return cls(*_read(config, who, [name for name in names if name not in functions]), adapters, spoken, functions)
 
@@ -81,6 +81,7 @@ class Players:
         """
         for endpoint in dict.fromkeys(self.hosted.values()):
             OpenAIEngine(endpoint).close()
+        check_templates(self.spoken["chat_template"], self.models.values())
         if not self.models:
             return None
         require_training()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from marft_envs import errors
 from marft_envs.core.env import FlexEnv
@@ -69,3 +69,9 @@ def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> 
     """Returns the policies that a setting names; an unknown one is an error."""
     errors.check_known(policies, names, f"'{setting}' names an unknown policy '{{}}'.")
     return frozenset(policies)
+
+
+def check_templates(given: str | Mapping[str, str], models: Collection[str]) -> None:
+    """Raises ``ConfigError`` where chat templates are given by model, and one of them is no model of the team."""
+    named = () if isinstance(given, str) else given
+    errors.check_known(named, models, "'chat_template' names an unknown model '{}'.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from marft_algos.models import DATE, markers
+from marft_algos.models import DATE, ends, markers
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Chat:
     """Most tokens of prompt and reply together."""
     end_ids: tuple[int, ...] = ()
     """Tokens that close a reply."""
+    end_text: str = ""
+    """Text that closes a reply, too, where the template writes no token behind one; see ``closing``."""
     vocabulary: int = 1 << 30
     """Token ids that the model knows."""
     content_breaker: markers.Breaker = field(init=False)
@@ -122,8 +124,8 @@ class Chat:
             raise ConfigError(
                 f"The chat template of '{self.spec}' cannot write a conversation of"
                 f" {' and '.join(message['role'] for message in chat)}: {type(error).__name__}: {error}. Expected a"
-                " Jinja template that takes user and assistant messages by turns. Fix tokenizer.chat_template, or"
-                " choose an instruction model."
+                " Jinja template that takes user and assistant messages by turns. Fix tokenizer.chat_template, give"
+                " another (--chat-template FILE), or choose an instruction model."
             ) from error
 
     def _check_opens(self, chat: list[dict[str, str]]) -> None:
@@ -140,7 +142,7 @@ class Chat:
             f"The chat template of '{self.spec}' does not open the reply: a prompt ends with {tail!r}, and a reply"
             f" begins behind {before!r}. Expected at the template's end: {{% if add_generation_prompt %}}"
             f"{{{{ {before.removeprefix(tail)!r} }}}}{{% endif %}}. Add that to tokenizer.chat_template and save it"
-            " (tokenizer.save_pretrained), or choose an instruction model."
+            " (tokenizer.save_pretrained), give another (--chat-template FILE), or choose an instruction model."
         )
 
     def render(self, conversations: Sequence[Messages], tools: Sequence[Tools] | None = None) -> list[list[int]]:
@@ -182,8 +184,11 @@ class Chat:
     def text_of(self, ids: Sequence[int]) -> str:
         """Returns a reply as text: without special tokens, but for those that calls and thoughts are written with.
 
-        Readers of calls would not see a call whose marks are gone.
+        Readers of calls would not see a call whose marks are gone. A text that closes it is no part of it.
         """
+        return self._decoded(ids).partition(self.end_text)[0] if self.end_text else self._decoded(ids)
+
+    def _decoded(self, ids: Sequence[int]) -> str:
         kept, dropped = self._special()
         if kept.isdisjoint(ids):
             return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -199,6 +204,8 @@ class Chat:
             rendered: The prompt as the template writes it.
             said: The turn before.
         """
+        if self.end_text and self.end_text in self._decoded(said.reply):
+            return rendered
         body = said.reply[:-1] if said.reply and said.reply[-1] in self.end_ids else said.reply
         start, dropped = len(said.rendered), self._special()[1]
         if rendered[:start] != said.rendered or not dropped.isdisjoint(body):
@@ -268,7 +275,7 @@ class Chat:
                 yield from ((gap, "", "") for gap in gaps)
                 if chat in talks and tools is None and len(gaps) == len(chat) + 1:
                     closes = "assistant" if options.get("add_generation_prompt", True) else ""
-                    yield from _framing([message["role"] for message in chat], gaps, closes)
+                    yield from markers.framing([message["role"] for message in chat], gaps, closes)
 
     def reply_ids(self, text: str) -> list[int]:
         """Returns the tokens of a reply that somebody else wrote, with the one that closes it.
@@ -281,18 +288,18 @@ class Chat:
         return [*self.tokenizer.encode(self.profile_breaker.broken(text), add_special_tokens=False), self._end]
 
     def closing(self) -> int | None:
-        """Returns the control token that the template writes behind a reply; None if it writes none.
+        """Returns the control token that the template writes behind a reply; if none, ``end_text`` is what it does."""
+        task, more, reply = (_MARK.format(i) for i in (2, 3, 4))
+        chat = [{"role": "user", "content": task}, {"role": "assistant", "content": reply}]
+        behind = (self._text(chat, add_generation_prompt=False) or "").partition(reply)[2]
+        if (token := ends.token_behind(self.tokenizer, behind)) is None:
+            shown = self._text([*chat, {"role": "user", "content": more}], add_generation_prompt=False) or ""
+            self.end_text = shown.partition(reply)[2].partition(more)[0].rstrip(" ")
+        return token
 
-        Not every model's generation settings list it (Gemma's long did not).
-        """
-        reply = _MARK.format(4)
-        chat = [{"role": "user", "content": _MARK.format(2)}, {"role": "assistant", "content": reply}]
-        shown = self._text(chat, add_generation_prompt=False)
-        tokens = markers.special(self.tokenizer) | markers.added(self.tokenizer)
-        if shown is None or reply not in shown or not tokens:
-            return None
-        match = re.match(markers.pattern_of(tokens), shown.split(reply)[-1].lstrip())
-        return None if match is None else int(self.tokenizer.convert_tokens_to_ids(match[0]))
+    def end_of(self, ids: Sequence[int]) -> int:
+        """Returns after how many tokens a reply has ended, the end included; 0: it has not."""
+        return ends.length(ids, self.end_ids, self.end_text, self._decoded)
 
     def _folded(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         if self.system or not messages or messages[0]["role"] != "system":
@@ -315,15 +322,6 @@ class Chat:
             return str(self._apply(chat, tokenize=False, **options))
         except _CANNOT_RENDER:
             return None
-
-
-def _framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator[tuple[str, str, str]]:
-    """Yields the gaps of a plain conversation, with the two lines next to each system or user message."""
-    for before, gap, after in zip(["", *roles], gaps, [*roles, closes], strict=True):
-        lines, theirs = gap.splitlines(keepends=True), ("system", "user")
-        opens = lines[-2:] if after in theirs else []
-        ends = lines[:2] if before in theirs and after != "assistant" else []
-        yield gap, "".join([*opens, *ends]), gap if after else ""
 
 
 class Renderer:

@@ -60,6 +60,8 @@ class ModelSettings:
     """See ``Chat``."""
     date: str = DATE
     """See ``Chat``."""
+    chat_template: str | Mapping[str, str] = ""
+    """Of all models, or model -> its; for others, their own."""
     head_dtype: str = "auto"
     """``fp32``: the output head computes in float32, whatever the rest does."""
     sharded: bool = False
@@ -199,11 +201,13 @@ def load_chat(spec: str, settings: ModelSettings | None = None) -> Chat:
 
 def _chat(spec: str, tokenizer: Any, settings: ModelSettings, own: GenerationConfig, described: Any) -> Chat:
     """Returns how a model is spoken to, with its end tokens, its context and its vocabulary."""
+    given = settings.chat_template
+    tokenizer.chat_template = (given if isinstance(given, str) else given.get(spec)) or tokenizer.chat_template
     if not tokenizer.chat_template:
         raise ConfigError(
             f"The model '{spec}' has no chat template, so its agents cannot be addressed. Expected an instruction"
-            " model. Choose one (for example the '-Instruct' variant), or set tokenizer.chat_template and"
-            " tokenizer.save_pretrained(folder)."
+            " model. Choose one (for example the '-Instruct' variant), or give a template: --chat-template FILE."
+            " docs/models.md has one for base models."
         )
     chat = Chat(spec, tokenizer, settings.thinking, settings.template_tools, settings.date)
     ends = own.eos_token_id

@@ -16,7 +16,7 @@ looked for in the text as it is, and in the text as the tokenizer's normaliser r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -179,3 +179,12 @@ def _compiled(words: set[str], lines: set[str]) -> re.Pattern[str] | None:
 
 def _cut(match: re.Match[str]) -> int:
     return match.start("colon") if match.re.groups and match["colon"] else match.start() + 1
+
+
+def framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator[tuple[str, str, str]]:
+    """Yields the gaps of a plain conversation, with the two lines next to each system or user message."""
+    for before, gap, after in zip(["", *roles], gaps, [*roles, closes], strict=True):
+        lines, theirs = gap.splitlines(keepends=True), ("system", "user")
+        opens = lines[-2:] if after in theirs else []
+        ends = lines[:2] if before in theirs and after != "assistant" else []
+        yield gap, "".join([*opens, *ends]), gap if after else ""

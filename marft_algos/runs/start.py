@@ -26,7 +26,7 @@ LEAST = 0.1
 _TASK = ("env_kwargs", "eval_kwargs")
 TEAM = (
     *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "date", "dtype"),
-    *("gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
+    *("chat_template", "gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
 )
 """Settings that are the other run's unless they are given."""
 _ORIGIN = "origin.json"

@@ -22,7 +22,7 @@ from marft_envs.errors import ConfigError
 
 def model_settings(config: TrainConfig) -> ModelSettings:
     """Returns how base models are stored, run and prompted."""
-    names = ("quantize", "gradient_checkpointing", "thinking", "template_tools", "date", "head_dtype")
+    names = ("quantize", "gradient_checkpointing", "thinking", "template_tools", "date", "chat_template", "head_dtype")
     return ModelSettings(**{name: getattr(config, name) for name in names})
 
 

@@ -183,7 +183,7 @@ def advice(numbers: Mapping[str, float], config: TrainConfig) -> str:
     if not seen:
         return ""
     examples = ""
-    if presets.accepts(config.env, "profiles"):
+    if "profiles" not in config.env_kwargs and presets.accepts(config.env, "profiles"):
         examples = (
             f"give the model examples (marft profiles {shlex.quote(config.env)} > profiles.json, then --env-kwargs"
             " profiles=profiles.json), "

@@ -34,7 +34,7 @@ class Start:
         assert isinstance(cache, FusedCache)
         self.cache, self.hidden = cache, cache.prefill(prompts)
         base = policies.base(names[0])
-        self.sampler = Sampler(base.model, SamplingParams(TOKENS, 0.7), base.chat.end_ids)
+        self.sampler = Sampler(base.model, SamplingParams(TOKENS, 0.7), base.chat)
         self.uniforms = torch.from_numpy(uniforms(list(range(rows)), TOKENS))
 
     def step(self) -> TokenStep:

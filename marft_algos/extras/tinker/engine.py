@@ -86,5 +86,6 @@ class TinkerEngine(EngineBase):
         if heat == 1.0:
             unsaid = np.full(len(request.prompt_ids) - 1, np.nan, np.float32)
             heard[*map(int, request.prompt_ids), *said.ids] = np.concatenate([unsaid, said.logprobs])
-        reason = StopReason.EOS if ended else StopReason.LENGTH
-        return Generation(said.ids, said.logprobs, reason, version, chat.text_of(said.ids))
+        end = chat.end_of(said.ids)  # an end of text, too, which the server knows nothing of
+        ids, reason = said.ids[: end or None], StopReason.EOS if end else StopReason.LENGTH
+        return Generation(ids, said.logprobs[: len(ids)], reason, version, chat.text_of(ids))
