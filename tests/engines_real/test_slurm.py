@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,16 @@ pytestmark = [
 ]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/cluster/slurm.sh"
-ITERATIONS = 24
-SMALL = (
-    *("--iterations", str(ITERATIONS), "--episodes-per-iteration", "16"),
-    *("--eval-episodes", "8", "--eval-every", "0", "--save-every", "1"),
-)
+FEW, MANY = 12, 40
+"""Iterations: SLURM looks for jobs whose time is nearly over twice a minute, and by then a short run has ended."""
 HERE = ("--gpus-per-node=1", "--cpus-per-task=1", "--partition=low")
-START_S, RUN_S = 180, 400
+START_S, RUN_S = 180, 600
+Stop = Callable[[slurm.Cluster, str], None]
+
+
+def small(iterations: int) -> list[str]:
+    words = ["--iterations", str(iterations), "--episodes-per-iteration", "16", "--eval-episodes", "8"]
+    return [*words, "--eval-every", "0", "--save-every", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +43,15 @@ def cluster() -> Iterator[slurm.Cluster]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One process that nobody stops, with the slots of two."""
     runs = tmp_path_factory.mktemp("alone")
-    words = [*SMALL, "--reduction-slots", "8", "--runs-dir", str(runs), "--name", "run"]
+    words = [*small(MANY), "--keep", "all", "--reduction-slots", "8", "--runs-dir", str(runs), "--name", "run"]
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "marft_algos", "train", *words], env=environ, check=True, timeout=RUN_S)
     return runs / "run"
 
 
-def weights(run: Path) -> dict[str, bytes]:
-    """The files of the last checkpoint's adapters."""
-    folder = run / f"checkpoints/step_{ITERATIONS:06d}"
+def weights(run: Path, iteration: int = FEW) -> dict[str, bytes]:
+    """The files of a checkpoint's adapters."""
+    folder = run / f"checkpoints/step_{iteration:06d}"
     found = {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*.safetensors"))}
     assert len(found) == 2, sorted(folder.rglob("*"))
     return found
@@ -62,7 +65,7 @@ def iterations(run: Path) -> int:
 
 def submit(cluster: slurm.Cluster, run: Path, *words: str) -> str:
     place = {"MARFT_RUNS": str(run.parent), "MARFT_NAME": run.name}
-    return cluster.run("sbatch", "--parsable", *HERE, str(SCRIPT), *(words or SMALL), **place)
+    return cluster.run("sbatch", "--parsable", *HERE, str(SCRIPT), *(words or small(FEW)), **place)
 
 
 def preempt(cluster: slurm.Cluster, job: str) -> None:
@@ -84,22 +87,21 @@ def waits(state: dict[str, str]) -> bool:
     return (state["JobState"], state["Restarts"]) == ("PENDING", "1")
 
 
-@pytest.mark.parametrize("stop", [preempt, requeue, end_soon])
+@pytest.mark.parametrize(("stop", "n"), [(preempt, FEW), (requeue, FEW), (end_soon, MANY)])
 def test_a_job_that_is_queued_again_ends_with_the_bits_of_a_run_that_nobody_stopped(
-    cluster: slurm.Cluster, undisturbed: Path, tmp_path: Path, stop: object
+    cluster: slurm.Cluster, undisturbed: Path, tmp_path: Path, stop: Stop, n: int
 ) -> None:
-    assert callable(stop)
     run = tmp_path / "run"
-    job = submit(cluster, run)
+    job = submit(cluster, run, *small(n))
     slurm.until(lambda: iterations(run) >= 2, START_S, cluster.logs)
     stop(cluster, job)
     slurm.until(lambda: waits(cluster.state(job)), START_S, lambda: (cluster.state(job), cluster.logs()))
-    assert 2 <= iterations(run) < ITERATIONS, "it was stopped in the middle"
+    assert 2 <= iterations(run) < n, "it was stopped in the middle"
     cluster.run("scontrol", "update", f"JobId={job}", "TimeLimit=60")
     state = cluster.ended(job, RUN_S)
     log = (cluster.folder / f"marft-{job}.log").read_text()
     assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), log
-    assert weights(run) == weights(undisturbed)
+    assert weights(run, n) == weights(undisturbed, n)
     assert log.count("iteration 1/") == 1 and "gain:" in log, (
         "what the first part said is kept, and no work is done twice"
     )
@@ -127,7 +129,7 @@ def test_srun_starts_two_ranks_by_itself(cluster: slurm.Cluster, undisturbed: Pa
         export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS
         export LOCAL_RANK=$SLURM_LOCALID LOCAL_WORLD_SIZE=$SLURM_NTASKS
         export MASTER_ADDR=$SLURMD_NODENAME MASTER_PORT={slurm.free_ports()[0]}
-        exec marft train --runs-dir {tmp_path} --name run {" ".join(SMALL)}"""
+        exec marft train --runs-dir {tmp_path} --name run {" ".join(small(FEW))}"""
     said = cluster.run("srun", "--nodes=1", "--ntasks=2", "bash", "-c", rank, timeout=RUN_S)
     assert said.count("gain:") == 1, said
     assert weights(tmp_path / "run") == weights(undisturbed)
