@@ -26,7 +26,7 @@ stamp = $(if $(filter file,$(origin EXTRAS)),$(firstword $(wildcard $(STAMP)) $(
 PYTHONS := $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11)
 SUITABLE := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
-.PHONY: help setup train smollm2 test test-ci test-all test-base test-real test-adapters test-browser test-wheel docs docs-serve lint format bench mutations release clean
+.PHONY: help setup train smollm2 test test-ci test-all test-base test-real test-adapters test-engines test-browser test-wheel docs docs-serve lint format bench mutations release clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "make %-13s %s\n", $$1, $$2}'
@@ -59,6 +59,9 @@ test-real: $(STAMP)  ## tools on real packages and public MCP servers (downloads
 
 test-adapters: $(STAMP)  ## the adapters' tests, each group in an environment of its own (downloads; ARGS="trl rllib" for some)
 	$(BIN)/python tests/adapters/run.py --cache .adapters $(if $(PIP_ARGS),--pip-args="$(PIP_ARGS)") $(ARGS)
+
+test-engines: $(STAMP)  ## training with real servers: vLLM, llama.cpp, SLURM, podman (downloads; ARGS="vllm" for some)
+	@$(BIN)/python tests/engines_real/run.py --cache .engines $(ARGS)
 
 test-browser: docs  ## drive the machine's Chromium over the site (screenshots: .browser/; ARGS= goes to pytest)
 	@$(BIN)/python -m pip install $(PIP_ARGS) --quiet -c constraints.txt -e '.[browser]'

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -167,17 +167,18 @@ def serving(
         }  # arguments can be read by every user of a machine
         # -m leaves the server no parent but this process, and it ends with it.
         tied = [sys.executable, "-m", "marft_algos.engines.exit_with_parent", os.path.abspath(settings.python)]
-        process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
+        argv = [*tied, *command(settings)[1:]]
+        process = subprocess.Popen(argv, env=there, stdout=output, stderr=output, start_new_session=True)
         try:
             _wait(process, EngineServer(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
             yield process
         finally:
             process.terminate()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            with suppress(ProcessLookupError):  # its workers outlive one that was killed, with their memory
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -479,12 +480,18 @@ def test_a_server_without_an_environment_or_that_ends_is_an_error(tmp_path: Path
         pass
     fails = tmp_path / "bin" / "python"
     fails.parent.mkdir()
-    fails.write_text("#!/bin/sh\necho no such model\nexit 3\n")
+    worker = tmp_path / "worker"
+    fails.write_text(f"#!/bin/sh\nsleep 600 & echo $! > {worker}\necho no such model\nexit 3\n")
     fails.chmod(0o755)
     settings = starting.ServerSettings("m", str(tmp_path), port=9)
     log = tmp_path / "log"
     with pytest.raises(EngineError, match="ended with status 3"), starting.serving(settings, log=log):
         pass
+    status = Path(f"/proc/{worker.read_text().strip()}/stat")
+    end = time.monotonic() + 20
+    while status.exists() and ") Z " not in status.read_text():
+        assert time.monotonic() < end, "its workers end with it"
+        time.sleep(0.05)
     assert "no such model" in log.read_text()
 
 
