@@ -147,7 +147,8 @@ class Endpoint(Settings):
         """
         name, where = self.key_use()
         if not name:
-            return "none"  # the package insists on one; servers without keys ignore it
+            # That of a server of this user's here; else the package insists on one, and servers without keys ignore it.
+            return keys.of_server(self.urls[0]) or "none"
         if not os.environ.get(name):
             raise ConfigError(
                 f"The endpoint for '{self.model or self.urls[0]}' needs a key in the environment variable {name},"

@@ -79,8 +79,8 @@ class OpenAIEngine(EngineBase):
             url += "/v1"
         self._refused = {"max_tokens"} if url is None or "api.openai.com" in url else set[str]()
         """Settings that the endpoint takes in another form, or not."""
-        key = endpoint.key()
-        self._key = key if endpoint.key_use()[0] else None
+        # A server that is started again here draws a new key: without a variable, each request asks for it.
+        key = endpoint.key() if endpoint.key_use()[0] else lambda: endpoint.key() or ""
         self._answered: set[tuple[SamplingParams, bool]] = set()
         """Settings, and whether with tools, with which the endpoint has answered something."""
         seconds = endpoint.timeout
@@ -90,6 +90,12 @@ class OpenAIEngine(EngineBase):
         )
         self._meter, self._notes, self._asking = Meter(endpoint.price_in, endpoint.price_out), Notes(), threading.Lock()
         self._pool = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="openai")
+
+    @property
+    def _key(self) -> str | None:
+        """What no message may show."""
+        key = self._endpoint.key()
+        return None if key == "none" else key
 
     @property
     def usage(self) -> Usage:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from helpers.fake_servers import chat
 from marft_algos.config import endpoints, keys
 from marft_algos.engines import http
 from marft_algos.engines import server as starting
@@ -299,6 +300,20 @@ def test_the_launcher_gives_its_server_a_key_that_runs_here_find(
     said = capsys.readouterr()
     assert key and key not in said.out + said.err + (tmp_path / "log").read_text(), "neither shown nor in an argument"
     assert keys.of_server(settings.url) is None
+
+
+def test_a_hosted_agent_finds_the_key_of_a_server_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of one that was started again meanwhile."""
+    with Raw(200, json.dumps(chat("fine")).encode()) as raw:
+        keys_of = {"first"}
+        monkeypatch.setattr("marft_algos.config.keys.of_server", lambda url: next(iter(keys_of)))
+        engine = OpenAIEngine(endpoints.parse({"kind": "openai", "model": "m", "url": raw.url}))
+        for key in ("first", "second"):
+            keys_of.clear()
+            keys_of.add(key)
+            (reply,) = engine.generate([REQUEST], SamplingParams(4))
+            assert reply.text == "fine" and raw.keys[-1] == f"Bearer {key}"
+        engine.close()
 
 
 def test_settings_hold_no_key() -> None:

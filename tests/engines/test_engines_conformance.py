@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +15,6 @@ from helpers.fake_servers import FakeVLLM
 from helpers.tiny import save_tiny
 from marft_algos.engines import NativeEngine
 from marft_algos.engines.conformance import EngineCheckError, check_engine
-from marft_algos.engines.http import EngineServer
-from marft_algos.engines.replicas import describe
 from marft_algos.engines.vllm import VLLMEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.models.scoring import head_of
@@ -145,16 +142,3 @@ def test_the_checks_need_a_team(model: str) -> None:
     alone = PolicySet.build(model, {"a": "a"}, device="cpu")
     with pytest.raises(ConfigError, match="two trainable policies"):
         check_engine(NativeEngine(alone), alone)
-
-
-def test_a_real_vllm_server_conforms() -> None:
-    """See docs/engines.md for the server's command: its model is the folder named by MARFT_TEST_VLLM_MODEL."""
-    url, folder = os.environ.get("MARFT_TEST_VLLM"), os.environ.get("MARFT_TEST_VLLM_MODEL")
-    if not url or not folder:
-        pytest.skip("no server: set MARFT_TEST_VLLM=URL and MARFT_TEST_VLLM_MODEL=FOLDER (docs/engines.md)")
-    policies = PolicySet.build(folder, AGENTS, device="cpu")
-    base = policies.base(policies.policies[0])
-    base.chat.context = min(base.chat.context, describe(EngineServer(url, 30.0))[1])  # as --context does in a run
-    engine = VLLMEngine(policies, [url])
-    check_engine(engine, policies, tokens=64)
-    engine.close()
