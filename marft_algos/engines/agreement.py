@@ -20,8 +20,6 @@ from marft_envs.errors import ConfigError
 
 _PROMPT = "Ann has 12 apples, and Ben has 3 times as many. They eat 7 of them. How many are left?"
 _REPLY = "Ben has 3*12=36 apples. Together they have 12+36=48, and 48-7=41 are left. The answer is 41."
-_ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-"""Mean difference of a token's log-prob, in nats, that rounding may cause per square root of a layer."""
 LARGEST = 10.0
 """Largest difference that is allowed, in allowed means."""
 
@@ -43,15 +41,6 @@ class Agreement:
     def within(self, mean: float) -> bool:
         """Returns whether rounding that causes differences of this mean explains it."""
         return self.mean <= mean and self.max <= LARGEST * mean
-
-
-def tolerance(policies: PolicySet, policy: str) -> float:
-    """Returns the mean difference of log-probs that rounding may cause: by precision, and by the number of layers.
-
-    Rounding errors of layers are added like independent ones, so they grow with the square root of their number.
-    """
-    base = policies.base(policy)
-    return _ROUNDING[base.dtype] * float(base.model.config.get_text_config().num_hidden_layers) ** 0.5
 
 
 def text(policies: PolicySet, policy: str) -> list[int]:
@@ -92,6 +81,23 @@ def server(server: EngineServer, model: str, ids: list[int]) -> FloatArray:
             f"The vLLM server at {server.url} does not score a prompt (prompt_logprobs), so its weights cannot be"
             f" compared with the learner's: {said}. Expected a vLLM server of version 0.10.2 or later."
         ) from error
+
+
+def refused(what: str, gap: Agreement, allowed: float, other: str) -> ConfigError:
+    """Returns the error of a server whose log-probs are not the learner's.
+
+    Args:
+        what: Has been scored there, in words.
+        gap: To the learner.
+        allowed: Mean difference.
+        other: What it has that the learner has not: another base model, or another adapter.
+    """
+    return ConfigError(
+        f"The log-probs of {what} are not the learner's: they differ by {gap.mean:.3g} nats a token (at most"
+        f" {gap.max:.3g}), and rounding explains {allowed:.3g} ({LARGEST * allowed:.3g}). Its {other} is another. Start"
+        " the server with the model of this run, and a folder of adapters that both see (adapter_dir). Where weights"
+        f" differ on purpose, as those of a quantized server do: weights_tolerance = {2 * gap.mean:.2g}"
+    )
 
 
 def _row(policies: PolicySet, ids: list[int]) -> tuple[Tensor, Tensor]:

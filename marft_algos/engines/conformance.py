@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from marft_algos.engines import agreement
 from marft_algos.engines.base import EngineError, Publisher, RolloutEngine, row_seed
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import FloatArray, Generation, GenerationRequest, SamplingParams, StopReason
@@ -27,6 +26,8 @@ DEVIATIONS = 4.0
 """Of a mean from its expectation, before chance is no explanation."""
 NOISE = 0.02
 """Size of the changes of weights; larger ones make larger logits, and those larger rounding errors."""
+_ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+"""Mean difference of a token's log-prob, in nats, that rounding may cause per square root of a layer."""
 DRAWS = 400
 """One-token replies from which the distribution is judged."""
 
@@ -129,7 +130,7 @@ def check_engine(
             checked whether it answers, and whether its endpoint calls tools itself.
         folder: Where adapters are written for engines that need them; see ``Publisher``.
         tolerance: Largest difference of log-probs, per token, in nats, at temperature 1; at others it is divided by
-            the temperature, as logits are. By default three ``agreement.tolerance``, which knows precision and depth.
+            the temperature, as logits are. By default three ``rounding``, which knows precision and depth.
         tokens: Longest reply.
         rows: Requests per check.
 
@@ -144,7 +145,7 @@ def check_engine(
         raise ConfigError(f"The checks need two trainable policies or more; got {policies.policies}, frozen: {frozen}.")
     publisher = Publisher(engine, policies, folder)
     if tolerance is None:
-        tolerance = 3 * max(agreement.tolerance(policies, policy) for policy in policies.policies)
+        tolerance = 3 * max(rounding(policies, policy) for policy in policies.policies)
     bench = Bench(engine, policies, publisher, tolerance, tokens, rows)
     report = EngineReport(type(engine).__name__)
     saved = policies.state_dict()
@@ -160,6 +161,15 @@ def check_engine(
         policies.load_state_dict(saved)
         publisher.close()
     return report
+
+
+def rounding(policies: PolicySet, policy: str) -> float:
+    """Returns the mean difference of log-probs, in nats, that rounding may cause: by precision and number of layers.
+
+    Rounding errors of layers are added like independent ones, so they grow with the square root of their number.
+    """
+    base = policies.base(policy)
+    return _ROUNDING[base.dtype] * float(base.model.config.get_text_config().num_hidden_layers) ** 0.5
 
 
 def _check_hosted(engine: RolloutEngine, params: SamplingParams) -> EngineReport:

@@ -50,6 +50,14 @@ class Restarts:
                 say("note: a vLLM server answers again.", error=True)
             return True
 
+    def present(self) -> list[EngineServer]:
+        """Returns the servers that answer, once one does; without any, all: to ask them says what is wrong."""
+        self.awaited("it is not there yet")
+        late = [server.url for server in self._servers if server.down]
+        if 0 < len(late) < len(self._servers):
+            say(f"note: no vLLM server answers at {', '.join(late)} yet. It is used once it is there.", error=True)
+        return [server for server in self._servers if not server.down] or list(self._servers)
+
     def close(self) -> None:
         """Lets those go who wait."""
         self._closed.set()

@@ -23,6 +23,7 @@ from marft_algos.config import keys
 from marft_algos.engines import agreement
 from marft_algos.engines.agreement import Agreement
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure, refusal, too_long, wrong_tokens
+from marft_algos.engines.conformance import rounding
 from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerRefused, refuses_prompt
 from marft_algos.engines.replicas import Restarts, check_slots, describe
 from marft_algos.engines.usage import Meter
@@ -64,7 +65,7 @@ class VLLMEngine(EngineBase):
         sleeps: Put the servers to sleep on request (they need ``--enable-sleep-mode`` and VLLM_SERVER_DEV_MODE=1).
         restart_timeout: Seconds to wait, when no server answers, for one that is started or started again.
         weights_tolerance: Largest mean difference of a token's log-prob between learner and server, in nats, when a
-            server takes an adapter; by default what rounding may cause (see ``agreement.tolerance``).
+            server takes an adapter; by default what rounding may cause (see ``conformance.rounding``).
         key: Sent as bearer token; by default that of a server that this user has started here.
 
     Raises:
@@ -108,10 +109,8 @@ class VLLMEngine(EngineBase):
                     f"Policies '{self._members[0]}' and '{member}' have different base models, and a vLLM server has"
                     f' one. Give them servers of their own: --engines \'{member}={{kind = "vllm", url = "URL"}}\''
                 )
-        self._restarts.awaited("it is not there yet")
-        described = [describe(server) for server in self._servers]
-        self._base = {server.url: name for server, (name, _) in zip(self._servers, described, strict=True)}
-        self._context = min(context for _, context in described)
+        present = self._restarts.present()
+        self._context = min(describe(server)[1] for server in present)
         here = base.chat.context
         if self._context < here:
             raise ConfigError(
@@ -119,7 +118,7 @@ class VLLMEngine(EngineBase):
                 f" --context {self._context}, or start the server with --max-model-len {here}"
             )
         needed = len(self._members) * (staleness + 2)
-        for server in self._servers:
+        for server in present:
             check_slots(server, needed)
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
@@ -340,18 +339,12 @@ class VLLMEngine(EngineBase):
         """
         gap = Agreement.of(scores, version.scores)
         self._agreements.append(gap)
-        allowed = self._tolerance or agreement.tolerance(self._policies, policy)
+        allowed = self._tolerance or rounding(self._policies, policy)
         what = f"version {version.number} of policy '{policy}' on the vLLM server at {server.url}"
         if not gap.within(allowed):
-            base = None if version.base is None else agreement.server(server, self._base[server.url], version.ids)
+            base = None if version.base is None else agreement.server(server, describe(server)[0], version.ids)
             same = base is None or version.base is None or Agreement.of(base, version.base).within(allowed)
-            raise ConfigError(
-                f"The log-probs of {what} are not the learner's: they differ by {gap.mean:.3g} nats a token (at most"
-                f" {gap.max:.3g}), and rounding explains {allowed:.3g} ({agreement.LARGEST * allowed:.3g}). "
-                + ("Its base model is the learner's, so the adapter is not." if same else "Its base model is another.")
-                + " Start it with the model of this run and a folder of adapters that both see (adapter_dir). Where the"
-                f" weights differ on purpose, as in quantized servers: weights_tolerance = {2 * gap.mean:.2g}"
-            )
+            raise agreement.refused(what, gap, allowed, "adapter" if same else "base model")
         before = self._answered.get((server.url, policy))
         if before and np.array_equal(before[0], scores) and Agreement.of(before[1], version.scores).max > allowed:
             raise ConfigError(

@@ -135,8 +135,10 @@ def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:
     if config.full_finetune:
         raise ConfigError(f"Policy '{policy}' cannot be played by vLLM with full_finetune: servers swap adapters only.")
     key = endpoint.key() if endpoint.key_env else None
-    for url in endpoint.urls:
-        extra("vllm").describe(EngineServer(url, min(endpoint.timeout, 30.0), key or keys.of_server(url)))
+    seconds = min(endpoint.timeout, 30.0)
+    servers = [EngineServer(url, seconds, key or partial(keys.of_server, url)) for url in endpoint.urls]
+    for server in extra("vllm").Restarts(servers, endpoint.restart_timeout).present():
+        extra("vllm").describe(server)
 
 
 def _check_openai(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:

@@ -170,6 +170,23 @@ def test_replies_wait_for_a_server_that_is_started_again(
     assert said.count("Waiting 600 s for one") == 2 and said.count("a vLLM server answers again") == 2
 
 
+def test_a_replica_that_comes_late_is_used_once_it_is_there(
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = servers[1]
+    late.dies_after = 0
+    engine = ready(policies, servers, tmp_path)
+    assert f"no vLLM server answers at {late.url} yet" in capsys.readouterr().err
+    engine.generate(asked(policies), PARAMS)
+    assert late.completions == 0
+    late.dies_after = None
+    assert {reply.stop_reason for reply in engine.generate(asked(policies), PARAMS)} <= {
+        StopReason.LENGTH,
+        StopReason.EOS,
+    }
+    assert late.completions > 0 and all("@1-" in name for name in late.loaded)
+
+
 def test_who_closes_an_engine_does_not_wait_for_its_servers(
     policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +223,7 @@ def test_a_replica_with_other_weights_stops_the_run_and_is_named(
     shutil.copytree(next(tmp_path.glob("*/a@1")), tmp_path / "first")
     wrong.reads = tmp_path / "first"  # a folder of another machine, in which the first version still is
     _disturb(policies, "a", seed=1)
-    says = "so the adapter is not" if fault == "adapter" else "those of the version before, bit for bit"
+    says = "Its adapter is another" if fault == "adapter" else "those of the version before, bit for bit"
     with pytest.raises(ConfigError, match=f"version 2 of policy 'a' on the vLLM server at {wrong.url} .*{says}"):
         Publisher(engine, policies, tmp_path).publish(["a"], 2)
 
