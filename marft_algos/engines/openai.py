@@ -18,7 +18,7 @@ import numpy as np
 
 from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
-from marft_algos.engines import calls, scored
+from marft_algos.engines import calls
 from marft_algos.engines.base import EngineBase, EngineError, Notes, failure
 from marft_algos.engines.http import MESSAGE, NONSENSE, careful, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
@@ -74,6 +74,10 @@ class OpenAIEngine(EngineBase):
             raise MissingExtraError("The engine 'openai'", "hosted") from error
         self._errors = openai
         self._endpoint, self._renderer = endpoint, renderer
+        if endpoint.train:
+            from marft_algos.engines import scored
+
+            self._scored = scored
         url = endpoint.urls[0] if endpoint.urls else None
         if url and url.count("/") == 2:
             url += "/v1"
@@ -131,11 +135,11 @@ class OpenAIEngine(EngineBase):
             ConfigError: It does not.
             EngineError: It does not answer.
         """
-        for asked in (1.0, scored.COLD) if temperature != 1.0 else (1.0,):
+        for asked in (1.0, self._scored.COLD) if temperature != 1.0 else (1.0,):
             reply = self._one(GenerationRequest("", [1], 0), SamplingParams(1, asked))
             if reply.stop_reason in (StopReason.ERROR, StopReason.REFUSED):
                 raise EngineError(f"The endpoint of '{self._endpoint.model}' does not answer: {reply.error}")
-        if temperature != 1.0 and scored.is_raw(reply):
+        if temperature != 1.0 and self._scored.is_raw(reply):
             raise ConfigError(
                 f"The endpoint of '{self._endpoint.model}' gives log-probs at temperature 1 whatever the temperature"
                 f" is, so those of replies sampled at {temperature:g} are wrong. Type: --temperature 1 (or have the"
@@ -237,7 +241,7 @@ class OpenAIEngine(EngineBase):
             return ConfigError(
                 f"The endpoint of '{self._endpoint.model}' answers chats, but no prompt of token ids at"
                 f" /v1/completions: {self._said(error)}. So it can play and be evaluated untrained: leave out"
-                f" train = true. {scored.INSTEAD}"
+                f" train = true. {self._scored.INSTEAD}"
             )
         out = " Its own temperature is --temperature 1, which is not sent." if "temperature" in str(error) else ""
         return ConfigError(
@@ -316,7 +320,7 @@ class OpenAIEngine(EngineBase):
 
     def _tokens(self, request: GenerationRequest, params: SamplingParams) -> Any:
         ends = () if self._renderer is None else self._renderer.chat(request.policy).end_ids
-        extra = scored.fields(params, ends)
+        extra = self._scored.fields(params, ends)
         settings: dict[str, Any] = {"model": self._endpoint.model, "max_tokens": params.max_new_tokens, "logprobs": 1}
         settings |= {"temperature": 0.0 if params.greedy else params.temperature, "seed": request.seed & _SEED}
         create = self._client.completions.with_raw_response.create
@@ -364,7 +368,7 @@ class OpenAIEngine(EngineBase):
             return self._nothing(StopReason.REFUSED, _FILTERED)
         chat = None if self._renderer is None else self._renderer.chat(request.policy)
         used = (usage["tokens_in"], usage["tokens_out"]) if usage else None
-        reply = scored.read(model, request, params, choice, used, chat)
+        reply = self._scored.read(model, request, params, choice, used, chat)
         if not reply.action_ids and not reply.error:
             spent = choice.finish_reason == "length"
             return self._nothing(StopReason.LENGTH if spent else StopReason.EOS, _SPENT if spent else _SILENT)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError
 
-from marft_algos.models import DATE, ends, markers
+from marft_algos.models import DATE, markers
 from marft_envs.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -292,14 +292,14 @@ class Chat:
         task, more, reply = (_MARK.format(i) for i in (2, 3, 4))
         chat = [{"role": "user", "content": task}, {"role": "assistant", "content": reply}]
         behind = (self._text(chat, add_generation_prompt=False) or "").partition(reply)[2]
-        if (token := ends.token_behind(self.tokenizer, behind)) is None:
+        if (token := markers.token_behind(self.tokenizer, behind)) is None:
             shown = self._text([*chat, {"role": "user", "content": more}], add_generation_prompt=False) or ""
             self.end_text = shown.partition(reply)[2].partition(more)[0].rstrip(" ")
         return token
 
     def end_of(self, ids: Sequence[int]) -> int:
         """Returns after how many tokens a reply has ended, the end included; 0: it has not."""
-        return ends.length(ids, self.end_ids, self.end_text, self._decoded)
+        return markers.ended(ids, self.end_ids, self.end_text, self._decoded)
 
     def _folded(self, messages: list[dict[str, str]]) -> list[dict[str, str]]:
         if self.system or not messages or messages[0]["role"] != "system":

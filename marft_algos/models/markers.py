@@ -16,7 +16,8 @@ looked for in the text as it is, and in the text as the tokenizer's normaliser r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -188,3 +189,26 @@ def framing(roles: Sequence[str], gaps: Sequence[str], closes: str) -> Iterator[
         opens = lines[-2:] if after in theirs else []
         ends = lines[:2] if before in theirs and after != "assistant" else []
         yield gap, "".join([*opens, *ends]), gap if after else ""
+
+
+def token_behind(tokenizer: Any, text: str) -> int | None:
+    """Returns the control token that stands first in what a template writes behind a reply; None: there is none."""
+    tokens = special(tokenizer) | added(tokenizer)
+    match = re.match(pattern_of(tokens), text.lstrip()) if tokens else None
+    return None if match is None else int(tokenizer.convert_tokens_to_ids(match[0]))
+
+
+def ended(ids: Sequence[int], end_ids: Collection[int], text: str, decoded: Callable[[Sequence[int]], str]) -> int:
+    """Returns the tokens of a reply up to its end, which is the last of them; 0: it has not ended.
+
+    Args:
+        ids: The reply, and what may have been sampled behind it.
+        end_ids: Tokens that end it.
+        text: What ends it, too; empty: nothing else.
+        decoded: Gives the text of tokens.
+    """
+    many = next((i for i, token in enumerate(ids, 1) if token in end_ids), 0)
+    read = ids[: many or None]
+    if not text or text not in decoded(read):
+        return many
+    return 1 + bisect_left(range(1, len(read)), True, key=lambda i: text in decoded(read[:i]))

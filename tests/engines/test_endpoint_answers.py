@@ -15,7 +15,7 @@ from marft_algos.config.endpoints import parse
 from marft_algos.engines.base import wrong_tokens
 from marft_algos.engines.http import EngineServer, ServerDown, ServerRefused
 from marft_algos.engines.openai import OpenAIEngine
-from marft_algos.models import ends
+from marft_algos.models import markers
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
@@ -265,7 +265,7 @@ def test_a_reply_far_beyond_what_was_asked_for_is_cut(fake: Served, capsys: pyte
 
 
 CHAT = SimpleNamespace(vocabulary=64, end_ids=(1,), text_of=lambda ids: "".join(map(chr, ids)))
-CHAT.end_of = lambda ids: ends.length(ids, CHAT.end_ids, "", CHAT.text_of)
+CHAT.end_of = lambda ids: markers.ended(ids, CHAT.end_ids, "", CHAT.text_of)
 RENDERER: Any = SimpleNamespace(chat=lambda policy: CHAT)
 
 

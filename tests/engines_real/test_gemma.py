@@ -55,7 +55,7 @@ def metrics(name: str) -> list[dict[str, float]]:
 
 
 def test_it_has_no_template_and_is_given_one() -> None:
-    with pytest.raises(ConfigError, match="no chat template.*--chat-template FILE"):
+    with pytest.raises(ConfigError, match=r"no chat template.*--chat-template FILE"):
         load_chat(GEMMA)
     chat = load_chat(GEMMA, ModelSettings(chat_template=PLAIN))
     assert chat.end_text == "\n\nQuestion:" and chat.end_ids == (1,) and chat.vocabulary == 262_144

@@ -131,7 +131,7 @@ def test_its_logprobs_are_the_learners_up_to_its_arithmetic(
     assert [reply.action_ids for reply in again] == [reply.action_ids for reply in replies[:2]], "seeds are kept"
 
 
-def test_a_character_of_several_tokens_is_told(llama: str, policies: PolicySet) -> None:
+def test_a_reply_with_a_character_of_several_tokens_is_a_failure(llama: str, policies: PolicySet) -> None:
     """The server gives one log-prob for all tokens of a character: the others would be missing from what is learnt."""
     chat = policies.renderer.chat("a")
     (prompt,) = chat.render([[{"role": "user", "content": "Repeat: \N{LLAMA}\N{LLAMA}\N{LLAMA}"}]])
