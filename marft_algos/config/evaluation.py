@@ -37,8 +37,8 @@ class EvalConfig(Settings):
     max_new_tokens: Annotated[int | None, COUNT] = None
     """With --engines: longest reply; none: as the default of training."""
     chat_template: str | dict[str, str] = ""
-    """With --engines: file of a Jinja chat template for models here, or MODEL = FILE; empty: as their runs, or their
-    own."""
+    """With --engines: file of a Jinja chat template of models here, or AGENT = FILE; empty: as in their runs, or
+    their own."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
     """With --engines: of samples."""
     jobs: Annotated[int, COUNT] = 8

@@ -101,7 +101,7 @@ class TrainConfig(Settings):
     date: str = DATE
     """The day, YYYY-MM-DD, for chat templates that write one: prompts do not depend on when a run is evaluated."""
     chat_template: str | dict[str, str] = ""
-    """File of a Jinja chat template, kept in the run; or MODEL = FILE, for one of several. Empty: the model's own."""
+    """File of a Jinja chat template, kept in the run; or POLICY = FILE, of one of several. Empty: the model's own."""
     lora_r: Annotated[int, COUNT] = 8
     """Rank of the adapters; 8 as in the released launch script."""
     lora_alpha: Annotated[int, COUNT] = 16

@@ -17,7 +17,7 @@ from marft_algos.engines.ledger import Ledger, LedgerEngine, TimedEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import require_training
-from marft_algos.models.assignment import assign, check_templates, played
+from marft_algos.models.assignment import assign, played, templates_by_model
 from marft_algos.runs.folder import RunFolder
 from marft_algos.types import GenerationRequest
 from marft_envs import FlexEnv
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from marft_algos.models.policy import PolicySet
 
 _WEIGHTS = ("lora_r", "lora_alpha", "lora_targets", "dtype")
-_MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date", "chat_template")
+_MODEL = ("quantize", "head_dtype", "thinking", "template_tools", "date")
 SPOKEN = (*_WEIGHTS, *_MODEL, "show_budget", "max_new_tokens")
 """Settings of a run that its policies reply under."""
 
@@ -81,7 +81,6 @@ class Players:
         """
         for endpoint in dict.fromkeys(self.hosted.values()):
             OpenAIEngine(endpoint).close()
-        check_templates(self.spoken["chat_template"], self.models.values())
         if not self.models:
             return None
         require_training()
@@ -91,13 +90,14 @@ class Players:
         from marft_algos.models.policy import LoraSettings, PolicySet
 
         torch.set_num_threads(TrainConfig.threads)
+        templates = templates_by_model(self.spoken["chat_template"], self.models)
         policies = PolicySet.build(
             self.models,
             {agent: agent for agent in self.models},
             lora=LoraSettings(*(self.spoken[name] for name in _WEIGHTS[:3])),
             dtype=self.spoken["dtype"],
             device=config.device or "auto",
-            settings=ModelSettings(**{name: self.spoken[name] for name in _MODEL}),
+            settings=ModelSettings(chat_template=templates, **{name: self.spoken[name] for name in _MODEL}),
             hosted={agent: agent for agent in (*self.hosted, *self.functions)},
             seed=config.seed,
         )
@@ -165,6 +165,7 @@ def _trained(who: Mapping[str, Any], env: FlexEnv) -> tuple[dict[str, Any], dict
         ConfigError: A run holds no adapter of a policy, or two runs' policies reply differently.
     """
     replaced, adapters, spoken = dict(who), dict[str, str](), dict[str, Any]()
+    templates: dict[str, str] = {}
     for agent, name in who.items():
         places = () if not isinstance(name, str) else (Path(name), Path("runs", name), Path(name, "team"))
         if not any((place / "config.toml").is_file() for place in places):
@@ -187,13 +188,17 @@ def _trained(who: Mapping[str, Any], env: FlexEnv) -> tuple[dict[str, Any], dict
         checkpoint.check_policies(step, [own])
         adapters[agent] = str(step / "policies" / own)
         replaced[agent] = config.models if isinstance(config.models, str) else config.models[own]
+        given = config.chat_template
+        if template := given if isinstance(given, str) else given.get(own):
+            templates[agent] = template
         now = {key: getattr(config, key) for key in SPOKEN}
         if odd := [key for key, value in now.items() if spoken.get(key, value) != value]:
             raise ConfigError(
                 f"The runs of --engines differ in '{odd[0]}', and a team has one of it. Merge: marft export"
             )
         spoken |= now
-    return replaced, adapters, spoken or {key: getattr(TrainConfig, key) for key in SPOKEN}
+    spoken = spoken or {key: getattr(TrainConfig, key) for key in SPOKEN}
+    return replaced, adapters, spoken | {"chat_template": templates or ""}
 
 
 def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple[dict[str, Endpoint], dict[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from marft_envs import errors
 from marft_envs.core.env import FlexEnv
@@ -71,7 +71,18 @@ def check_known(policies: Iterable[str], names: Sequence[str], setting: str) -> 
     return frozenset(policies)
 
 
-def check_templates(given: str | Mapping[str, str], models: Collection[str]) -> None:
-    """Raises ``ConfigError`` where chat templates are given by model, and one of them is no model of the team."""
-    named = () if isinstance(given, str) else given
-    errors.check_known(named, models, "'chat_template' names an unknown model '{}'.")
+def templates_by_model(given: str | Mapping[str, str], models: Mapping[str, str]) -> str | dict[str, str]:
+    """Returns chat templates by model, of one for all of them or of some policies'.
+
+    Raises:
+        ConfigError: An unknown policy, or two templates of one model.
+    """
+    if isinstance(given, str):
+        return given
+    found: dict[str, str] = {}
+    for policy in check_known(given, list(models), "chat_template"):
+        if found.setdefault(models[policy], given[policy]) != given[policy]:
+            raise ConfigError(
+                f"'chat_template' gives '{models[policy]}' two templates. Policies on one model share it."
+            )
+    return found

@@ -124,7 +124,7 @@ def build(
         spec, shard = placed(spec, first, group, loaded=model is not None)
         algorithm = make_algorithm(spec, sampling(config))
         algorithm.ask = hosting.asker(getattr(algorithm.config, "proposer", None))
-        base = wrap_base(*model, model_settings(config)) if model else None
+        base = wrap_base(*model, model_settings(config, spec.models)) if model else None
         renderer = make_renderer(spec, base)
         environments.check_spoken(config, first, held_out, renderer, problems)
         shown = environments.demonstrations(config, make_env, renderer, problems)

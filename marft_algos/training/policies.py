@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from marft_algos.config.settings import TrainConfig
@@ -9,6 +10,7 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.evaluation.environments import EnvFactory
 from marft_algos.evaluation.play import Player
 from marft_algos.lazy import extra
+from marft_algos.models.assignment import templates_by_model
 from marft_algos.models.chat import Chat, Renderer
 from marft_algos.models.critic import Critics
 from marft_algos.models.loading import BaseModel, ModelSettings, load_chat
@@ -20,10 +22,11 @@ from marft_algos.types import SamplingParams
 from marft_envs.errors import ConfigError
 
 
-def model_settings(config: TrainConfig) -> ModelSettings:
-    """Returns how base models are stored, run and prompted."""
-    names = ("quantize", "gradient_checkpointing", "thinking", "template_tools", "date", "chat_template", "head_dtype")
-    return ModelSettings(**{name: getattr(config, name) for name in names})
+def model_settings(config: TrainConfig, models: Mapping[str, str]) -> ModelSettings:
+    """Returns how base models, which are given by policy, are stored, run and prompted."""
+    names = ("quantize", "gradient_checkpointing", "thinking", "template_tools", "date", "head_dtype")
+    templates = templates_by_model(config.chat_template, models)
+    return ModelSettings(chat_template=templates, **{name: getattr(config, name) for name in names})
 
 
 def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGroup | None = None) -> PolicySet:
@@ -47,7 +50,7 @@ def make_policies(spec: RunSpec, loaded: BaseModel | None = None, shards: RankGr
         dtype=config.dtype,
         device=config.device,
         full_finetune=config.full_finetune,
-        settings=model_settings(config),
+        settings=model_settings(config, spec.models),
         frozen=[*(p for p in config.frozen if p not in spec.endpoints or not spec.endpoints[p].hosted), *spec.past],
         spare=list(spec.past),
         starts=spec.kept,
@@ -81,7 +84,7 @@ def make_renderer(spec: RunSpec, loaded: BaseModel | None = None) -> Renderer:
     Raises:
         ConfigError: A model that is not there, or cannot be spoken to.
     """
-    settings, chats = model_settings(spec.config), dict[str, Chat]()
+    settings, chats = model_settings(spec.config, spec.models), dict[str, Chat]()
     for model in (spec.models[policy] for policy in spec.local):
         if model not in chats:
             chats[model] = load_chat(model, settings) if loaded is None else loaded.chat

@@ -21,7 +21,7 @@ from marft_algos.algorithms.settings import UpdateConfig
 from marft_algos.config import presets
 from marft_algos.config.endpoints import Endpoint, tinker
 from marft_algos.config.settings import TrainConfig
-from marft_algos.models.assignment import assign, base_specs, check_known, check_templates, played
+from marft_algos.models.assignment import assign, base_specs, check_known, played, templates_by_model
 from marft_algos.models.loading import locate
 from marft_algos.models.saved import LoraSettings, check_adapter
 from marft_algos.rollout import selfplay
@@ -132,7 +132,7 @@ def resolve(config: TrainConfig, env: FlexEnv, held_out: FlexEnv | None = None) 
     local = [policy for policy in known if not endpoints[policy].hosted]
     past = selfplay.past(sorted(p for p in local if p not in config.frozen), config.pool)
     models = base_specs(config.models, local) if local else {}
-    check_templates(config.chat_template, models.values())
+    templates_by_model(config.chat_template, models)
     for policy, folder in config.adapters.items() if not config.full_finetune else ():
         base = models[policy]
         check_adapter(Path(folder), LoraSettings(config.lora_r, config.lora_alpha), base, locate(base))

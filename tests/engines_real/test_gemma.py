@@ -84,7 +84,7 @@ def test_it_plays_in_a_team_with_smollm2() -> None:
     except ConfigError as error:
         pytest.skip(str(error))
     words = ["train", *TASK, "--models", f"actor_0={GEMMA}", f"reasoner_0={smollm2}", *FEW, "--name", "mixed"]
-    words += ["--chat-template", f"{GEMMA}=plain.jinja", "--warm-start", "1", "--iterations", "1"]
+    words += ["--chat-template", "actor_0=plain.jinja", "--warm-start", "1", "--iterations", "1"]
     assert main(words) == 0
     (line,) = metrics("mixed-warm")
     assert line["policy/actor_0/grad_norm"] > 0 and line["policy/reasoner_0/grad_norm"] > 0

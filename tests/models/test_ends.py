@@ -109,8 +109,11 @@ def test_a_team_of_a_base_model_trains_and_is_evaluated(
     monkeypatch.chdir(tmp_path)
     few = ["--iterations", "1", "--episodes-per-iteration", "4", "--eval-episodes", "2", "--max-new-tokens", "4"]
     team = ["--env", "relay-v0", "--models", bare, "--chat-template"]
-    assert main(["train", *team, f"{bare}x={file}", *few]) == 1
-    assert "'chat_template' names an unknown model" in capsys.readouterr().err
+    Path("other.jinja").write_text(LETTER)
+    two = [f"planner_0={file}", "solver_0=other.jinja"]
+    for given, says in ([f"solver={file}"], "unknown policy 'solver'"), (two, "two templates. Policies on one model"):
+        assert main(["train", *team, *given, *few]) == 1
+        assert says in capsys.readouterr().err
     assert main(["train", *team, str(file), *few, "--name", "base"]) == 0
     assert "Question: " in Path("runs/base/config.toml").read_text(), "a run needs the file no more"
     file.unlink()

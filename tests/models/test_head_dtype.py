@@ -108,7 +108,7 @@ def test_the_estimate_counts_it(tied: bool, tmp_path: Path) -> None:
     folder = families.save(tmp_path / "model", "llama3", tie_word_embeddings=tied)
     config = dataclasses.replace(runs.settings(folder, tmp_path), head_dtype="fp32", dtype="bf16")
     shape = Shape.of(str(folder), config, torch.bfloat16)
-    base = load_base(str(folder), dtype=torch.bfloat16, device=torch.device("cpu"), settings=model_settings(config))
+    base = load_base(str(folder), dtype=torch.bfloat16, device=torch.device("cpu"), settings=model_settings(config, {}))
     assert base.fp32_head
     assert shape.weights == sum(p.numel() * p.element_size() for p in base.model.parameters())
 
