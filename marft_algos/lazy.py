@@ -38,7 +38,7 @@ EXTRAS = {
     "ray": "marft_algos.extras.cluster.rollouts",
     "tinker": "marft_algos.extras.tinker.remote",
     "vllm": "marft_algos.engines.vllm",
-    "vllm of ranks": "marft_algos.engines.vllm_ranks",
+    "vllm of ranks": "marft_algos.extras.cluster.vllm_ranks",
 }
 """Kind that a setting names -> its module, as ``config/manual.txt`` has those of commands: nothing else of the promise
 leads to extras."""

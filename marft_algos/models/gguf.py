@@ -167,7 +167,7 @@ def _reader(theirs: Any) -> Any:
     """Returns a reader whose fields hold what theirs do, and which reads the elements of a vocabulary at once."""
     from gguf import GGUFValueType
 
-    class Reader(theirs):
+    class FastReader(theirs):
         def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
             start = orig_offs + 12
             if raw_type != GGUFValueType.ARRAY or self.byte_order != "I":
@@ -190,7 +190,7 @@ def _reader(theirs: Any) -> Any:
                 start = end
             return start - orig_offs, texts, [*range(many)], [GGUFValueType.ARRAY, kind]
 
-    return Reader
+    return FastReader
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -7,10 +7,8 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import Any
 
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import Publisher
 from marft_algos.evaluation import records as rows
 from marft_algos.evaluation.environments import check_prompts, started
 from marft_algos.evaluation.play import Player, records
@@ -110,7 +108,7 @@ class HeldOut:
     """
 
     def __init__(
-        self, config: TrainConfig, episodes: int | None = None, servers: Mapping[str, Any] | None = None
+        self, config: TrainConfig, episodes: int | None = None, servers: Mapping[str, object] | None = None
     ) -> None:
         self.config, self.make_env = config, environments.env_factory(config, environments.eval_kwargs(config))
         held_out = started(config.env, self.make_env)
@@ -125,7 +123,7 @@ class HeldOut:
         self.names = saved_policies(config, self.policies)
         self._engine = hosting.make_engine(spec, self.policies, local=not servers)
         self.player = player(config, self.make_env, self.policies.renderer, self._engine)
-        self._publisher, self._version = Publisher(self._engine, self.policies, config.adapter_dir or None), -1
+        self._publisher, self._version = hosting.publisher(config, self._engine, self.policies), -1
         self._publish()
         self.profiles: dict[str, str] = {}
         self.waited: list[float] = []

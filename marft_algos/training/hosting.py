@@ -10,7 +10,7 @@ from typing import Any
 from marft_algos.config import endpoints, keys
 from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.settings import TrainConfig
-from marft_algos.engines.base import EngineError, RolloutEngine
+from marft_algos.engines.base import EngineError, Publisher, RolloutEngine
 from marft_algos.engines.http import EngineServer
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.native import NativeEngine
@@ -108,6 +108,11 @@ def make_engine(
             continue
         engines |= dict.fromkeys(names, _remote(endpoint, names, policies, group or Alone()))
     return MixedEngine(engines)
+
+
+def publisher(config: TrainConfig, engine: RolloutEngine, policies: PolicySet) -> Publisher:
+    """Returns what hands the policies' weights to the engine."""
+    return Publisher(engine, policies, config.adapter_dir or None)
 
 
 def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet, group: RankGroup) -> RolloutEngine:

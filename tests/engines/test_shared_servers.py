@@ -15,9 +15,9 @@ from helpers import preloaded
 from helpers.fake_servers import FakeVLLM
 from helpers.thread_ranks import ThreadRank, together
 from marft_algos.cli import main
-from marft_algos.engines import vllm_ranks
 from marft_algos.engines.base import EngineError, Publisher
-from marft_algos.engines.vllm_ranks import RanksVLLMEngine
+from marft_algos.extras.cluster import vllm_ranks
+from marft_algos.extras.cluster.vllm_ranks import RanksVLLMEngine
 from marft_algos.models.policy import PolicySet
 from marft_algos.types import GenerationRequest, SamplingParams
 from tests.helpers.engine_tables import as_table
