@@ -57,13 +57,13 @@ def read(path: Path | str) -> dict[str, Any]:
 
 
 def templates(setting: str | Mapping[str, str]) -> str | dict[str, str]:
-    """Returns chat templates, one or one for each model: of the name of a file, what it holds.
+    """Returns chat templates, of all or by policy, as text: of the name of a file, what it holds.
 
     Raises:
         ConfigError: There is no such file, or it holds no template.
     """
     if not isinstance(setting, str):
-        return {model: str(templates(one)) for model, one in setting.items()}
+        return {policy: str(templates(one)) for policy, one in setting.items()}
     if not setting or "{" in setting:
         return setting
     try:

@@ -71,8 +71,10 @@ def read(
             f"The endpoint of '{model}' has read {read_} tokens where {sent} were sent, so its replies are to other"
             f" prompts than are scored. {INSTEAD}"
         )
-    if sampled != len(ids):  # llama.cpp's server gives one for all tokens of a character
-        return failure(f"the endpoint sampled {sampled} tokens and sent log-probs of {len(ids)}", FOREIGN)
+    # llama.cpp's server gives one for all tokens of a character; its own count is what tells that some are missing.
+    if sampled != len(ids) or (used is None and getattr(choice.logprobs, "content", None)):
+        many = "an unknown number of" if used is None else sampled
+        return failure(f"the endpoint sampled {many} tokens and sent log-probs of {len(ids)}", FOREIGN)
     if problem := wrong_tokens(ids, scored, params.max_new_tokens, sys.maxsize if chat is None else chat.vocabulary):
         return failure(f"the endpoint sent {problem}", FOREIGN)
     if chat is None:

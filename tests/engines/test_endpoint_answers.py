@@ -318,6 +318,7 @@ LLAMA: dict[str, tuple[dict[str, Any], StopReason, str]] = {
     "above 1": (llama_completion([5], [1.5]), StopReason.ERROR, "the endpoint sent the log-prob"),
     # Three tokens of one character have one entry, seen with the real server.
     "a part": (llama_completion([5], [0.5], sampled=3), StopReason.ERROR, "sampled 3 tokens and sent log-probs of 1"),
+    "not counted": (llama_completion([5], [0.5]) | {"usage": None}, StopReason.ERROR, "an unknown number of tokens"),
 }
 
 
