@@ -18,7 +18,7 @@ from marft_algos.engines.openai import OpenAIEngine
 from marft_algos.lazy import extra
 from marft_algos.models.policy import PolicySet
 from marft_algos.ranks.group import Alone, RankGroup
-from marft_algos.training.resolve import RunSpec
+from marft_algos.training.resolve import NATIVE, RunSpec
 from marft_algos.types import GenerationRequest, SamplingParams
 from marft_envs.errors import ConfigError, check_known
 
@@ -71,13 +71,14 @@ def served(spec: RunSpec, servers: Mapping[str, Any]) -> RunSpec:
     Raises:
         ConfigError: It names another policy, or servers that cannot be used.
     """
-    local = [policy for policy, endpoint in spec.endpoints.items() if not endpoint.hosted]
+    local = [policy for policy, endpoint in spec.endpoints.items() if not endpoint.hosted and endpoint.kind != "tinker"]
     tables = dict.fromkeys(local, servers) if "kind" in servers else servers
     check_known(tables, local, "--engines names an unknown policy '{}'.")
     named = endpoints.parse_all(tables)
     for policy, endpoint in named.items():
         _check_vllm(spec.config, policy, endpoint)
-    return replace(spec, endpoints={**spec.endpoints, **named})
+    here = dict.fromkeys(local, NATIVE)  # wherever they were played in training
+    return replace(spec, endpoints={**spec.endpoints, **here, **named})
 
 
 def make_engine(

@@ -153,7 +153,9 @@ def test_a_runs_own_adapters_are_scored_by_a_server(
     tmp_path: Path, servers: list[FakeVLLM], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", *SMALL, "--lr", "1e-2", "--name", "run"]) == 0
+    trained_with = inline(json.dumps(as_table(f"vllm:{servers[1].url}")))
+    assert main(["train", *SMALL, "--lr", "1e-2", "--name", "run", "--engines", f"reasoner_0={trained_with}"]) == 0
+    asked = servers[1].completions
 
     def scores(*words: str) -> list[str]:
         capsys.readouterr()
@@ -168,7 +170,7 @@ def test_a_runs_own_adapters_are_scored_by_a_server(
     assert sorted(loads(servers[0])) == ["actor_0@0", "actor_0@1", "reasoner_0@0", "reasoner_0@1"]
     assert servers[0].loaded == [] and servers[0].completions == 32
     scores("--engines", f"actor_0={table}", "--checkpoint", "2")
-    assert servers[0].completions == 48, "the other policy is played here"
+    assert servers[0].completions == 48 and servers[1].completions == asked > 0, "the other policy is played here"
     for words, error in (
         (["--engines", f"actor={table}"], "--engines names an unknown policy 'actor'. Did you mean 'actor_0'"),
         (
