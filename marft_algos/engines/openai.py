@@ -229,10 +229,7 @@ class OpenAIEngine(EngineBase):
         with closing(OpenAIEngine(replace(self._endpoint, train=False))) as hosted:
             greeting = GenerationRequest("", [], 0, messages=[{"role": "user", "content": "Hello"}])
             try:
-                return hosted._one(greeting, SamplingParams(16)).stop_reason not in (
-                    StopReason.ERROR,
-                    StopReason.REFUSED,
-                )
+                return hosted._one(greeting, SamplingParams(16)).stop_reason in (StopReason.EOS, StopReason.LENGTH)
             except ConfigError:
                 return False
 

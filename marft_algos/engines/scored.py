@@ -13,9 +13,7 @@ from marft_algos.models.chat import Chat
 from marft_algos.types import FOREIGN, STRAIGHT, Generation, GenerationRequest, SamplingParams, StopReason
 from marft_envs.errors import ConfigError
 
-INSTEAD = (
-    "To train on replies, use a server that takes token ids and returns them with log-probs: llama.cpp's or vLLM's."
-)
+INSTEAD = "To train on replies, use a server that takes token ids and gives log-probs: llama.cpp's or vLLM's."
 COLD = 0.01
 """A temperature at which the likeliest token has nearly all of the probability."""
 _RAW = -0.3

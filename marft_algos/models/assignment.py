@@ -82,7 +82,5 @@ def templates_by_model(given: str | Mapping[str, str], models: Mapping[str, str]
     found: dict[str, str] = {}
     for policy in check_known(given, list(models), "chat_template"):
         if found.setdefault(models[policy], given[policy]) != given[policy]:
-            raise ConfigError(
-                f"'chat_template' gives '{models[policy]}' two templates. Policies on one model share it."
-            )
+            raise ConfigError(f"'chat_template' gives {models[policy]} two templates. Policies on one model share it.")
     return found
