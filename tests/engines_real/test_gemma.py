@@ -64,10 +64,10 @@ def test_it_has_no_template_and_is_given_one() -> None:
 def test_it_is_evaluated() -> None:
     words = ["eval", *TASK, "--engines", GEMMA, "--chat-template", "plain.jinja", "--max-new-tokens", "32"]
     assert main([*words, "--episodes", "2", "--out", "played"]) == 0
-    replies = [
-        turn for line in Path("played/episodes.jsonl").read_text().splitlines() for turn in json.loads(line)["turns"]
-    ]
-    assert replies and not any("Question:" in str(turn) for turn in replies), "a reply ends before the next question"
+    episodes = [json.loads(line) for line in Path("played/episodes.jsonl").read_text().splitlines()]
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    assert len(turns) == 4 and not any("\n\nQuestion:" in turn["text"] for turn in turns)
+    assert all(turn["extras"]["stop_reason"] == "eos" or turn["extras"]["tokens"] == 32 for turn in turns)
 
 
 def test_it_trains_after_demonstrations() -> None:
