@@ -140,6 +140,8 @@ def serving(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Starts a server and waits until it answers at ``settings.url``; gives its process, and ends it on the way out.
 
+    It ends, too, with the thread that calls this: Linux ties it to that thread, and not to the process.
+
     It wants a key for all that loads adapters and makes replies: that of the variable VLLM_API_KEY, else one drawn for
     it, which the engine of the same user on the same machine finds.
 

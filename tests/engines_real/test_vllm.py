@@ -83,6 +83,7 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
                 stack.close()
                 left.append(alive(pid))
                 pid = stack.enter_context(running(settings, tmp_path))
+            ended.wait()  # the kernel ends a server with the thread that has started it
 
         killer = threading.Thread(target=kill)
         killer.start()
