@@ -72,7 +72,7 @@ def templates(setting: str | Mapping[str, str]) -> str | dict[str, str]:
             raise ValueError("nothing in it is Jinja's, such as {{ message.content }}")
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"The chat template '{setting}' cannot be read: {error}. Expected a file as --chat-template plain.jinja;"
+            f"Cannot read the chat template '{setting}': {error}. Expected a file as --chat-template plain.jinja;"
             " docs/models.md has one."
         ) from error
     return text

