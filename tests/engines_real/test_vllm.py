@@ -73,7 +73,7 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
         ended, left = threading.Event(), list[bool]()
 
         def kill() -> None:
-            """After iterations 2, 4 and 6: the server's whole process tree, and the same command again."""
+            """After iterations 2, 4 and 6; the same command again."""
             nonlocal pid
             for iteration in (2, 4, 6):
                 while not ended.is_set() and lines(run) < iteration:
@@ -84,8 +84,7 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
                 pid = stack.enter_context(running(settings, tmp_path))
             ended.wait()  # the kernel ends a server with the thread that has started it
 
-        killer = threading.Thread(target=kill)
-        killer.start()
+        (killer := threading.Thread(target=kill)).start()
         try:
             found = trained(tiny, tmp_path / "runs", "killed", (settings.url,), iterations=10)
         finally:
@@ -93,7 +92,7 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
             killer.join()
         rows = [line for line in found.metrics() if "return" in line]
         assert len(rows) == 10 and sum(row["infrastructure_errors"] for row in rows) == 0, "no episode is lost"
-        assert left == [False] * 3, "engine and workers, with their gigabytes, end with a server that is killed"
+        assert left == [False] * 3, "its engine and workers, with their gigabytes, are gone"
 
 
 def alive(group: int) -> bool:
