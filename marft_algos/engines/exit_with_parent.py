@@ -1,6 +1,7 @@
-"""Becomes another program that ends with the process that has started it: ``python -m … PROGRAM WORDS…``.
+"""Runs another program that ends with the process that has started it, and whose processes end with it.
 
-A server that holds a GPU must not outlive a worker that was killed. The kernel sees to it (Linux only).
+A server that holds a GPU must not outlive a worker that was killed, and its engine must not outlive a server that was
+killed. The kernel sees to the former (Linux only), this process to the latter.
 """
 
 from __future__ import annotations
@@ -9,19 +10,36 @@ import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
 
 
-def main(words: list[str]) -> None:
-    """Asks for a signal at the parent's end, and becomes the program."""
-    parent = os.getppid()
+def main(words: list[str]) -> int:
+    """Runs the program in a group of processes of its own; returns its exit status, once nothing of it is left."""
+    _tie(os.getppid())
+    here = os.getpid()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        _tie(here)
+        os.execv(words[0], words)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this ends it, and says so by SIGTERM
+    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+    _, status = os.waitpid(child, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _tie(parent: int) -> None:
+    """Asks for a signal at the parent's end."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:
-            sys.exit(1)  # it has ended meanwhile
-    os.execv(words[0], words)
+            os._exit(1)  # it has ended meanwhile
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

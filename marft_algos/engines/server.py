@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +26,7 @@ import tyro
 
 from marft_algos.config import keys
 from marft_algos.config.endpoints import Endpoint
+from marft_algos.engines import exit_with_parent
 from marft_algos.engines.base import EngineError
 from marft_algos.engines.http import EngineServer
 from marft_algos.ranges import COUNT, NOT_NEGATIVE, Range, Settings
@@ -162,24 +163,21 @@ def serving(
     say(shown(command(settings), environment(settings)))
     with open(log or os.devnull, "ab") as sink, keys.drawn(settings.url) as key:
         output = sink if log is not None else None
-        there = {
-            **os.environ,
-            **environment(settings),
-            keys.VLLM: key,
-        }  # arguments can be read by every user of a machine
-        # -m leaves the server no parent but this process, and it ends with it.
-        tied = [sys.executable, "-m", "marft_algos.engines.exit_with_parent", os.path.abspath(settings.python)]
+        # Arguments can be read by every user of a machine.
+        there = {**os.environ, **environment(settings), keys.VLLM: key}
+        # By its path it imports nothing of this project, as it stays as long as the server.
+        tied = [sys.executable, "-I", exit_with_parent.__file__, os.path.abspath(settings.python)]
         argv = [*tied, *command(settings)[1:]]
-        process = subprocess.Popen(argv, env=there, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(argv, env=there, stdout=output, stderr=output)
         try:
             _wait(process, EngineServer(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
             yield process
         finally:
             process.terminate()
-            with suppress(subprocess.TimeoutExpired):
+            try:
                 process.wait(30)
-            with suppress(ProcessLookupError):  # its workers outlive one that was killed, with their memory
-                os.killpg(process.pid, signal.SIGKILL)
+            except subprocess.TimeoutExpired:
+                process.kill()
             process.wait()
 
 

@@ -83,7 +83,9 @@ HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Healthy).
 """
 
 
-def test_a_server_does_not_outlive_a_worker_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", ["worker", "its processes"])
+def test_a_server_does_not_outlive_a_worker_that_is_killed(tmp_path: Path, killed: str) -> None:
+    """Ray kills the processes of a worker, and not those of these."""
     (tmp_path / "vllm_stand_in.py").write_text(HEALTHY)
     venv, model = tmp_path / "venv", tmp_path / "tiny"
     (venv / "bin").mkdir(parents=True)
@@ -100,14 +102,16 @@ with server.serving(server.ServerSettings({str(model)!r}, venv={str(venv)!r}, po
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     lines = [owner.stdout.readline() for _ in range(2)]  # the command, and the process
-    served = Path(f"/proc/{int(lines[-1])}/cmdline")
+    pid = int(lines[-1])
+    served = Path(f"/proc/{int(Path(f'/proc/{pid}/task/{pid}/children').read_text())}/cmdline")
     assert b"vllm_stand_in" in served.read_bytes()
-    owner.send_signal(signal.SIGKILL)
-    owner.wait()
+    os.kill(owner.pid if killed == "worker" else pid, signal.SIGKILL)
     until = time.monotonic() + 20
     while served.exists() and b"vllm_stand_in" in served.read_bytes() and time.monotonic() < until:
         time.sleep(0.1)
     assert not served.exists() or not served.read_bytes(), "the server has ended, too"
+    owner.kill()
+    owner.wait()
 
 
 def test_what_cannot_be_served_is_found_first(tmp_path: Path) -> None:

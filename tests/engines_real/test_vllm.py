@@ -78,9 +78,10 @@ def test_a_run_ends_though_its_server_is_killed_three_times(tiny: str, vllm_env:
             for iteration in (2, 4, 6):
                 while not ended.is_set() and lines(run) < iteration:
                     time.sleep(0.2)
-                os.kill(pid, signal.SIGKILL)
+                group = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
+                os.kill(group, signal.SIGKILL)
                 stack.close()
-                left.append(alive(pid))
+                left.append(alive(group))
                 pid = stack.enter_context(running(settings, tmp_path))
             ended.wait()  # the kernel ends a server with the thread that has started it
 
@@ -140,3 +141,7 @@ def test_two_workers_on_ray_have_a_server_each(tiny: str, vllm_env: Path, tmp_pa
     rows = [line for line in run.metrics() if "return" in line]
     assert len(rows) == 2 and sum(row["infrastructure_errors"] for row in rows) == 0
     assert rows[0]["policy/reasoner_0/sampler_gap"] < 1e-5
+    end = time.monotonic() + 60
+    while servers := [p for p in Path("/proc").glob("[0-9]*/comm") if p.is_file() and "VLLM" in p.read_text()]:
+        assert time.monotonic() < end, f"left of Ray's workers, which it kills: {servers}"
+        time.sleep(1)
