@@ -174,7 +174,7 @@ class Stuck(NativeEngine):
 def test_a_run_stops_when_its_sampler_missed_an_update(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "make_engine", lambda spec, policies: Stuck(policies, spec.config.engine_batch))
+    monkeypatch.setattr(hosting, "make_engine", lambda spec, policies, **_: Stuck(policies, spec.config.engine_batch))
     settings = runs.settings(model, tmp_path, algorithm={"old_logprobs": "learner", "ratio_tolerance": 0.1})
     with pytest.raises(StaleError, match=r"sampled by version 0 of policy .* at version 1"):
         runs.train(settings)

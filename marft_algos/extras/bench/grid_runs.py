@@ -46,7 +46,7 @@ _LATER = {
         *("reduction_slots", "chunk", "shard", "collective_timeout", "staleness"),
         *("processed_budget", "latency_budget", "curriculum"),
         *("rollouts", "workers", "max_workers", "worker_gpus", "worker_vllm", "worker_timeout", "worker_start"),
-        *("retries", "tinker"),
+        *("retries", "tinker", "chat_template"),
     )
 }
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
