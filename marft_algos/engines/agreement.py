@@ -106,5 +106,4 @@ def _row(policies: PolicySet, ids: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def _numbers(scores: Tensor) -> FloatArray:
-    found: FloatArray = scores[0].float().cpu().numpy()
-    return found
+    return np.asarray(scores[0].float().cpu(), np.float32)

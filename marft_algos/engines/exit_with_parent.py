@@ -12,6 +12,8 @@ import signal
 import sys
 from contextlib import suppress
 
+GRACE_S = 25
+"""Seconds that a program may take to end."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -25,7 +27,13 @@ def main(words: list[str]) -> int:
         _tie(here)
         os.execv(words[0], words)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever has started this ends it, and says so by SIGTERM
-    signal.signal(signal.SIGTERM, lambda number, frame: os.kill(child, number))
+    signal.signal(signal.SIGALRM, lambda number, frame: os.killpg(child, signal.SIGKILL))
+
+    def end(number: int, frame: object) -> None:
+        os.kill(child, number)
+        signal.alarm(GRACE_S)
+
+    signal.signal(signal.SIGTERM, end)
     _, status = os.waitpid(child, 0)
     with suppress(ProcessLookupError):
         os.killpg(child, signal.SIGKILL)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -167,17 +167,13 @@ def serving(
         there = {**os.environ, **environment(settings), keys.VLLM: key}
         # By its path it imports nothing of this project, as it stays as long as the server.
         tied = [sys.executable, "-I", exit_with_parent.__file__, os.path.abspath(settings.python)]
-        argv = [*tied, *command(settings)[1:]]
-        process = subprocess.Popen(argv, env=there, stdout=output, stderr=output)
+        process = subprocess.Popen([*tied, *command(settings)[1:]], env=there, stdout=output, stderr=output)
         try:
             _wait(process, EngineServer(settings.url, 5.0, key), timeout, f" in {log}" if log else "")
             yield process
         finally:
             process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(30)
-            process.kill()
-            process.wait()
+            process.wait()  # it kills what does not end in time
 
 
 def main(argv: list[str] | None = None) -> int:
