@@ -1,0 +1,122 @@
+"""Demonstrations in a form of your own: how readers of long documents merge notes, as rows for ``marft sft``.
+
+    python examples/readers.py tree rows/tree.jsonl --documents 360 --merges 18000
+    python examples/readers.py whole rows/whole.jsonl --documents 7000
+    marft sft --env docs-tree-v0 --env-kwargs kinds=total lengths=8 --demonstrations rows/tree.jsonl --policies shared
+
+A row is a prompt (``messages``), the reply to imitate (``action``) and who replies (``agent``). The task's own expert
+merges two notes in one step, ``38-25=13``. Here the larger number stands first, and the tens of the other are added
+before its ones: ``38-20=18-5=13``. Each step then needs one digit, and no step crosses zero.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+from pathlib import Path
+
+import marft_envs
+
+SETTINGS = {"kinds": "total", "level": 0, "lengths": 8}
+MOST = (9, 20, 60, 99)
+"""Largest numbers that are drawn for either note of a merge, each as often."""
+HELD_OUT = 26
+"""Of 256 pairs of numbers, how many no demonstration shows."""
+
+
+def held_out(one, other):
+    """Whether a pair of numbers is kept for tests."""
+    return hashlib.sha256(f"{one} {other}".encode()).digest()[0] < HELD_OUT
+
+
+def merged(one, other):
+    r"""Returns the reply that adds two notes.
+
+    >>> merged(-12, 50)
+    '50-10=40-2=38. \\boxed{38}'
+    """
+    large, small = sorted((one, other), key=abs, reverse=True) if abs(other) > abs(one) else (one, other)
+    tens = abs(small) // 10 * 10 * (1 if small > 0 else -1)
+    ones = small - tens
+    words = f"{large}{tens:+}={large + tens}{ones:+}" if tens and ones else f"{large}{small:+}"
+    return f"{words}={one + other}. \\boxed{{{one + other}}}"
+
+
+def worked(document, every=2):
+    """Returns the reply that reads a whole ledger, and writes the balance down after every second entry."""
+    balances, balance = [], 0
+    for i, (written, amount) in enumerate(document.facts, 1):
+        balance += amount
+        if i % every == 0:
+            balances.append(f"{written[1]}{balance}")
+    return f"{' '.join(balances)}. \\boxed{{{balance}}}"
+
+
+def played(env, seed, reply):
+    """Yields the rows of one episode; ``reply`` gives an agent's words."""
+    env.reset(seed=seed)
+    while not env.done:
+        agent = env.agent_selection
+        messages, said = env.messages(agent), reply(env, agent)
+        yield {"messages": messages, "action": said, "agent": agent}
+        env.step(said)
+
+
+def read_or_merged(env, agent):
+    """Returns the expert's reply to a page, and merges notes in steps of one digit."""
+    if not agent.startswith("reducer"):
+        return env.task.expert(agent)
+    notes = [line for line in env.messages(agent)[-1]["content"].splitlines() if line.lstrip("-").isdecimal()]
+    return merged(*map(int, notes))
+
+
+def merges(env, n, rng):
+    """Yields rows of merges alone, of numbers up to 99 with either sign, in the prompts of the tree."""
+    joiners = [row for row in played(env, 0, read_or_merged) if row["agent"].startswith("reducer")]
+    for _ in range(n):
+        row = joiners[-1] if rng.random() < 1 / 8 else joiners[0]
+        tag = rng.choice(("mapper", "reducer"))
+        one, other = 0, 0
+        while (one, other) == (0, 0) or held_out(one, other):
+            one, other = (rng.randint(-most, most) for most in (rng.choice(MOST), rng.choice(MOST)))
+        *before, last = row["messages"]
+        asked = {**last, "content": f"Sum.\n\n[{tag}]\n{one}\n\n[{tag}]\n{other}"}
+        yield {"messages": [*before, asked], "action": merged(one, other), "agent": row["agent"]}
+
+
+def tree(documents, n, seed):
+    """Returns the rows of merges alone and of whole documents."""
+    env = marft_envs.make("docs-tree-v0", **SETTINGS)
+    rows = list(merges(env, n, random.Random(seed)))
+    return rows + [row for i in range(documents) for row in played(env, seed * 100_000 + i, read_or_merged)]
+
+
+def whole(documents, n, seed):
+    """Returns the rows of one agent that reads whole ledgers."""
+    env = marft_envs.make("docs-solo-v0", window=0, **SETTINGS)
+
+    def reply(env, agent):
+        return worked(env.task.problem)
+
+    return [row for i in range(documents) for row in played(env, seed * 100_000 + i, reply)]
+
+
+def main():
+    """Writes the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("who", choices=("tree", "whole"))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--documents", type=int, default=200)
+    parser.add_argument("--merges", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rows = {"tree": tree, "whole": whole}[options.who](options.documents, options.merges, options.seed)
+    options.file.parent.mkdir(parents=True, exist_ok=True)
+    options.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    print(f"{len(rows)} rows: {options.file}")
+
+
+if __name__ == "__main__":
+    main()
