@@ -262,6 +262,10 @@ def test_a_wrong_grid_says_what_is_wrong(changes: Mapping[str, Any], message: st
         ({"settings": {"eval_epsiodes": 3}}, "Did you mean 'eval_episodes'"),
         ({"settings": {"algorithm": {"epoch": 3}}}, "Did you mean 'epochs'"),
         ({"algorithm": {"grpo": {"settings": {"grup_size": 3}}}}, "Did you mean 'group_size'"),
+        (
+            {"algorithms": ["sft"], "baseline": "sft", "controls": [], "settings": {"algorithm": {"lr": 1e-3}}},
+            r"none takes it from there.*\[algorithm.sft\] settings = { lr = … }",
+        ),
     ],
 )
 def test_settings_that_no_run_could_have_are_errors_before_anything_runs(

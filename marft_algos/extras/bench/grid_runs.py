@@ -317,7 +317,9 @@ def resolve(
     for layer in layers:
         rest = dict(layer)
         flat = {key: rest.pop(key) for key in (everybody | known) - of_runs & rest.keys()}
-        algorithm |= _known_settings(flat | rest.pop("algorithm", {}), everybody, known)
+        shared = flat | rest.pop("algorithm", {})
+        _check_shared(shared, grid, everybody | known)
+        algorithm |= {k: v for k, v in shared.items() if k in known}
         table |= rest | {"env_kwargs": table["env_kwargs"] | rest.get("env_kwargs", {})}
     algorithm |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
     algorithm |= {"credit": grid.credit_rule(rule)} if rule else {}
@@ -332,7 +334,16 @@ def resolve(
     return settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
-def _known_settings(settings: Mapping[str, Any], everybody: Set[str], known: Set[str]) -> dict[str, Any]:
-    """Picks those of the grid's settings for all algorithms that this one has."""
-    elsewhere.check(settings, everybody | known, "Expected one of some algorithm of the grid.")
-    return {k: v for k, v in settings.items() if k in known}
+def _check_shared(settings: Mapping[str, Any], grid: Grid, everybody: Set[str]) -> None:
+    """Refuses a setting for all algorithms that there is not, or that none of them takes from there."""
+    elsewhere.check(settings, everybody, "Expected one of some algorithm of the grid.")
+    taken = frozenset().union(
+        *(algorithms.get(grid.algorithm_entry(label).algo).Config.general() for label in grid.trained)
+    )
+    if lost := sorted(settings.keys() - taken):
+        label = grid.trained[0]
+        raise ConfigError(
+            f"{lost[0]} = {settings[lost[0]]!r} is set for all algorithms of the grid, and none takes it from there:"
+            f" {label} has values of its own. Write it for each: [algorithm.{label}] settings = {{ {lost[0]} = … }}; or"
+            f" for one environment: [algorithm.{label}.on] ENV = {{ {lost[0]} = … }}"
+        )
