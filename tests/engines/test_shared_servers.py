@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import marft_algos
 from helpers import preloaded
 from helpers.fake_servers import FakeVLLM
 from helpers.thread_ranks import ThreadRank, together
@@ -169,8 +170,12 @@ def test_a_runs_own_adapters_are_scored_by_a_server(
     assert said(Path("here.jsonl")) == said(Path("there.jsonl"))
     assert sorted(loads(servers[0])) == ["actor_0@0", "actor_0@1", "reasoner_0@0", "reasoner_0@1"]
     assert servers[0].loaded == [] and servers[0].completions == 32
+    engines = dict.fromkeys(("actor_0", "reasoner_0"), as_table(f"vllm:{servers[0].url}"))
+    result = marft_algos.evaluate("run", episodes=8, engines=engines, out="there")
+    assert said(result.folder / "episodes.jsonl") == said(Path("here.jsonl"))
+    asked_before = servers[0].completions
     scores("--engines", f"actor_0={table}", "--checkpoint", "2")
-    assert servers[0].completions == 48 and servers[1].completions == asked > 0, "the other policy is played here"
+    assert servers[0].completions == asked_before + 16 and servers[1].completions == asked > 0, "the other policy is played here"
     for words, error in (
         (["--engines", f"actor={table}"], "--engines names an unknown policy 'actor'. Did you mean 'actor_0'"),
         (
