@@ -135,6 +135,20 @@ def test_a_replica_with_another_base_stops_the_run_and_is_named(
     assert trained(tiny, tmp_path, "right", (right.url,), dtype=dtype, **bf16).metrics()
 
 
+def test_a_stale_run_is_evaluated_by_the_server_as_by_the_native_engine(serve: Serve, tiny: str, tmp_path: Path) -> None:
+    server = serve(tiny, staleness=1)
+    run = trained(tiny, tmp_path, "stale", (server.url,), staleness=1, iterations=3)
+    assert sum(row["infrastructure_errors"] for row in run.metrics() if "return" in row) == 0
+    there = {"kind": "vllm", "url": server.url}
+    here, away = (
+        marft_algos.evaluate(run, episodes=4, out=tmp_path / f"{i}", **engines)
+        for i, engines in enumerate(({}, {"engines": dict.fromkeys(AGENTS, there)}))
+    )
+    assert [[turn.text for turn in played.turns] for played in here.episodes] == [
+        [turn.text for turn in played.turns] for played in away.episodes
+    ]
+
+
 def test_two_workers_on_ray_have_a_server_each(tiny: str, vllm_env: Path, tmp_path: Path) -> None:
     run = trained(tiny, tmp_path, "ray", rollouts="ray", workers=2, chunk=4, worker_gpus=0, worker_vllm=str(vllm_env))
     rows = [line for line in run.metrics() if "return" in line]
