@@ -21,63 +21,15 @@ from marft_algos.ranks.reduction import ReductionSlots
 from marft_algos.types import Estimates, FloatArray, Trajectory, Transition
 
 
-class NormalisedCritics:
-    """Value heads with normalised targets (ValueNorm of MAPPO, arXiv 2103.01955): they predict (V − μ)/σ of returns.
-
-    Everything outside sees values in the rewards' units, and so do the loss's clip and Huber's δ. A head whose targets
-    have not been seen yet is taken as it is; there is one running mean and variance per policy.
-
-    Args:
-        critics: The heads.
-        beta: How much of the old statistics stays at an update.
-    """
-
-    def __init__(self, critics: ValueHeads, beta: float) -> None:
-        self._critics = critics
-        self._norms = {policy: ValueNorm(beta) for policy in critics.policies}
-
-    @property
-    def policies(self) -> list[str]:
-        """Policies that have a head."""
-        return self._critics.policies
-
-    @property
-    def device(self) -> torch.device:
-        """Where the heads are."""
-        return self._critics.device
-
-    def parameters(self, policy: str) -> Sequence[Tensor]:
-        """Trainable tensors of one head."""
-        return self._critics.parameters(policy)
-
-    def featurise(self, transitions: Sequence[Transition], **kwargs: Any) -> Mapping[Transition, Tensor]:
-        """Returns features of turns."""
-        return self._critics.featurise(transitions, **kwargs)
-
-    def values(self, policy: str, features: Tensor) -> Tensor:
-        """[N, d] -> [N] fp32, in the rewards' units."""
-        mean, std = self._norms[policy].statistics
-        return self._critics.values(policy, features) * std + mean
-
-    def update(self, policy: str, returns: Reals) -> None:
-        """Updates the statistics: once per iteration, before the fit."""
-        self._norms[policy].update(returns)
-
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        """Returns the running sums of every policy."""
-        return {policy: norm.state_dict() for policy, norm in self._norms.items()}
-
-    def load_state_dict(self, state: Mapping[str, dict[str, float]]) -> None:
-        """Restores ``state_dict``."""
-        for policy, sums in state.items():
-            self._norms[policy].load_state_dict(sums)
-
-
 class Heads:
     """Reads V of turns, and fits the heads.
 
     A turn stays in one reduction slot from its features to the gradient: features, the largest of all, stay on the rank
     that computed them.
+
+    With ``value_norm``, targets are normalised (ValueNorm of MAPPO, arXiv 2103.01955): heads predict (V − μ)/σ of
+    returns, with one running mean and variance per policy. Everything outside sees values in the rewards' units, and so
+    do the loss's clip and Huber's δ. A head whose targets have not been seen yet is taken as it is.
 
     Args:
         critics: The value heads.
@@ -87,7 +39,8 @@ class Heads:
     """
 
     def __init__(self, critics: ValueHeads, config: UpdateConfig, seed: int, reduction: ReductionSlots) -> None:
-        self._critics = NormalisedCritics(critics, config.value_norm) if config.value_norm is not None else critics
+        self._critics, beta = critics, config.value_norm
+        self._norms = {} if beta is None else {policy: ValueNorm(beta) for policy in critics.policies}
         self._config, self._seed, self._reduction = config, seed, reduction
         self._scores = config.needs_reference or config.critic_features == "policy"
         self.optimizers = {
@@ -145,8 +98,8 @@ class Heads:
             return {}
         config, losses = self._config, list[dict[int, Tensor]]()
         targets = np.concatenate([estimates.returns[t] for t in rows])
-        if isinstance(self._critics, NormalisedCritics):
-            self._critics.update(policy, targets)
+        if policy in self._norms:  # once an iteration, before the fit
+            self._norms[policy].update(targets)
         for epoch in range(config.critic_epochs):
             draws = seeds.generator(seeds.minibatches(self._seed, policy, iteration, epoch, critic=True))
             for part in minibatches(rows, config.critic_minibatches, draws):
@@ -158,19 +111,27 @@ class Heads:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the running statistics of normalised targets."""
-        return self._critics.state_dict() if isinstance(self._critics, NormalisedCritics) else {}
+        return {policy: norm.state_dict() for policy, norm in self._norms.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restores ``state_dict``."""
-        if isinstance(self._critics, NormalisedCritics):
-            self._critics.load_state_dict(state)
+        for policy in self._norms.keys() & state.keys():
+            self._norms[policy].load_state_dict(state[policy])
+
+    def _predicted(self, policy: str, features: Tensor) -> Tensor:
+        """[N, d] -> [N] fp32, in the rewards' units."""
+        values = self._critics.values(policy, features)
+        if policy not in self._norms:
+            return values
+        mean, std = self._norms[policy].statistics
+        return values * std + mean
 
     def _values(self, policy: str, rows: Sequence[Transition], estimates: Estimates) -> list[FloatArray]:
         if not rows:
             return []
         features = [torch.as_tensor(estimates.features[t]) for t in rows]
         with torch.no_grad():
-            flat = self._critics.values(policy, torch.cat(features).to(self._critics.device))
+            flat = self._predicted(policy, torch.cat(features).to(self._critics.device))
         parts = torch.split(flat.float().cpu(), [len(x) for x in features])
         return [part.numpy().astype(np.float32) for part in parts]
 
@@ -181,7 +142,7 @@ class Heads:
         def work(turns: Sequence[Transition]) -> Tensor:
             losses, own = list[Tensor](), sum(len(estimates.returns[t]) for t in turns)
             for batch, share in value_batches(turns, estimates, self._critics.device):
-                values, config = self._critics.values(policy, batch.features), self._config
+                values, config = self._predicted(policy, batch.features), self._config
                 loss = value_loss(values, batch.returns, batch.values, config.value_clip, config.huber_delta).mean()
                 weight = share * (own / points)
                 (loss * weight).backward()
