@@ -42,64 +42,47 @@ class RolloutEngine(Protocol):
         Collector lets every episode go on by itself. False for engines that decode a batch together: those are asked
         for the turns of all episodes at once.
         """
+        return False
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order, of any mix of policies; none depends on the others."""
+        raise NotImplementedError
 
     def needs_adapter(self, policy: str) -> bool:
         """Returns whether ``publish`` wants this policy's weights as a folder on disk."""
+        return False
 
     def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
         """Samples this policy from weights ``version`` on from now on; no other policy changes.
+
+        By default nothing is done: the engine reads the trained tensors themselves, or has none.
 
         Args:
             policy: Whose weights are new.
             version: Their number; replies carry it.
             adapter: Folder in peft's format, where ``needs_adapter`` asked for one. It stays until the next publish.
         """
+        return
 
     def sleep(self) -> None:
         """Gives back device memory that only sampling needs, where that can be done."""
+        return
 
     def wake(self) -> None:
         """Undoes ``sleep``; to be called before the next publish or generation."""
+        return
 
     def metrics(self) -> dict[str, float]:
         """Returns numbers to log (requests, retries, costs) that were counted since the last call."""
-
-    def close(self) -> None:
-        """Frees processes and connections."""
-
-
-class EngineBase:
-    """Defaults of the protocol for an engine that has only a blocking ``generate``."""
-
-    one_by_one: bool = False
-    """A batch is decoded together."""
-
-    def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
-        """To be written."""
-        raise NotImplementedError
-
-    def needs_adapter(self, policy: str) -> bool:
-        """Returns False: nothing is written to disk."""
-        return False
-
-    def publish(self, policy: str, version: int, adapter: Path | None = None) -> None:
-        """Does nothing: the engine reads the trained tensors themselves, or has none."""
-
-    def sleep(self) -> None:
-        """Does nothing: there is no memory to give back."""
-
-    def wake(self) -> None:
-        """Does nothing: see ``sleep``."""
-
-    def metrics(self) -> dict[str, float]:
-        """Returns nothing."""
         return {}
 
     def close(self) -> None:
-        """Does nothing: there is nothing to free."""
+        """Frees processes and connections."""
+        return
+
+
+class EngineBase(RolloutEngine):
+    """What an engine derives from: it has the protocol's defaults, and lacks ``generate`` alone."""
 
 
 class AdapterSource(Protocol):
