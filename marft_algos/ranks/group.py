@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from marft_algos.lazy import torch
 from marft_envs.errors import ConfigError
@@ -18,58 +18,41 @@ from marft_envs.errors import ConfigError
 T = TypeVar("T")
 
 
-class RankGroup(Protocol):
-    """Ranks that do the same at the same time; each call is made by all of them."""
+class RankGroup:
+    """Ranks that do the same at the same time; each call is made by all of them. What stands here is of one rank."""
 
-    rank: int
+    rank: int = 0
     """Of this process, from 0. Rank 0 decides and writes."""
-    size: int
+    size: int = 1
     """How many there are: a power of two."""
-    seconds: float
+    seconds: float = 0.0
     """Spent in these calls so far: waiting for the others, and sending."""
 
     def add(self, x: torch.Tensor) -> torch.Tensor:
         """Adds a tensor over the ranks, in place, as a binary tree with neighbours first: the same bits on each."""
+        return x
 
     def gather(self, x: T) -> list[T]:
         """Returns what every rank gave, in their order; it must be picklable."""
+        return [x]
 
     def agree(self, flag: bool) -> bool:
         """Returns whether any rank says so."""
+        return flag
 
     def first(self, x: T) -> T:
         """Returns what rank 0 gave."""
+        return x
 
     def close(self) -> None:
         """Leaves the others."""
 
 
-class Alone:
+class Alone(RankGroup):
     """One process: nothing is sent."""
 
-    rank, size, seconds = 0, 1, 0.0
 
-    def add(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns it."""
-        return x
-
-    def gather(self, x: T) -> list[T]:
-        """Returns a list of it."""
-        return [x]
-
-    def agree(self, flag: bool) -> bool:
-        """Returns it."""
-        return flag
-
-    def first(self, x: T) -> T:
-        """Returns it."""
-        return x
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-class Ranks:
+class Ranks(RankGroup):
     """Processes that a launcher has started: torchrun, or ``marft train --nproc``.
 
     Args:
