@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from marft_algos import seeds
 from marft_algos.config.settings import TrainConfig
@@ -26,8 +26,11 @@ from marft_algos.types import Trajectory
 from marft_envs.core.vector import VectorEnv
 
 
-class RolloutBackend(Protocol):
-    """Plays chunks with the policies' published weights."""
+class RolloutBackend:
+    """Plays chunks with the policies' published weights.
+
+    By default nothing is made before it is played with, and there is no memory to give back.
+    """
 
     chunk: int
     """Episodes of a chunk, into which an iteration is cut; 0: it is one chunk."""
@@ -47,12 +50,13 @@ class RolloutBackend(Protocol):
             on_progress: Receives the progress.
             weights: What ``pin`` returned; None: what is published now.
         """
+        raise NotImplementedError
 
     def prepare(self) -> None:
         """Makes the environments to train in; otherwise the first chunk does."""
 
     def pin(self) -> Any:
-        """Returns what is published now, to be played with later."""
+        """Returns what is published now, to be played with later; None where it is played at once."""
 
     def publish(self, policies: Iterable[str], version: int) -> None:
         """Plays these policies with their present weights from now on."""
@@ -68,6 +72,7 @@ class RolloutBackend(Protocol):
 
         ``time_players`` says who played how much of what is learnt from, see ``RolloutStats``.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
         """Ends environments, engines and connections."""
@@ -115,7 +120,7 @@ def make(parts: Parts, reduction: ReductionSlots) -> RolloutBackend:
     return cast(RolloutBackend, extra("ray").RayRollouts(parts, reduction))
 
 
-class LocalRollouts:
+class LocalRollouts(RolloutBackend):
     """Plays in this process, or each of several ranks its share.
 
     Args:
@@ -156,9 +161,6 @@ class LocalRollouts:
     def prepare(self) -> None:
         """Makes this process's environments."""
         self._worker.prepare()
-
-    def pin(self) -> None:
-        """Returns nothing: it is played at once."""
 
     def publish(self, policies: Iterable[str], version: int) -> None:
         """Publishes to the engine, through a folder where it wants one."""

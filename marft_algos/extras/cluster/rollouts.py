@@ -23,7 +23,7 @@ from marft_algos.rollout.collector import OnProgress
 from marft_algos.rollout.episodes import Chunk, Played, chunk_of, lost
 from marft_algos.terminal import say
 from marft_algos.training.parts import Parts
-from marft_algos.training.rollouts import RolloutStats
+from marft_algos.training.rollouts import RolloutBackend, RolloutStats
 from marft_envs.errors import MarftError
 
 TICK_S = 1.0
@@ -62,8 +62,8 @@ class _Weights:
     ref: Any = None
 
 
-class RayRollouts:
-    """Plays on a cluster; rank 0 deals the chunks.
+class RayRollouts(RolloutBackend):
+    """Plays on a cluster, by workers with environments and memory of their own; rank 0 deals the chunks.
 
     Args:
         parts: Of the run.
@@ -101,18 +101,9 @@ class RayRollouts:
             self._count("publish_bytes", len(packed.data))
         self._count("time_publish", time.monotonic() - started)
 
-    def prepare(self) -> None:
-        """Does nothing: workers make their environments when they play."""
-
     def pin(self) -> dict[str, _Weights]:
         """Returns what is published now."""
         return dict(self._weights)
-
-    def rest(self) -> None:
-        """Does nothing: workers have memory of their own."""
-
-    def wake(self) -> None:
-        """Does nothing: see ``rest``."""
 
     def metrics(self) -> dict[str, Any]:
         """Returns what engines and workers counted since the last call."""
