@@ -180,8 +180,7 @@ def parse(engine: Endpoint | Mapping[str, Any] | str) -> Endpoint:
         hint = did_you_mean(name, _SETTINGS[kind])
         hint = 'Keys stay in the environment: key_env = "NAME".' if "key" in name else hint
         raise ConfigError(f"An engine of kind {kind} has no setting '{name}'. {hint}")
-    endpoint: Endpoint = checked(Endpoint, _DEFAULTS.get(kind, {}) | dict(table))
-    return endpoint
+    return checked(Endpoint, _DEFAULTS.get(kind, {}) | dict(table))
 
 
 def parse_all(

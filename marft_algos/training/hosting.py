@@ -122,7 +122,7 @@ def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet, group: Ra
     make = extra("vllm").VLLMEngine
     if group.size > 1:
         make = partial(extra("vllm of ranks").RanksVLLMEngine, group)
-    engine: RolloutEngine = make(
+    return make(
         policies,
         endpoint.urls,
         names,
@@ -134,7 +134,6 @@ def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet, group: Ra
         weights_tolerance=endpoint.weights_tolerance or None,
         key=endpoint.key() if endpoint.key_env else None,
     )
-    return engine
 
 
 def _check_vllm(config: TrainConfig, policy: str, endpoint: Endpoint) -> None:

@@ -110,8 +110,7 @@ class Request:
     @cached_property
     def prefix(self) -> str:
         """Returns the beginning of the reply, which the task has set; "" for none."""
-        text: str = optional(self._open().task, "prefix")(self.agent)
-        return text
+        return optional(self._open().task, "prefix")(self.agent)
 
     def _open(self) -> FlexEnv:
         if self._env is None:

@@ -27,8 +27,7 @@ def stored(name: str, find: Callable[[], T]) -> T:
     with contextlib.suppress(*problems):
         seal, _, text = _path(name).read_text(encoding="utf-8").partition("\n")
         if seal == _seal(name, text):
-            known: T = json.loads(text)
-            return known
+            return json.loads(text)
     found = find()
     with contextlib.suppress(*problems):
         path, text = _path(name), json.dumps(found, separators=(",", ":"))

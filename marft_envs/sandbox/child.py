@@ -264,8 +264,7 @@ def _find(names: dict[str, Any], entry_point: str) -> tuple[Any, str]:
 
 def _function(names: dict[str, Any], entry_point: str) -> Callable[..., Any]:
     target, method = _find(names, entry_point)
-    function: Callable[..., Any] = getattr(target(), method) if method else target
-    return function
+    return getattr(target(), method) if method else target
 
 
 # ---- stdio mode ----------------------------------------------------------------------------------------------

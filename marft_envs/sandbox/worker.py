@@ -206,8 +206,7 @@ class SandboxWorker(Process):
             with contextlib.suppress(OSError):
                 self._pidfd = io.FileIO(os.pidfd_open(pid))
                 track(self._pidfd)
-        message: dict[str, Any] = json.loads(data)
-        return message
+        return json.loads(data)
 
     def wait_ready(self) -> None:
         """Waits until the worker has shut itself in.

@@ -147,8 +147,7 @@ class Grid(GridTable):
 
     def table(self) -> dict[str, Any]:
         """Returns what is not as by default, as plain values: the TOML file of this grid."""
-        plain: dict[str, Any] = TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
-        return plain
+        return TypeAdapter(Grid).dump_python(self, mode="json", exclude_defaults=True)
 
     def run(
         self,
@@ -237,8 +236,7 @@ def load(path: Path | str, *, trusted: bool = False) -> Grid:
 
 def build(table: Mapping[str, Any]) -> Grid:
     """Makes a grid from plain values; see ``load``."""
-    grid: Grid = checked(Grid, table, where="the grid")
-    return grid
+    return checked(Grid, table, where="the grid")
 
 
 def _check(grid: Grid) -> None:

@@ -295,12 +295,10 @@ class TextPass:
         x = x[layout.wanted] if last else x
         rest = [factor for pair in factors[1:] for factor in pair]
         norm = self.norms[block.post_attention_layernorm]
-        hidden: Tensor = FeedForward.apply(attended, x, norm, linears[1:], block.mlp.act_fn, *rest)
-        return hidden
+        return FeedForward.apply(attended, x, norm, linears[1:], block.mlp.act_fn, *rest)
 
     def _normed(self, x: Tensor, norm: nn.Module) -> Tensor:
-        normed: Tensor = Normed.apply(x, self.norms[norm])
-        return normed
+        return Normed.apply(x, self.norms[norm])
 
     def adapted(self, weights: Weights | None) -> list[Adapted]:
         """Returns the linear layers of each block with a policy's adapters on them; without weights, with none."""

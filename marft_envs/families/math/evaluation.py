@@ -45,8 +45,7 @@ def evaluate(node: Node, point: Mapping[str, Value]) -> Value:
         Undefined: There is no finite value.
     """
     try:
-        value: Value = ExpressionWalk(point).value(node)
-        return value
+        return ExpressionWalk(point).value(node)
     except OverflowError as error:
         raise OutOfRange(str(error)) from error
     except (ZeroDivisionError, ValueError) as error:

@@ -301,8 +301,7 @@ def _maker(state: Any) -> Callable[[ToolProblem], Any] | None:
             f"state={shown} has no signature that can be read, so whether it takes the problem is not known. Expected "
             f"a function of your own, like def start(problem): return {shown}(…)."
         ) from error
-    maker: Callable[[ToolProblem], Any] = state
-    return maker
+    return state
 
 
 def _shown(fn: Any) -> str:

@@ -34,8 +34,7 @@ _ATTEMPTS = 20
 def _draft(generator: str, level: int, key: int) -> Draft:
     """A key names the same task in both modes."""
     variant = next(c for (name, _, at), c in VARIANTS.items() if (name, at) == (generator, level))
-    draft: Draft = variant.build(Dice(f"code/{generator}/{level}", key), level)
-    return draft
+    return variant.build(Dice(f"code/{generator}/{level}", key), level)
 
 
 def build(generator: str, mode: Mode, level: int, key: int) -> CodeProblem:

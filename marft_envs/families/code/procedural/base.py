@@ -20,8 +20,7 @@ __all__ = ["VARIANTS", "Built", "Dice", "Draft", "ProblemWriter", "function", "s
 @lru_cache(maxsize=8192)
 def function(args: str, code: str) -> Callable[..., Any]:
     """The function of these parameters that a generator's own expression is; it is no text of anybody else."""
-    made: Callable[..., Any] = eval(f"lambda {args}: {code}")
-    return made
+    return eval(f"lambda {args}: {code}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,7 @@ def _visible(world: BfclWorld) -> State:
 
 
 def _copied(world: BfclWorld) -> State:
-    copied: State = pickle.loads(pickle.dumps(_visible(world), pickle.HIGHEST_PROTOCOL))
-    return copied
+    return pickle.loads(pickle.dumps(_visible(world), pickle.HIGHEST_PROTOCOL))
 
 
 def _same(state: State, world: BfclWorld) -> bool:

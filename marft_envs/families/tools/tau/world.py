@@ -90,8 +90,7 @@ class TauWorld:
         methods = self._get("users", order["user_id"])["payment_methods"]
         if payment_method_id not in methods:
             raise ToolError(f"The owner of the order has no payment method '{payment_method_id}'.")
-        method: Record = methods[payment_method_id]
-        return method
+        return methods[payment_method_id]
 
     @staticmethod
     def _has_items(order: Record, item_ids: Sequence[str]) -> None:

@@ -159,5 +159,4 @@ def kits(environment: Any) -> dict[str, Any]:
 
 def _records(domain: str, package: str | None, field_name: str) -> SharedTable:
     """The table that a pickle has left out."""
-    base: SharedTable = getattr(load(domain, package).environment.tools.db, field_name).base
-    return base
+    return getattr(load(domain, package).environment.tools.db, field_name).base
