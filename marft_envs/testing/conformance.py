@@ -10,7 +10,7 @@ import io
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from marft_envs.core.env import FlexEnv
@@ -18,7 +18,7 @@ from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError
 from marft_envs.registration import make
 from marft_envs.testing import invariants
-from marft_envs.testing.played import Build
+from marft_envs.testing.played import Build, Check
 
 
 class CheckError(MarftError, AssertionError):
@@ -56,8 +56,9 @@ def check_env(env: str | FlexEnv | Build) -> CheckReport:
     build = _builder(env)
     with contextlib.closing(build()) as first:
         report = CheckReport(first.unwrapped.env_id)
-        for check in PETTINGZOO:
-            _run(check, build, report)
+        with _quietly():
+            for check in PETTINGZOO:
+                _run(check, build, report)
         # The invariants build dozens of environments; copies of an unused one save loading its data each time.
         copyable = optional(first.unwrapped.task, "copyable")
         for check in invariants.CHECKS:
@@ -69,7 +70,7 @@ def check_env(env: str | FlexEnv | Build) -> CheckReport:
     return report
 
 
-def _run(check: Callable[[Build], str | None], build: Build, report: CheckReport) -> None:
+def _run(check: Check, build: Build, report: CheckReport) -> None:
     start = time.perf_counter()
     try:
         remark = check(build)
@@ -112,26 +113,21 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def api_test(build: Build) -> str | None:
+def api_test(build: Build) -> None:
     """PettingZoo's api_test passes."""
     from pettingzoo.test import api_test as test
 
-    env = build()
-    with _quietly():
-        test(env, num_cycles=200)
-    return None
+    test(build(), num_cycles=200)
 
 
-def seed_test(build: Build) -> str | None:
+def seed_test(build: Build) -> None:
     """PettingZoo's seed_test passes: equal seeds, equal episodes."""
     from pettingzoo.test import seed_test as test
 
-    with _quietly():
-        test(build, num_cycles=100)
-    return None
+    test(build, num_cycles=100)
 
 
-def render_test(build: Build) -> str | None:
+def render_test(build: Build) -> None:
     """PettingZoo's render_test passes for every render mode."""
     from pettingzoo.test import render_test as test
 
@@ -140,19 +136,15 @@ def render_test(build: Build) -> str | None:
         env.unwrapped.render_mode = render_mode
         return env
 
-    with _quietly():
-        test(rendering)
-    return None
+    test(rendering)
 
 
-def turn_based_parallel(build: Build) -> str | None:
+def turn_based_parallel(build: Build) -> None:
     """PettingZoo's turn-based conversion to a parallel environment passes parallel_api_test."""
     from pettingzoo.test import parallel_api_test
     from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 
-    with _quietly():
-        parallel_api_test(turn_based_aec_to_parallel(build()), num_cycles=200)
-    return None
+    parallel_api_test(turn_based_aec_to_parallel(build()), num_cycles=200)
 
 
 def parallel(build: Build) -> str | None:
@@ -162,10 +154,9 @@ def parallel(build: Build) -> str | None:
 
     if not build().metadata["is_parallelizable"]:
         return "for Independent only"
-    with _quietly():
-        parallel_api_test(aec_to_parallel(build()), num_cycles=200)
-        parallel_seed_test(lambda: aec_to_parallel(build()), num_cycles=100)
+    parallel_api_test(aec_to_parallel(build()), num_cycles=200)
+    parallel_seed_test(lambda: aec_to_parallel(build()), num_cycles=100)
     return None
 
 
-PETTINGZOO = (api_test, seed_test, render_test, turn_based_parallel, parallel)
+PETTINGZOO: tuple[Check, ...] = (api_test, seed_test, render_test, turn_based_parallel, parallel)

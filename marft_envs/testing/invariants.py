@@ -23,6 +23,7 @@ from marft_envs.testing.played import (
     MOST_TURNS,
     Broken,
     Build,
+    Check,
     Reply,
     expect_equal,
     expect_rereadable,
@@ -117,7 +118,7 @@ def _vector(build: Build, slots: int, wanted: list[Episode]) -> list[Episode]:
     return finished
 
 
-def replay_equality(build: Build) -> str | None:
+def replay_equality(build: Build) -> None:
     """A record, written as JSON and read again, replays to the same transcript, rewards, D and edges."""
     for seed in SEEDS:
         episode = play(build(), seed)
@@ -126,10 +127,9 @@ def replay_equality(build: Build) -> str | None:
             trajectory.replay(again, build())
         except trajectory.ReplayError as error:
             raise Broken(str(error)) from error
-    return None
 
 
-def visibility(build: Build) -> str | None:
+def visibility(build: Build) -> None:
     """An agent sees the words of exactly those turns that its ``sees`` names, and D records just that."""
     for seed in SEEDS:
         env = build()
@@ -152,7 +152,6 @@ def visibility(build: Build) -> str | None:
                 env.step(text)
                 texts.append(text)
         _expect_edges(env)
-    return None
 
 
 def _expect_visible(env: FlexEnv, agent: str, words: list[str], *, cut: bool) -> None:
@@ -215,7 +214,7 @@ def reward_bookkeeping(build: Build) -> str | None:
     return remark
 
 
-def purity(build: Build) -> str | None:
+def purity(build: Build) -> None:
     """``observe``, ``messages``, ``team_view``, ``state`` and ``render`` change nothing, for any agent at any time."""
     for seed in SEEDS:
         plain, looked_at = build(), build()
@@ -233,10 +232,9 @@ def purity(build: Build) -> str | None:
         expect_equal(wanted, play(looked_at, seed, looking), "with every view asked for at every turn")
         if plain.view.rng.bit_generator.state != looked_at.view.rng.bit_generator.state:  # type: ignore[union-attr]
             raise Broken("looking at the environment uses up its random numbers")
-    return None
 
 
-def pickling(build: Build) -> str | None:
+def pickling(build: Build) -> None:
     """An environment pickled in the middle of an episode goes on as if nothing had happened."""
     for seed in SEEDS[:1]:  # a pickle holds the whole data set
         wanted = play(build(), seed)
@@ -246,10 +244,9 @@ def pickling(build: Build) -> str | None:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise Broken(f"{error}; use module-level functions and functools.partial instead of lambdas") from error
         expect_equal(wanted, go_on(copy, sampled(seed)), "pickled halfway")
-    return None
 
 
-def forking(build: Build) -> str | None:
+def forking(build: Build) -> None:
     """Forks go on like the original, and what happens in them does not reach it."""
     for seed in SEEDS:
         wanted = play(build(), seed)
@@ -258,7 +255,6 @@ def forking(build: Build) -> str | None:
         go_on(other, sampled(seed + 1000))
         expect_equal(wanted, go_on(same, sampled(seed)), "forked halfway")
         expect_equal(wanted, go_on(env, sampled(seed)), "after its forks were played")
-    return None
 
 
 def _halfway(build: Build, seed: int, turns: int) -> FlexEnv:
@@ -273,7 +269,7 @@ def _halfway(build: Build, seed: int, turns: int) -> FlexEnv:
     return env
 
 
-def global_randomness(build: Build) -> str | None:
+def global_randomness(build: Build) -> None:
     """The generators of ``random`` and ``numpy.random`` are neither used nor moved."""
     before = random.getstate(), np.random.get_state()
     try:
@@ -290,10 +286,9 @@ def global_randomness(build: Build) -> str | None:
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-    return None
 
 
-def hostile_actions(build: Build) -> str | None:
+def hostile_actions(build: Build) -> None:
     """Any text is survived, cannot pass for control tokens or for another agent's words, and can be written down."""
     env = build()
     roles = sorted({spec.role for spec in env.team})
@@ -313,7 +308,6 @@ def hostile_actions(build: Build) -> str | None:
             if len(env.view.history) > MOST_TURNS:
                 raise Broken(f"{name}: the episode is not over after {MOST_TURNS} turns")
         expect_rereadable(env.episode, f"{name}, written as JSON and read again")
-    return None
 
 
 def _control(shown: str) -> set[str]:
@@ -345,13 +339,12 @@ def gold_hidden(build: Build) -> str | None:
     return None
 
 
-def task_validates(build: Build) -> str | None:
+def task_validates(build: Build) -> None:
     """``task.validate()``: the gold answer scores 1, the null team what the documentation says."""
     build().task.validate()
-    return None
 
 
-CHECKS = (
+CHECKS: tuple[Check, ...] = (
     task_validates, order_invariance, replay_equality, visibility, reward_bookkeeping, purity, pickling, forking,
     global_randomness, hostile_actions, gold_hidden,
 )  # fmt: skip

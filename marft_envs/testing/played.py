@@ -11,6 +11,8 @@ from marft_envs.core.types import Episode
 from marft_envs.records import trajectory
 
 Build = Callable[[], FlexEnv]
+Check = Callable[[Build], str | None]
+"""A promise that environments keep: raises where it is broken, and may return a remark."""
 Reply = Callable[[FlexEnv, str], str]
 MOST_TURNS = 1000
 """An episode that is not over after so many turns counts as endless."""
