@@ -141,7 +141,7 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    return int(getattr(module_of(command), f"run_{command}")(rest))
+    return getattr(module_of(command), f"run_{command}")(rest) or 0  # most commands return nothing
 
 
 def module_of(command: str) -> ModuleType:
@@ -174,16 +174,15 @@ class EnvsArguments:
     """Arguments of the environment."""
 
 
-def run_envs(argv: list[str]) -> int:
+def run_envs(argv: list[str]) -> None:
     """``marft envs [ID]``."""
     options = arguments.parse(EnvsArguments, argv, prog="marft envs")
     if options.id:
         say(describe(options.id, options.env_kwargs))
-        return 0
+        return
     specs = marft_envs.list_envs()
     say(*terminal.aligned([[spec.id, spec.summary] for spec in specs]), sep="\n")
     say(f"\nOne of them: marft envs {specs[0].id}")
-    return 0
 
 
 def describe(env_id: str, kwargs: dict[str, Any]) -> str:
@@ -222,7 +221,7 @@ class AlgorithmsArguments:
     """Which one to describe; empty: list all."""
 
 
-def run_algorithms(argv: list[str]) -> int:
+def run_algorithms(argv: list[str]) -> None:
     """``marft algorithms [NAME]``."""
     base = importlib.import_module("marft_algos.algorithms.base")
     wanted = arguments.parse(AlgorithmsArguments, argv, prog="marft algorithms").name
@@ -231,7 +230,6 @@ def run_algorithms(argv: list[str]) -> int:
     rows = terminal.aligned([[name, text.partition("\n")[0]] for name, text in texts.items()])
     say(*[texts[wanted]] if wanted else rows, sep="\n")
     say(f"\nTrain with it:  marft train {names[0]} --env relay-v0\nIts settings:   marft train {names[0]} --help")
-    return 0
 
 
 # marft profiles -------------------------------------------------------------------------------------
@@ -254,7 +252,7 @@ class ProfilesArguments:
     """Arguments of the environment."""
 
 
-def run_profiles(argv: list[str]) -> int:
+def run_profiles(argv: list[str]) -> None:
     """``marft profiles ID > FILE``."""
     from marft_algos.config import presets
     from marft_envs.records import experts
@@ -269,7 +267,6 @@ def run_profiles(argv: list[str]) -> int:
     profiles = experts.few_shot(env, options.shots, options.seed)
     env.close()
     say(json.dumps(profiles, indent=2, ensure_ascii=False))
-    return 0
 
 
 # marft check ----------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ _SHOWN = ("success", "return", "infrastructure_errors", "tokens_total")
 """What is printed of the last iteration, where there is such a number."""
 
 
-def run_show(argv: list[str]) -> int:
+def run_show(argv: list[str]) -> None:
     """``marft show RUN``."""
     from marft_algos.runs import report
 
@@ -219,7 +219,7 @@ def run_show(argv: list[str]) -> int:
     last = metrics[-1] if metrics else {}
     if options.json:
         say(json.dumps({"run": str(run.root), **last}, indent=1))
-        return 0
+        return
     say(f"run:     {run.root}")
     say(f"task:    {paths.task(run)}")
     _print_start(run)
@@ -236,4 +236,3 @@ def run_show(argv: list[str]) -> int:
         say(f"report:  {run.report_file}")
     else:
         say(f"report:  not yet; write it now: {arguments.typed('show', run.root, '--html')}")
-    return 0

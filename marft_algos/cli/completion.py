@@ -28,11 +28,10 @@ class CompletionArguments:
     """Which one."""
 
 
-def run_completion(argv: list[str]) -> int:
+def run_completion(argv: list[str]) -> None:
     """``marft completion SHELL``."""
     options: CompletionArguments = arguments.parse(CompletionArguments, argv, prog="marft completion")
     say(_fish() if options.shell == "fish" else _bash(zsh=options.shell == "zsh"), end="")
-    return 0
 
 
 def options_of() -> dict[str, Any]:

@@ -68,7 +68,7 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
     return env.unwrapped.episode
 
 
-def run_distill(argv: list[str]) -> int:
+def run_distill(argv: list[str]) -> None:
     """``marft distill SOURCE --into ID``."""
     from marft_algos.rollout.demonstrations import recorded
 
@@ -104,7 +104,6 @@ def run_distill(argv: list[str]) -> int:
     if not single:
         raise DataError(f"None of the {len(team)} episodes fits into one agent of {options.into}; nothing was written.")
     say(f"next:    {arguments.typed('sft', '--env', options.into, '--demonstrations', out)}")
-    return 0
 
 
 def _words(episodes: list[Episode]) -> float:

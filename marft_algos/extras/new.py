@@ -35,7 +35,7 @@ class NewArguments:
     """Folder to write; empty: NAME."""
 
 
-def run_new(argv: list[str]) -> int:
+def run_new(argv: list[str]) -> None:
     """``marft new env NAME``."""
     options: NewArguments = arguments.parse(NewArguments, argv, prog="marft new")
     name, package = options.name, options.name.replace("-", "_")
@@ -49,7 +49,6 @@ def run_new(argv: list[str]) -> int:
     write(folder, name, package)
     say(f"project: {folder}")
     say(f"next:    pip install -e {folder}   ·   marft check {name}-v0   ·   python -m pytest {folder}")
-    return 0
 
 
 def write(folder: Path, name: str, package: str) -> None:

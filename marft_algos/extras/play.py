@@ -45,7 +45,7 @@ class PlayArguments:
     """Arguments of the environment."""
 
 
-def run_play(argv: list[str]) -> int:
+def run_play(argv: list[str]) -> None:
     """``marft play ID``."""
     options: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
     if options.random and (options.agent or options.team):
@@ -83,7 +83,6 @@ def run_play(argv: list[str]) -> int:
             score += _episode(env, options.seed + episode, start, people, others)
     if options.episodes > 1:
         say(f"\nmean score of {options.episodes} episodes: {score / options.episodes:.3f}")
-    return 0
 
 
 def _episode(env: Any, seed: int, start: dict[str, Any], people: set[str], others: Reply) -> float:

@@ -46,7 +46,7 @@ class TracesArguments:
     """IN,OUT, the price of a million tokens of prompt and of reply, where a trace says no cost."""
 
 
-def run_traces(argv: list[str]) -> int:
+def run_traces(argv: list[str]) -> None:
     """``marft traces FILE…``."""
     options: TracesArguments = arguments.parse(TracesArguments, argv, prog="marft traces")
     token_price, cases_file = token_prices(options.price), Path(options.cases or "cases.jsonl")
@@ -70,7 +70,6 @@ def run_traces(argv: list[str]) -> int:
     if options.sft:
         _write(Path(options.sft), "rows", *sft_rows(traces, {agent: team[agent]["name"] for agent in team}))
         say(f"next:      {arguments.typed('sft', *words, '--demonstrations', options.sft)}")
-    return 0
 
 
 def _write(path: Path, what: str, found: Sequence[Row], left: Counter[str]) -> None:

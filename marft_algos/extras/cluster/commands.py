@@ -28,7 +28,7 @@ class ReplayArguments:
     """The chunk's, in the run's ``lost/``."""
 
 
-def run_replay(argv: list[str]) -> int:
+def run_replay(argv: list[str]) -> None:
     """``marft replay RUN/lost/CHUNK``."""
     options: ReplayArguments = arguments.parse(ReplayArguments, argv, prog="marft replay")
     require_training()
@@ -48,4 +48,3 @@ def run_replay(argv: list[str]) -> int:
         what = f"{episode.task_id} (seed {episode.seed}): {episode.stop_reason}, return {trajectory.score:.3g}"
         say(f"{trajectory.number:>4}  {clean(what, line=True)}")
     say(f"all of them were played, in {seconds:.1f} s")
-    return 0

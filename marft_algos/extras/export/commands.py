@@ -53,7 +53,7 @@ class ExportArguments:
     """With --push: write the export and list what would be sent; send nothing."""
 
 
-def run_export(argv: list[str]) -> int:
+def run_export(argv: list[str]) -> None:
     """``marft export RUN …``."""
     options: ExportArguments = arguments.parse(ExportArguments, argv, prog="marft export")
     check_packages()
@@ -110,7 +110,6 @@ def run_export(argv: list[str]) -> int:
     elif options.push:
         hub.push(out, folders, options.push, options.private, f"{config.env}, {source.name}")
     say(f"next:    {_next(wanted, out)}")
-    return 0
 
 
 def _chosen(options: ExportArguments) -> tuple[RunFolder, str]:
