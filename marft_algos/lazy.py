@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from marft_envs.errors import MissingExtraError
+from marft_envs.errors import MissingExtraError, imported
 
 if TYPE_CHECKING:
     import torch as torch
@@ -80,8 +80,4 @@ def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
     Raises:
         MissingExtraError: pandas is not installed.
     """
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError as error:
-        raise MissingExtraError("A DataFrame", "data") from error
-    return pandas.DataFrame(rows)
+    return imported("pandas", "A DataFrame", "data").DataFrame(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -43,6 +44,18 @@ class MissingExtraError(MarftError, ImportError):
 def install_command(extra: str) -> str:
     """Returns what installs an extra, typed in a clone of the repository: the package is on no index."""
     return f"pip install -e '.[{extra}]'"
+
+
+def imported(module: str, what: str, extra: str) -> Any:
+    """Imports a module of an optional package, which ``what`` needs.
+
+    Raises:
+        MissingExtraError: It is not installed; the message holds the pip command.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(what, extra) from error
 
 
 class WorkerError(MarftError, RuntimeError):

@@ -24,7 +24,7 @@ from marft_algos.engines.http import MESSAGE, NONSENSE, careful, refuses_prompt
 from marft_algos.engines.usage import Meter, Usage
 from marft_algos.models.chat import Renderer
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.errors import ConfigError, imported
 
 _SEED = (1 << 31) - 1
 """Endpoints differ in how large a seed may be; all take 31 bits."""
@@ -68,11 +68,7 @@ class OpenAIEngine(EngineBase):
     one_by_one = True
 
     def __init__(self, endpoint: Endpoint, renderer: Renderer | None = None) -> None:
-        try:
-            import openai
-        except ImportError as error:
-            raise MissingExtraError("The engine 'openai'", "hosted") from error
-        self._errors = openai
+        self._errors = openai = imported("openai", "The engine 'openai'", "hosted")
         self._endpoint, self._renderer = endpoint, renderer
         if endpoint.train:
             from marft_algos.engines import scored

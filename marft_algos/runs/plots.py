@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from marft_envs.errors import MissingExtraError
+from marft_envs.errors import imported
 
 Points = list[tuple[float, float]]
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6d5bd0", "#7a7f87")
@@ -142,13 +142,9 @@ def figure(width: float, height: float) -> Any:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("Drawing curves", "train") from error
-    empty = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    FigureCanvasAgg(empty)
+    drawing, agg = (imported(f"matplotlib.{m}", "Drawing curves", "train") for m in ("figure", "backends.backend_agg"))
+    empty = drawing.Figure(figsize=(width, height), dpi=110, layout="constrained")
+    agg.FigureCanvasAgg(empty)
     return empty
 
 

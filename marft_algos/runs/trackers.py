@@ -6,7 +6,6 @@ unless the tracker's own environment variable says so: WANDB_MODE=online, MLFLOW
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import time
@@ -15,7 +14,7 @@ from typing import Any, ClassVar
 
 from marft_algos.runs import metrics as table
 from marft_algos.runs.folder import RunFolder
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.errors import ConfigError, imported
 
 
 def numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -23,18 +22,6 @@ def numbers(metrics: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in metrics.items():
         if isinstance(value, int | float) and key != "iteration" and math.isfinite(value):
             yield key, float(value)
-
-
-def imported(module: str, what: str, extra: str) -> Any:
-    """Imports a tracker.
-
-    Raises:
-        MissingExtraError: It is not installed; the message holds the pip command.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(what, extra) from error
 
 
 def described(seen: set[str], metrics: Mapping[str, Any]) -> dict[str, str]:

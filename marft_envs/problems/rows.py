@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from marft_envs.errors import DataError, MissingExtraError
+from marft_envs.errors import DataError, imported
 from marft_envs.problems.stored import write_text
 
 LARGE = 16 << 20
@@ -299,10 +299,7 @@ def of_hub(
     """
     if split not in splits:
         raise DataError(f"'{name}' has no split '{split}'. It has: {', '.join(splits)}.")
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtraError(f"The data set '{name}'", "data") from error
+    datasets = imported("datasets", f"The data set '{name}'", "data")
     try:
         return load(datasets)
     except Exception as error:  # the hub's clients raise errors of four unrelated families

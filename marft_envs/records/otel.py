@@ -40,7 +40,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import Episode, TurnRecord
-from marft_envs.errors import ConfigError, DataError, MarftError, MissingExtraError
+from marft_envs.errors import ConfigError, DataError, MarftError, imported
 from marft_envs.records import trajectory
 from marft_envs.registration import importable
 
@@ -173,14 +173,9 @@ class _Trace:
         env: FlexEnv | None,
         sources: Mapping[str, ModelSource],
     ) -> None:
-        try:
-            from opentelemetry import trace
-            from opentelemetry.sdk import resources
-            from opentelemetry.sdk import trace as sdk
-            from opentelemetry.sdk.util import instrumentation
-        except ImportError as error:
-            raise MissingExtraError("OpenTelemetry export", "otel") from error
-        self.api, self.sdk = trace, sdk
+        parts = ("trace", "sdk.trace", "sdk.resources", "sdk.util.instrumentation")
+        modules = (imported(f"opentelemetry.{part}", "OpenTelemetry export", "otel") for part in parts)
+        self.api, self.sdk, resources, instrumentation = modules
         self.episode, self.content, self.start, self.sources = episode, content, start_ns, sources
         self.prompts = trajectory.prompts(episode, env) if content and env is not None else None
         record = json.dumps(trajectory.to_dict(episode), sort_keys=True)

@@ -15,7 +15,7 @@ from marft_algos.config.endpoints import parse
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineError
 from marft_algos.ranks.consistency import ProcessFacts, difference
-from marft_envs.errors import ConfigError, MissingExtraError
+from marft_envs.errors import ConfigError, imported
 from marft_envs.workers.pool import NODE
 
 CPU_OF_A_WORKER = 1
@@ -38,10 +38,7 @@ def connect(cpus: int) -> tuple[Any, bool]:
         MissingExtraError: Ray is not installed.
         EngineError: The cluster cannot be reached, or lets nobody in without its token.
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("Playing on a cluster", "cluster") from error
+    ray = imported("ray", "Playing on a cluster", "cluster")
     if ray.is_initialized():
         return ray, False
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
