@@ -7,32 +7,10 @@ import errno
 import os
 import sys
 
-_TABLE = """
-read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, preadv 295 69, lseek 8 62, close 3 57
-close_range 436 436, fstat 5 80, newfstatat 262 79, stat 4 -, lstat 6 -, statx 332 291, access 21 -
-faccessat 269 48, faccessat2 439 439, open 2 -, openat 257 56, openat2 437 437, getdents64 217 61
-readlink 89 -, readlinkat 267 78, getcwd 79 17, dup 32 23, dup2 33 -, dup3 292 24, pipe 22 -, pipe2 293 59
-eventfd2 290 19, poll 7 -, ppoll 271 73, select 23 -, pselect6 270 72, epoll_create 213 -, epoll_create1 291 20
-epoll_ctl 233 21, epoll_wait 232 -, epoll_pwait 281 22, epoll_pwait2 441 441, ioctl 16 29, fcntl 72 25
-socketpair 53 199, sendto 44 206, recvfrom 45 207, socket 41 198, connect 42 203
-mmap 9 222, munmap 11 215, mremap 25 216, mprotect 10 226, madvise 28 233, brk 12 214
-futex 202 98, set_robust_list 273 99, rseq 334 293, set_tid_address 218 96, clone 56 220, clone3 435 435
-fork 57 -, vfork 58 -, execve 59 221, exit 60 93, exit_group 231 94
-rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139, rt_sigtimedwait 128 137, rt_sigsuspend 130 133
-rt_sigpending 127 136, sigaltstack 131 132, restart_syscall 219 128, kill 62 129, tgkill 234 131
-alarm 37 -, pause 34 -, getitimer 36 102, setitimer 38 103, nanosleep 35 101, clock_nanosleep 230 115
-clock_gettime 228 113, clock_getres 229 114, gettimeofday 96 169, time 201 -, times 100 153
-getpid 39 172, gettid 186 178, getppid 110 173, getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177
-getresuid 118 148, getresgid 120 150, getgroups 115 158, getpgrp 111 -, getpgid 121 155, getsid 124 156
-getrusage 98 165, prlimit64 302 261, prctl 157 167
-sched_yield 24 124, sched_getaffinity 204 123, sched_getparam 143 121, sched_getscheduler 145 120
-sched_get_priority_max 146 125, sched_get_priority_min 147 126, getcpu 309 168, uname 63 160, sysinfo 99 179
-getrandom 318 278, wait4 61 260, waitid 247 95, setuid 105 146, ptrace 101 117, process_vm_readv 310 270
-unshare 272 97, mount 165 40, umount2 166 39, pivot_root 155 41, mount_setattr 442 442, sethostname 170 161
-capset 126 91, memfd_create 319 279, seccomp 317 277
-landlock_create_ruleset 444 444, landlock_add_rule 445 445, landlock_restrict_self 446 446
-"""
-"""Name, number on x86_64, number on aarch64 (``-``: not there). From the kernel's unistd tables."""
+_TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "syscalls.txt")
+"""Calls, a line each: name, number on x86_64, number on aarch64 (``-``: not there), and whether the filter of programs
+allows them whatever their arguments: none of those reaches another process or changes a file. The numbers are from the
+kernel's unistd tables."""
 
 _COLUMN = {"x86_64": 1, "aarch64": 2}
 MACHINE = os.uname().machine if hasattr(os, "uname") else ""
@@ -42,14 +20,11 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_GET_NAME = 1, 4, 15, 16
 PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 22, 24, 38, 47
 
 
-def _numbers() -> dict[str, int]:
-    rows = [entry.split() for line in _TABLE.strip().splitlines() for entry in line.split(",")]
-    column = _COLUMN.get(MACHINE, 1)
-    return {row[0]: int(row[column]) for row in rows if row[column] != "-"}
-
-
-NUMBERS = _numbers()
+with open(_TABLE, encoding="ascii") as _file:
+    _ROWS = [line.split() for line in _file][1:]
+NUMBERS = {row[0]: int(number) for row in _ROWS if (number := row[_COLUMN.get(MACHINE, 1)]) != "-"}
 """System call numbers of this machine."""
+ALWAYS_ALLOWED = tuple(name for name, *_, allowed in _ROWS if allowed == "always")
 
 
 class _Header(ctypes.Structure):
