@@ -43,6 +43,8 @@ MARKS = _by_word(_TABLE["marks"])
 """Words behind a number that change what it says -> one name for those that say the same."""
 REWRITES = [(rule["has"], re.compile(rule["find"], re.VERBOSE), rule["put"]) for rule in _TABLE["rewrites"]]
 BASES: dict[str, int] = _TABLE["bases"]
+NAMED_SETS: dict[str, str] = _TABLE["named_sets"]
+"""Sets and values as they are read -> names of theirs, without blanks and in small letters."""
 PLURALS: dict[str, str] = _TABLE["plurals"]
 COUNTERS: str = _TABLE["counters"]
 FILLERS, FUNCTIONS, SYMBOLS, ACCENTS = (

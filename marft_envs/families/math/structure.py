@@ -16,7 +16,7 @@ from marft_envs.families.math import exact, finished, quantity
 from marft_envs.families.math.branches import coordinate
 from marft_envs.families.math.canonical import closing, outside, split, without_text
 from marft_envs.families.math.evaluation import TooBig
-from marft_envs.families.math.notation import WORD
+from marft_envs.families.math.notation import NAMED_SETS, WORD
 from marft_envs.families.math.parse import ParseError
 
 MAX_PARTS = 100
@@ -82,24 +82,7 @@ UNSOLVED = "|"
 _INF = Scalar("∞")
 _MINUS_INF = Scalar("-∞")
 _SPELLING = re.compile(rf"[\s{{}}{WORD}]")
-_NAMED_SETS: dict[str, Tree] = {
-    **dict.fromkeys(
-        ("\\mathbbr", "allrealnumbers", "allreals", "realnumbers", "therealnumbers", "thesetofrealnumbers",
-         "thesetofallrealnumbers"),
-        BracketGroup("()", (_MINUS_INF, _INF)),
-    ),
-    **dict.fromkeys(("\\mathbbr^+", "\\mathbbr_+", "\\mathbbr_>0"), BracketGroup("()", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbr^-", "\\mathbbr_-", "\\mathbbr_<0"), BracketGroup("()", (_MINUS_INF, Scalar("0")))),
-    **dict.fromkeys(("\\mathbbr_≥0", "\\mathbbr^+_0", "\\mathbbr_0^+"), BracketGroup("[)", (Scalar("0"), _INF))),
-    **dict.fromkeys(("\\mathbbr_≤0", "\\mathbbr^-_0", "\\mathbbr_0^-"), BracketGroup("(]", (_MINUS_INF, Scalar("0")))),
-    **dict.fromkeys(
-        ("dne", "d.n.e", "doesnotexist", "doesn'texist", "thelimitdoesnotexist", "limitdoesnotexist", "\\nexists"),
-        Scalar(f"{WORD}dne"),
-    ),
-    "noon": Measured(BracketGroup(":", (Scalar("12"), Scalar("00"))), quantity.Words(marks=frozenset({"pm"}))),
-    "midnight": Measured(BracketGroup(":", (Scalar("0"), Scalar("00"))), quantity.Words(marks=frozenset({"am"}))),
-    **dict.fromkeys(("\\emptyset", "emptyset", "theemptyset", "nosolution", "nosolutions"), Bag(",", ())),
-}  # fmt: skip
+_NAMED_SETS: dict[str, Tree] = {}
 """Spelling without blanks and braces, in small letters -> what a set is as an interval or a list, a word as a value."""
 _SIGNS = (str.maketrans("±∓", "+-"), str.maketrans("±∓", "-+"))
 _RELATIONS = "=≤≥<>≠≈∈"
@@ -364,3 +347,6 @@ def _is_number(text: str) -> bool:
         return not exact.names(text.translate(_SIGNS[0]))
     except ParseError:
         return False
+
+
+_NAMED_SETS |= {name: _read(text, 0) for text, names in NAMED_SETS.items() for name in names.split()}
