@@ -6,7 +6,8 @@ import difflib
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 from importlib import resources
 from typing import Any, TypeVar
@@ -56,6 +57,26 @@ def imported(module: str, what: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(what, extra) from error
+
+
+@contextmanager
+def reading(what: str, expected: str, kind: type[MarftError] = ConfigError) -> Iterator[None]:
+    """Turns what may be wrong with a file that anybody may have written into an error that says what to do.
+
+    Args:
+        what: Has happened, if it is not what was expected.
+        expected: What was, and what to type.
+        kind: Of the error that is raised.
+
+    Raises:
+        MarftError: It is missing, or holds something else.
+    """
+    try:
+        yield
+    except MarftError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise kind(f"{what}: {error}. {expected}") from error
 
 
 class WorkerError(MarftError, RuntimeError):

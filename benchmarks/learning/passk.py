@@ -24,9 +24,8 @@ import numpy as np
 from benchmarks.runs import points, table
 from marft_algos.evaluation.resumable import powers
 from marft_algos.extras.bench.statistics import enough, estimate
-from marft_algos.runs.disk import reading
 from marft_algos.runs.intervals import pass_at_k
-from marft_envs.errors import ConfigError, check_known
+from marft_envs.errors import ConfigError, check_known, reading
 from marft_envs.records.trajectory import read
 
 Counts = Mapping[str, Sequence[int]]

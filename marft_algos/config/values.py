@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 
 from marft_algos.ranges import NONE as NONE
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, reading
 
 
 def dumps(table: Mapping[str, Any]) -> str:
@@ -66,13 +66,9 @@ def templates(setting: str | Mapping[str, str]) -> str | dict[str, str]:
         return {policy: str(templates(one)) for policy, one in setting.items()}
     if not setting or "{" in setting:
         return setting
-    try:
+    expected = "Expected a file as --chat-template plain.jinja; docs/models.md has one."
+    with reading(f"Cannot read the chat template '{setting}'", expected):
         text = Path(setting).expanduser().read_text(encoding="utf-8")
         if "{" not in text:
             raise ValueError("nothing in it is Jinja's, such as {{ message.content }}")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"Cannot read the chat template '{setting}': {error}. Expected a file as --chat-template plain.jinja;"
-            " docs/models.md has one."
-        ) from error
-    return text
+        return text

@@ -14,10 +14,9 @@ from marft_algos.evaluation import changes
 from marft_algos.evaluation.changes import Change
 from marft_algos.evaluation.differences import Values
 from marft_algos.rollout.episodes import whole
-from marft_algos.runs.disk import reading
 from marft_algos.types import Trajectory
 from marft_envs import Episode
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, reading
 from marft_envs.records.trajectory import read
 
 SETTINGS = "eval.json"

@@ -40,7 +40,7 @@ from marft_algos.runs import disk, intervals
 from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, reading
 from marft_envs.problems.rows import digest
 from marft_envs.records.trajectory import read
 
@@ -113,7 +113,7 @@ class ResumableEvaluation:
                 self.root.mkdir(parents=True, exist_ok=True)
             disk.write_whole(file, text)
         now = json.loads(text)
-        with disk.reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
+        with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
             before = dict(json.loads(file.read_text(encoding="utf-8")))
         differ = [key for key in now if before.get(key) != now[key]]
         if differ:

@@ -17,7 +17,7 @@ from torch import Tensor
 from marft_algos.models import EMBEDDED, embedded_path, finite_weights, gguf
 from marft_algos.ranges import COUNT, Settings
 from marft_envs import artefacts
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean, reading
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 USED = ("r", "lora_alpha", "base_model_name_or_path")
@@ -73,12 +73,10 @@ def check_adapter(folder: Path, lora: LoraSettings, *bases: str) -> str:
     _file(folder, WEIGHTS)
     file = _file(folder, SETTINGS)
     artefacts.check_around(folder, SETTINGS)
-    try:
+    with reading(f"'{file}' cannot be read", "Expected what peft writes."):
         described = dict(json.loads(file.read_text(encoding="utf-8")))
         r, alpha = float(described["r"]), float(described["lora_alpha"])
         named = str(described.get("base_model_name_or_path") or "")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
-        raise ConfigError(f"'{file}' cannot be read: {error!r}. Expected what peft writes.") from error
     for key, value in described.items():
         if not (value in ACCEPTED[key] if key in ACCEPTED else key in (*USED, *NEUTRAL) or not value):
             raise ConfigError(_unlike(folder, key, value))

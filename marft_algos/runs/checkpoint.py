@@ -29,10 +29,10 @@ from safetensors import SafetensorError
 
 from marft_algos.models import finite_weights
 from marft_algos.models.policy import PolicySet
-from marft_algos.runs.disk import clear, reading, remove, replacing, writing
+from marft_algos.runs.disk import clear, remove, replacing, writing
 from marft_algos.runs.progress import RunProgress
 from marft_envs import artefacts
-from marft_envs.errors import ConfigError, MarftError, check_known
+from marft_envs.errors import ConfigError, MarftError, check_known, reading
 
 FORMAT = 1
 _TORCH_WRITES = re.compile(r"inline_container|PytorchStreamWriter|iostream|cannot be opened|Parent directory")

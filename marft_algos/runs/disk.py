@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from marft_algos.jsonl import drop_cut_line
-from marft_envs.errors import ConfigError, DataError, MarftError
+from marft_envs.errors import DataError, MarftError
 
 FILE = ".lock"
 
@@ -197,25 +197,6 @@ _UNSYNCED = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.
 _UNSYNCED_FOLDER = (*_DENIED, errno.EBADF, errno.EISDIR)
 _IN_USE = (*_DENIED, errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ETXTBSY, errno.ESTALE, errno.EXDEV)
 """What network disks say of what another process has open; the last: of folders of a lower layer of OverlayFS."""
-
-
-@contextmanager
-def reading(what: str, expected: str) -> Iterator[None]:
-    """Turns what may be wrong with a file that anybody may have written into an error that says what to do.
-
-    Args:
-        what: Has happened, if it is not what was expected.
-        expected: What was, and what to type.
-
-    Raises:
-        ConfigError: It is missing, or holds something else.
-    """
-    try:
-        yield
-    except MarftError:
-        raise
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{what}: {error}. {expected}") from error
 
 
 @contextmanager

@@ -14,10 +14,10 @@ from marft_algos.config import presets, values
 from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import paths
-from marft_algos.runs.disk import copy, reading, replacing, write_whole
+from marft_algos.runs.disk import copy, replacing, write_whole
 from marft_algos.runs.folder import RunFolder
 from marft_envs import artefacts
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, reading
 
 _MODEL = ("full_finetune", "lora_r", "lora_alpha", "lora_targets")
 """Settings that decide what weights fit."""

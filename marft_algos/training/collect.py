@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +32,7 @@ from marft_algos.training.parts import Parts
 from marft_algos.training.rollouts import RolloutBackend
 from marft_algos.training.session import Variety
 from marft_algos.types import Estimates, Keep, Trajectory
-from marft_envs.errors import DataError
+from marft_envs.errors import DataError, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,17 +278,9 @@ class RolloutQueue:
             if waiting.played.exception() is not None:  # waits; the same will be raised where it is taken
                 break
             collected = waiting.played.result()
-            rows.append(
-                {
-                    "iteration": waiting.iteration,
-                    "version": waiting.version,
-                    "trajectories": packing.pack(collected.trajectories),
-                    "metrics": packing.pack(collected.metrics),
-                    "judged": packing.pack(collected.judged),
-                    "evidence": dict(collected.evidence),
-                    "progress": dict(collected.progress),
-                }
-            )
+            packed = {name: packing.pack(getattr(collected, name)) for name in _PACKED}
+            known = {"evidence": dict(collected.evidence), "progress": dict(collected.progress)}
+            rows.append({"iteration": waiting.iteration, "version": waiting.version, **packed, **known})
         return rows
 
     def load_state_dict(self, state: Sequence[Any], progress: RunProgress) -> None:
@@ -297,27 +289,8 @@ class RolloutQueue:
         Raises:
             DataError: It is no such state, or of another iteration.
         """
-        try:
-            queue = [
-                Waiting(
-                    row["iteration"],
-                    row["version"],
-                    _done(
-                        Collected(
-                            packing.unpack(row["trajectories"]),
-                            packing.unpack(row["metrics"]),
-                            packing.unpack(row["judged"]),
-                            row.get("evidence", {}),
-                            row.get("progress", {}),
-                        )
-                    ),
-                )
-                for row in state
-            ]
-        except (KeyError, TypeError) as error:
-            raise DataError(
-                f"The checkpoint's waiting episodes cannot be read ({error!r}); begin another run."
-            ) from error
+        with reading("The checkpoint's waiting episodes cannot be read", "Begin another run.", DataError):
+            queue = [Waiting(row["iteration"], row["version"], _done(_unpacked(row))) for row in state]
         if [waiting.iteration for waiting in queue] != [progress.iteration + i for i in range(len(queue))]:
             raise DataError(
                 f"The checkpoint of iteration {progress.iteration} holds episodes of others: {queue[0].iteration} and "
@@ -325,6 +298,15 @@ class RolloutQueue:
             )
         ages = [progress.version + i - waiting.version for i, waiting in enumerate(queue)]
         self._queue = deque(queue if max(ages, default=0) <= self._config.staleness else [])
+
+
+_PACKED = ("trajectories", "metrics", "judged")
+"""Parts of what was collected that hold arrays and objects."""
+
+
+def _unpacked(row: Mapping[str, Any]) -> Collected:
+    packed = {name: packing.unpack(row[name]) for name in _PACKED}
+    return Collected(**packed, evidence=row.get("evidence", {}), progress=row.get("progress", {}))
 
 
 def due(iteration: int, every: int) -> bool:

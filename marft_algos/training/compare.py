@@ -33,13 +33,13 @@ from marft_algos.evaluation.environments import PROMPTS_CHECKED
 from marft_algos.models import assignment
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs import checkpoint, intervals, paths
-from marft_algos.runs.disk import reading, write_whole, writing
+from marft_algos.runs.disk import write_whole, writing
 from marft_algos.runs.folder import RunFolder
 from marft_algos.runs.intervals import Interval
 from marft_algos.training.environments import eval_kwargs, make_env
 from marft_algos.training.evaluate import HeldOut
 from marft_algos.types import Estimates, Trajectory
-from marft_envs.errors import ConfigError, did_you_mean
+from marft_envs.errors import ConfigError, did_you_mean, reading
 
 SHAPE = ("models", "lora_r", "lora_alpha", "lora_targets", "full_finetune")
 """Settings in which runs must agree, so that one's weights can play where another's have."""

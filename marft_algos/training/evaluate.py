@@ -17,7 +17,6 @@ from marft_algos.rollout.curriculum import with_profiles
 from marft_algos.rollout.episodes import Prompts, summary
 from marft_algos.runs import checkpoint
 from marft_algos.runs import folder as folders
-from marft_algos.runs.disk import reading
 from marft_algos.runs.intervals import Interval
 from marft_algos.runs.loggers import Display
 from marft_algos.runs.progress import RunProgress
@@ -28,6 +27,7 @@ from marft_algos.training.resolve import resolve
 from marft_algos.training.session import Hindrances, advice, unfamiliar
 from marft_algos.types import Trajectory
 from marft_envs.core.types import optional
+from marft_envs.errors import reading
 
 VOTE_SEEDS = 7919
 """Between the seeds of the answers that are sampled to one problem."""

@@ -17,7 +17,7 @@ from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.types import AgentSpec, Example, Skill, Task
-from marft_envs.errors import ConfigError, check_known, did_you_mean
+from marft_envs.errors import ConfigError, check_known, did_you_mean, reading
 
 Profile = str | Mapping[str, Any]
 """An agent's ``prompt``, or an object of ``prompt`` and ``examples``; a part that is left out stays as it is."""
@@ -165,13 +165,9 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
 
 
 def _read(source: str | Path) -> Any:
-    try:
+    expected = "Expected a JSON file: a list of profiles, or an object of agent or role -> profile."
+    with reading(f"Cannot read profiles from {source}", expected):
         return json.loads(Path(source).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"Cannot read profiles from {source}: {error}. Expected a JSON file: a list of profiles, or an object of"
-            " agent or role -> profile."
-        ) from error
 
 
 def _with_profiles(agents: Sequence[AgentSpec], profiles: Mapping[str, Profile], where: str) -> tuple[AgentSpec, ...]:

@@ -40,7 +40,7 @@ from marft_envs.core.env import FlexEnv
 from marft_envs.core.faults import plain
 from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import Episode, TurnRecord
-from marft_envs.errors import ConfigError, DataError, MarftError, imported
+from marft_envs.errors import ConfigError, DataError, MarftError, imported, reading
 from marft_envs.records import trajectory
 from marft_envs.registration import importable
 
@@ -355,10 +355,8 @@ def run_sources(run: str | Path) -> dict[str, ModelSource]:
     file = Path(run) / "config.toml"
     if not file.is_file():
         return {}
-    try:
+    with reading(f"{file} is not TOML", "Expected what marft train wrote.", DataError):
         settings = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{file} is not TOML: {error}.") from error
     models, engines = settings.get("models", ""), settings.get("engines", {})
     named = models if isinstance(models, dict) else {"": str(models)}
     engines = engines if isinstance(engines, dict) else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marft_envs.errors import DataError
+from marft_envs.errors import DataError, reading
 from marft_envs.records import conventions, exports
 from marft_envs.records.chats import ChatMessage, Unread, UnreadableError, chat, first
 from marft_envs.records.spans import Span, Spans
@@ -80,10 +80,8 @@ def read(paths: Sequence[str | Path]) -> tuple[list[Trace], list[str]]:
 
 def _objects(path: Path, unread: Unread) -> Iterator[tuple[str, Any]]:
     """Yields the objects of a file with their places: one a line, or over several lines, or in one list."""
-    try:
+    with reading(f"{path} cannot be read", "Expected JSONL of chats or spans.", DataError):
         text = path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}. Expected JSONL of chats or spans.") from error
     at, line, decoder = 0, 1, json.JSONDecoder()
     while rest := text[at : at + 1]:
         where, end = f"{path}, line {line}", at + 1

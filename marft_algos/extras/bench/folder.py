@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from marft_algos.config import values
-from marft_algos.runs.disk import Inside, reading, write_whole, writing
-from marft_envs.errors import ConfigError
+from marft_algos.runs.disk import Inside, write_whole, writing
+from marft_envs.errors import ConfigError, reading
 
 FORMAT = 1
 SCORES = "0.1.0"

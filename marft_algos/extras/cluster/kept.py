@@ -18,7 +18,8 @@ from pydantic import TypeAdapter
 from marft_algos import seeds
 from marft_algos.extras.cluster.worker import HashedBytes
 from marft_algos.rollout.episodes import Chunk
-from marft_algos.runs.disk import reading, replacing
+from marft_algos.runs.disk import replacing
+from marft_envs.errors import reading
 
 FILE = "chunk.json"
 

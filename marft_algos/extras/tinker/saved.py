@@ -24,7 +24,7 @@ from marft_algos.extras.tinker.client import ADAPTER_BYTES, V1, Model, TinkerErr
 from marft_algos.extras.tinker.dialect import Dialect
 from marft_algos.models import finite_weights
 from marft_algos.models.saved import SETTINGS, WEIGHTS
-from marft_envs.errors import ConfigError
+from marft_envs.errors import ConfigError, reading
 
 FILE = "tinker.json"
 _BROKEN = (*NONSENSE, tarfile.TarError, zlib.error, EOFError, OSError, OverflowError, RecursionError, SafetensorError)
@@ -66,14 +66,13 @@ def state(server: str, base: str, policy: str, folder: Path) -> str:
     Raises:
         ConfigError: None are there, or they are another server's or another base's.
     """
-    try:
+    advice = (
+        "A server cannot be given weights from here. Train on from a checkpoint of a run with --tinker, or train here:"
+        " leave out --tinker"
+    )
+    with reading(f"'{folder}' does not say where a server keeps '{policy}'", advice):
         kept = json.loads((folder / FILE).read_text(encoding="utf-8"))
         found = {name: str(kept[name]) for name in ("server", "base", "state")}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(
-            f"'{folder}' does not say where a server keeps '{policy}' ({error!r}): a server cannot be given weights"
-            " from here. Train on from a checkpoint of a run with --tinker, or train here: leave out --tinker"
-        ) from error
     for name, here in (("server", server), ("base", base)):
         if found[name] != here:
             raise ConfigError(

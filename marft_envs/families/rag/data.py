@@ -15,7 +15,7 @@ from threading import Thread
 from typing import Any
 
 from marft_envs import tables
-from marft_envs.errors import ConfigError, DataError, did_you_mean
+from marft_envs.errors import ConfigError, DataError, did_you_mean, reading
 from marft_envs.families.rag.question import OpenQuestion
 from marft_envs.problems import rows
 from marft_envs.problems.index import VERSION, Index, Passage
@@ -89,10 +89,8 @@ def read(path: Path) -> Iterator[Passage]:
         DataError: A row or file is not text; names it.
     """
     for file in _files(path) if path.is_dir() else ():
-        try:
+        with reading(f"{file} cannot be read as text", "Save it as UTF-8, or take it away.", DataError):
             text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{file} cannot be read as text: {error}. Save it as UTF-8, or take it away.") from error
         yield from cut(file.relative_to(path).with_suffix("").as_posix(), file.stem, text)
     for number, where, row in rows.of_file(path) if path.is_file() else ():
         identity, title, said = rows.whole(row.get("id", number)), row.get("title") or "", row.get("text")

@@ -16,7 +16,7 @@ from typing import Any
 
 from marft_envs import tables
 from marft_envs.call_formats.call import ToolCall
-from marft_envs.errors import DataError, check_known, did_you_mean
+from marft_envs.errors import DataError, check_known, did_you_mean, reading
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.types import Shared, Tool
 from marft_envs.problems.rows import of_file
@@ -156,10 +156,8 @@ def _docs(folder: Path) -> Any:
     for file in folder.glob("multi_turn_*.jsonl"):
         category = file.stem.removeprefix("multi_turn_")
         check_known([category], CATEGORIES, f"{file}: there is no category '{{}}'.", DataError)
-    try:
+    with reading(f"{folder / 'tools.json'} is not JSON", "Expected class -> schemas.", DataError):
         return json.loads((folder / "tools.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{folder / 'tools.json'} is not JSON: {error}. Expected class -> schemas.") from error
 
 
 def _upstream(folder: Path, category: str) -> list[tuple[str, dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from marft_envs import tables
 from marft_envs.call_formats.call import ToolCall
-from marft_envs.errors import DataError, check_known
+from marft_envs.errors import DataError, check_known, reading
 from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Shared, Tool
@@ -106,10 +106,8 @@ def _load(folder: Path, checkout: bool, stamp: tuple[tuple[str, int, int], ...])
 
 
 def _text(file: Path) -> str:
-    try:
+    with reading(f"{file} cannot be read", "Expected text in UTF-8.", DataError):
         return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not UTF-8 text: {error}. Save it as UTF-8.") from error
 
 
 def read_json(file: Path) -> Any:
@@ -118,10 +116,8 @@ def read_json(file: Path) -> Any:
     Raises:
         DataError: If it is not JSON.
     """
-    try:
+    with reading(f"{file} is not JSON", "Take another copy of it.", DataError):
         return json.loads(_text(file))
-    except ValueError as error:
-        raise DataError(f"{file} is not JSON: {error}.") from error
 
 
 def _check_tables(tables: Any, folder: Path) -> None:
@@ -239,15 +235,9 @@ def read_checkout(folder: Path) -> tuple[dict[str, Any], list[Any], str, dict[st
     Raises:
         DataError: If a file is missing or not as upstream publishes it; names the file.
     """
-    tables = {}
-    for table in ("products", "users", "orders"):
-        file = folder / "data" / f"{table}.json"
-        try:
-            tables[table] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{file} cannot be read as JSON: {error}.") from error
+    tables = {table: read_json(folder / "data" / f"{table}.json") for table in TABLES}
     schemas = [schema for file in sorted((folder / "tools").glob("*.py")) for schema in _schemas(file)]
-    policy = (folder / "wiki.md").read_text(encoding="utf-8")
+    policy = _text(folder / "wiki.md")
     tasks = {}
     for split in SPLITS:
         file = folder / f"tasks_{split}.py"
@@ -260,7 +250,7 @@ def read_checkout(folder: Path) -> tuple[dict[str, Any], list[Any], str, dict[st
 
 def _parse(file: Path) -> ast.Module:
     try:
-        return ast.parse(file.read_text(encoding="utf-8"))
+        return ast.parse(_text(file))
     except (SyntaxError, ValueError) as error:
         raise DataError(f"{file} is not Python: {error}.") from error
 
