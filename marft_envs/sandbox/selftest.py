@@ -37,117 +37,7 @@ class Failure:
     text: str
 
 
-PROGRAM = '''
-import ctypes, os, signal, socket, threading
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-def system_call(number, *arguments):
-    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) for a in arguments])
-    if result == -1:
-        raise OSError(ctypes.get_errno(), "refused")
-    return result
-
-def won(what, act):
-    """Does it; the name of what worked, or nothing."""
-    try:
-        result = act()
-    except (OSError, MemoryError):
-        return ""
-    return f"{what} worked ({str(result)[:60]})"
-
-def fork():
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-
-def execute():
-    os.execv("/bin/true", ["true"])
-
-def spawn():
-    os.posix_spawn("/bin/true", ["true"], {})
-
-def connect(family, address):
-    with socket.socket(family) as other:
-        other.connect(address)
-
-def connect_in(folder):
-    os.chdir(folder)  # the whole path may be longer than that of a socket can be
-    connect(socket.AF_UNIX, "socket")
-
-def write(folder):
-    path = os.path.join(folder, "planted")
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
-    os.unlink(path)
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read(20)
-
-def seize(pid, trace):
-    system_call(trace, 0x4206, pid, 0, 0)
-
-def thread():
-    answers = []
-    one = threading.Thread(target=answers.append, args=(1,))
-    one.start()
-    one.join()
-    return answers
-
-def attack(guarantee, facts):
-    n, host, parent = facts["numbers"], facts["host"], os.getppid()
-    if host == os.getpid():
-        host = parent  # in a namespace of processes the host's number may be this process's own
-    loopback = (socket.AF_INET, ("127.0.0.1", facts["port"]))
-    abstract = (socket.AF_UNIX, "\\0" + facts["abstract"])
-    tried = {
-        "no_processes": [("fork", fork), ("spawn", spawn), ("execve", execute)],
-        "no_network": [
-            ("socket(AF_INET)", lambda: socket.socket(socket.AF_INET).close()),
-            ("socket(AF_UNIX)", lambda: socket.socket(socket.AF_UNIX).close()),
-            ("socket(AF_NETLINK)", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW).close()),
-            ("connect to loopback", lambda: connect(*loopback)),
-            ("connect to an abstract socket", lambda: connect(*abstract)),
-            ("connect to a named socket", lambda: connect_in(facts["folder"])),
-        ],
-        "no_foreign_files": [("open " + path, lambda path=path: read(path)) for path in facts["files"]],
-        "no_writes": [("create in " + folder, lambda folder=folder: write(folder)) for folder in facts["folders"]]
-        + [
-            ("chmod", lambda: os.chmod(facts["files"][0], 0o600)),
-            ("mkdir", lambda: os.mkdir(facts["folder"] + "/new")),
-        ],
-        "no_signals": [
-            ("kill(parent)", lambda: os.kill(parent, 0)),
-            ("kill(host)", lambda: os.kill(host, 0)),
-            ("kill(-1)", lambda: os.kill(-1, 0)),
-            ("kill(0)", lambda: os.kill(0, 0)),
-            ("ptrace(parent)", lambda: seize(parent, n["ptrace"])),
-            ("ptrace(host)", lambda: seize(host, n["ptrace"])),
-        ],
-        "no_host_state": [
-            (f"open /proc/{pid}/{name}", lambda pid=pid, name=name: read(f"/proc/{pid}/{name}"))
-            for pid in (host, parent) for name in ("environ", "cmdline", "mem", "maps")
-        ] + [
-            (f"process_vm_readv({pid})", lambda pid=pid: system_call(n["process_vm_readv"], pid, 0, 0, 0, 0, 0))
-            for pid in (host, parent)
-        ],
-        "no_rights": [
-            ("setuid", lambda: system_call(n["setuid"], 0)),
-            ("unshare", lambda: system_call(n["unshare"], 0x10000000)),
-            ("mount", lambda: system_call(n["mount"], 0, 0, 0, 0, 0)),
-            ("memfd_create", lambda: system_call(n["memfd_create"], id(0) + 32, 0)),
-        ],
-        "memory": [(f"{facts['too_much'] >> 20} MiB", lambda: len(bytearray(facts["too_much"])))],
-    }
-    if guarantee == "threads":
-        return "" if thread() == [1] else "a thread did not run"
-    if guarantee == "no_host_state":
-        foreign = sorted(set(os.environ) - {"PYTHONHASHSEED", "LANG", "LC_CTYPE", "TZ", "PWD", "MALLOC_ARENA_MAX"})
-        if foreign:
-            return f"environment variables {foreign}"
-    return next(filter(None, (won(*one) for one in tried[guarantee])), "")
-'''
+_PROGRAM = Path(__file__).with_name("microattacks.py")
 
 TESTED = {
     "threads": "threads work",
@@ -204,7 +94,7 @@ def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
     limits = Limits(cpu_s=5.0, wall_s=20.0, total_s=60.0, memory_mb=_MEMORY_MB)
     worker = SandboxWorker(parts)
     try:
-        program = {"source": PROGRAM, "entry_point": "attack", "setup": "", "prelude": ""}
+        program = {"source": _PROGRAM.read_text(encoding="utf-8"), "entry_point": "attack", "setup": "", "prelude": ""}
         results = run_calls(worker, Look(), program, calls, limits)
     finally:
         worker.kill()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from marft_envs.errors import DataError, WorkerError
@@ -26,60 +27,7 @@ MAX_CALLS = 100
 MAX_HANDED = 1 << 24
 """Bytes of arguments that the rest of an expression hands to one call."""
 
-# Runs in the clean child. What it says is the row's word, not the program's.
-_CLEAN = '''\
-import builtins, collections.abc, importlib
-
-
-class Asked(BaseException):
-    pass
-
-
-def written(value):
-    """An argument: data as it is; a type or function of Python's and a range as text; an iterator by its items."""
-    if isinstance(value, range):
-        return "text", repr(value)
-    if isinstance(value, collections.abc.Iterator):
-        return "items", list(value)
-    name = getattr(value, "__name__", "")
-    if callable(value) and getattr(builtins, name, None) is value:
-        return "text", name
-    return "data", value
-
-
-def evaluate(setup, modules, text, entry, kinds, known):
-    answers = enumerate(zip(kinds, known))
-    asked = []
-
-    def stop(*request):
-        asked.append(request)  # the first counts, whatever becomes of the exception
-        raise Asked
-
-    def items(number, found, kind):
-        yield from found
-        if kind == "more":
-            stop("more", number)
-
-    def ask(site, args, kwargs):
-        for number, (kind, answer) in answers:
-            return answer if kind == "data" else items(number, answer, kind)
-        stop("call", site, [written(a) for a in args], {key: written(a) for key, a in kwargs.items()})
-
-    names = {"__name__": "tests", "_program": lambda site, *args: ask(site, args, {})}
-    names.update((name, importlib.import_module(name)) for name in modules)
-    if entry:
-        names[entry] = lambda *args, **kwargs: ask(-1, args, kwargs)
-    value = None
-    try:
-        exec(compile(setup, "<setup>", "exec"), names)
-        value = eval(compile(text, "<test>", "eval"), names)
-    except BaseException:
-        if not asked:
-            raise
-    return asked[0] if asked else ("value", value)
-'''
-
-
+_CLEAN = Path(__file__).with_name("clean_child.py").read_text(encoding="utf-8")
 _MADE = (
     "(lambda made, here: (True, [*here.__import__('itertools').islice(made, {most})])"
     " if here.isinstance(made, here.__import__('collections.abc').abc.Iterator) else (False, made))"
