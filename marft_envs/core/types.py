@@ -276,12 +276,13 @@ class Episode(Shown):
 class Task(Protocol):
     """Defines the work, and nothing about who acts when (see ``docs/architecture.md``).
 
-    These members a task must have. :class:`TaskDefaults` lists those that it may have beside them.
+    These members a task must have; one that derives from this class has ``slow``, ``on_layer`` and ``on_round`` as
+    they stand here. :class:`TaskDefaults` lists those that it may have beside them.
     """
 
     task_id: str
     """Identifies the current problem; set by ``reset``."""
-    slow: bool
+    slow: bool = False
     """True when ``on_layer``/``on_round`` may wait for a worker process: drivers then commit in the background."""
 
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
@@ -292,9 +293,11 @@ class Task(Protocol):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Called when a layer commits (tool results, per-turn rewards)."""
+        return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Called when a round ends, with all its turns (transition, team reward, end)."""
+        return Outcome()
 
     def sample_actions(self, agent: str) -> Sequence[str]:
         """Returns plausible replies of this agent, right and wrong, for the conformance tests."""

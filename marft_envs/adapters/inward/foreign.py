@@ -18,7 +18,7 @@ from marft_envs.core.dependency import Chain, DependencyFunction, Independent
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.routing import Router
 from marft_envs.core.teams import numbered
-from marft_envs.core.types import AgentSpec, Outcome, Turn, TurnRecord
+from marft_envs.core.types import AgentSpec, Outcome, Task, Turn, TurnRecord
 from marft_envs.errors import ConfigError, check_known
 
 ILLEGAL = ("lose", "random")
@@ -26,7 +26,7 @@ PLAIN = ("", "0", "1", "yes", "[0]", "I pass.")
 """What conformance tests say to an environment that lists no moves."""
 
 
-class ForeignTask:
+class ForeignTask(Task):
     """Drives a foreign environment: each round passes it the moves of the ready seats and returns their rewards.
 
     Args:
@@ -39,8 +39,6 @@ class ForeignTask:
         cooperative: Reward the team with the mean of the seats' rewards, instead of each seat with its own.
         team: Agent -> the seat that it acts for, where that is not the seat of its name.
     """
-
-    slow = False
 
     def __init__(
         self,
@@ -111,12 +109,8 @@ class ForeignTask:
 
     # What happens ----------------------------------------------------------------------------------
 
-    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Nothing: the environment steps when the round is whole."""
-        return Outcome()
-
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """One step of the environment, and those of fixed opponents until somebody else is to act."""
+        """One step of the environment, now that the round is whole; and fixed opponents', until others are to act."""
         before = dict(self._earned)
         last_words = {self._speaks_for[turn.agent]: turn.text for turn in turns}  # who spoke last speaks for the seat
         alive = self.waiting()

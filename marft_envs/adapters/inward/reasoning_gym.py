@@ -15,7 +15,7 @@ from marft_envs.adapters.inward.foreign import deliberators
 from marft_envs.adapters.optional import check_name, require
 from marft_envs.core.dependency import Chain, DependencyFunction, as_dependency
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.types import Outcome, TurnRecord
+from marft_envs.core.types import Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.families.math.grader import extract_boxed, grade_answer
 from marft_envs.problems.sets import named_task
@@ -26,7 +26,7 @@ LONGEST = 200
 _FORMULA = frozenset("-+0123456789abcdefghijklmnopqrstuvwxyz.,/*^()\\{}= ")
 
 
-class Questions:
+class Questions(Task):
     """A task: one generated question an episode; its id is its seed, so that every question can be asked again."""
 
     slow = True
@@ -52,10 +52,6 @@ class Questions:
     def observe(self, agent: str) -> str:
         """The question."""
         return self._question
-
-    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Nothing."""
-        return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Grades who spoke last: the last box if there is one, else the whole reply."""

@@ -19,7 +19,7 @@ from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import check_finite
 from marft_envs.core.teams import Profiles, Team, member
-from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
+from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError, check_known
 from marft_envs.problems import rows
 from marft_envs.problems.answers import REWARDS
@@ -51,7 +51,7 @@ _BUILT_IN = [
 ]
 
 
-class CasesTask(Drawn[Case]):
+class CasesTask(Drawn[Case], Task):
     """Draws a case; compares the last words of who answers, as they are, with its result.
 
     Args:
@@ -61,7 +61,6 @@ class CasesTask(Drawn[Case]):
     """
 
     problems: ProblemSet[Case]
-    slow = False
 
     def __init__(self, problems: ProblemSet[Case], team: Sequence[AgentSpec], reward: str | RowReward = "em") -> None:
         self.problems, self._reward, self._alone = problems, reward, len(team) == 1
@@ -80,10 +79,6 @@ class CasesTask(Drawn[Case]):
     def observe(self, agent: str) -> str:
         """Returns the task."""
         return self.problem.problem
-
-    def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Gives no reward."""
-        return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Compares what was said last with the result (all of ``REWARDS`` are measured), or asks the function.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.core.types import Outcome, TurnRecord
+from marft_envs.core.types import Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.problems.sets import named_task
 
@@ -18,7 +18,7 @@ def digit(text: str, size: int) -> int | None:
     return int(word) if len(word) == 1 and word in "0123456789"[:size] else None
 
 
-class ToyTask:
+class ToyTask(Task):
     """A task whose state is one of a handful; subclasses say what is seen and what is right.
 
     Attributes:
@@ -28,7 +28,6 @@ class ToyTask:
         rounds: Rounds of an episode. The team's reward comes at the end of the last one.
     """
 
-    slow = False
     name = "toy"
     rounds = 1
     states: Sequence[tuple[int, ...]] = ((),)

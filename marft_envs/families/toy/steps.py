@@ -30,7 +30,7 @@ import numpy as np
 
 from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
+from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.families.toy.base import digit
 from marft_envs.problems.sets import named_task
@@ -46,7 +46,7 @@ SAY = "Add to the last digit. Say one digit."
 TELL = "Add to the last digit. Say one digit, and the other's number if it does not see it."
 
 
-class Steps:
+class Steps(Task):
     """A digit, and operations that two agents apply to it in turn, or one agent alone.
 
     Args:
@@ -58,8 +58,6 @@ class Steps:
     Attributes:
         task_id: ``steps/DIGIT-OPERATIONS-MARKS``; a hidden operation has the mark 1.
     """
-
-    slow = False
 
     def __init__(self, horizon: int, hidden: float, *, alone: bool, reward: Reward = "success") -> None:
         self.horizon, self.share_hidden, self.alone, self.reward = horizon, hidden, alone, reward
@@ -117,10 +115,6 @@ class Steps:
         if self.reward != "steps" or before is None or step >= self.horizon:
             return 0.0
         return float(_said(text) == (before + self.plus[step]) % SIZE) / self.horizon
-
-    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Gives no reward."""
-        return Outcome()
 
     @property
     def digits(self) -> list[int]:

@@ -26,7 +26,7 @@ import numpy as np
 
 from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
+from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError
 from marft_envs.problems.sets import named_task
 
@@ -36,14 +36,12 @@ PAIR = ("left_0", "right_0")
 SAY = "Say your reading, 0 or 1. Say 00 or 11 to end the talk with that answer."
 
 
-class Stop:
+class Stop(Task):
     """A bit, and a reading of it for each word.
 
     Attributes:
         task_id: ``stop/BIT-READINGS``.
     """
-
-    slow = False
 
     def __init__(self, words: int, reliability: float, *, early: bool) -> None:
         self.words, self.reliability, self.early = words, reliability, early
@@ -78,10 +76,6 @@ class Stop:
                 right = formed and word[-1] == self.bit
                 metrics = {"words": float(self._said), "answered": float(formed)}
                 return Outcome(team_reward=float(right), success=right, terminated=True, metrics=metrics)
-        return Outcome()
-
-    def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
-        """Gives no reward."""
         return Outcome()
 
     def expert(self, agent: str) -> str:
