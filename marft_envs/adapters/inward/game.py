@@ -54,6 +54,8 @@ class Game:
     name: str = ""
     seats: Sequence[str] = ()
     """All seats that may ever act."""
+    over: bool = True
+    """No episode goes on; adapters of games in which all seats act until the end set it."""
 
     def __init__(self) -> None:
         self._generators = GlobalGenerators()
@@ -69,8 +71,8 @@ class Game:
         raise NotImplementedError
 
     def ready(self) -> Sequence[str]:
-        """The seats that have to act now, all at once; empty: the episode is over."""
-        raise NotImplementedError
+        """The seats that have to act now, all at once; empty: the episode is over. By default all, until then."""
+        return () if self.over else self.seats
 
     def observe(self, seat: str) -> str:
         """What this seat sees. Pure."""
@@ -78,7 +80,7 @@ class Game:
 
     def moves(self, seat: str) -> Sequence[str] | None:
         """The legal moves of a ready seat; None: any text is one."""
-        raise NotImplementedError
+        return None
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """Takes a move of every ready seat; returns the rewards by seat."""

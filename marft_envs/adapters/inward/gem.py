@@ -5,7 +5,7 @@ GEM seeds the global generators of ``random`` and ``numpy``; here each environme
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from marft_envs.adapters.inward import foreign
@@ -24,30 +24,22 @@ class GEMGame(Game):
     def __init__(self, env: Any) -> None:
         super().__init__()
         self.env, self.name = env, str(getattr(env, "env_id", type(env.unwrapped).__name__))
-        self._opening, self._latest, self._over = "", "", True
+        self._opening, self._latest = "", ""
 
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:
         """Resets with this seed."""
         observation, _ = self.env.reset(seed=seed)
-        self._opening, self._latest, self._over = str(observation), "", False
-
-    def ready(self) -> Sequence[str]:
-        """The seat, until the episode is over."""
-        return () if self._over else self.seats
+        self._opening, self._latest, self.over = str(observation), "", False
 
     def observe(self, seat: str) -> str:
         """Its opening words and its latest ones."""
         return f"{self._opening}\n{self._latest}".strip()
 
-    def moves(self, seat: str) -> None:
-        """Any text is an action."""
-        return None
-
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One step."""
         observation, reward, terminated, truncated, info = self.env.step(moves["actor"])
         self._latest = f"{observation}\n{info.get('suffix', '')}".strip()
-        self._over = bool(terminated or truncated)
+        self.over = bool(terminated or truncated)
         return {"actor": float(reward)}
 
 

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from marft_envs.adapters.inward import foreign
@@ -34,16 +34,11 @@ class GymGame(CodecGame):
         self.codecs = {"actor": codec or suited(env.action_space, env.observation_space)}
         self._seen: Any = None
         self._info: Mapping[str, Any] = {}
-        self._over = True
 
     def begin(self, seed: int, options: Mapping[str, Any]) -> None:
         """Resets with this seed."""
         self._seen, self._info = self.env.reset(seed=seed, options=dict(options) or None)
-        self._over = False
-
-    def ready(self) -> Sequence[str]:
-        """The seat, until the episode is over."""
-        return () if self._over else self.seats
+        self.over = False
 
     def seen(self, seat: str) -> tuple[Any, Any]:
         """The last observation."""
@@ -53,7 +48,7 @@ class GymGame(CodecGame):
         """One step."""
         action = self.action("actor", moves["actor"])
         self._seen, reward, terminated, truncated, self._info = self.env.step(action)
-        self._over = bool(terminated or truncated)
+        self.over = bool(terminated or truncated)
         return {"actor": float(reward)}
 
 

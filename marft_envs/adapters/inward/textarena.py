@@ -21,7 +21,7 @@ MINIMUM = "0.7.0"
 
 
 class TextArenaGame(Game):
-    """A TextArena game; its players are ``player_0``, ``player_1`` and so on."""
+    """A TextArena game; its players are ``player_0``, ``player_1`` and so on. It says what it makes of any text."""
 
     def __init__(self, env: Any, players: int = 2) -> None:
         super().__init__()
@@ -59,10 +59,6 @@ class TextArenaGame(Game):
     def seen_turns(self, seat: str) -> Sequence[int] | None:
         """Turns whose words the game has passed on to this player."""
         return tuple(self._received[seat])
-
-    def moves(self, seat: str) -> None:
-        """Any text is an action; the game says what it makes of it."""
-        return None
 
     def play(self, moves: Mapping[str, str]) -> Mapping[str, float]:
         """One turn; the game's rewards come at its end."""
