@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,17 +25,8 @@ SHOWN = 3
 """Rejected demonstrations that an error names for each reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Demonstration:
-    """An episode to imitate, or why it is none."""
-
-    name: str
-    """For messages."""
-    reason: str
-    """Why it is left out; empty if it is not."""
-    episode: Episode | None = None
-    prompts: Sequence[Prompt] = ()
-    """The prompt of each turn."""
+Found = list[tuple[Episode, list[Transition]]] | str
+"""Episodes that are learnt from together, with their turns as training has them; or why they are left out."""
 
 
 def recorded(source: str) -> list[tuple[str, Episode]]:
@@ -88,6 +79,9 @@ class Demonstrations:
         ConfigError: There is no such source.
         DataError: It holds no episode that succeeded.
     """
+
+    what: ClassVar[str] = "demonstrations"
+    """Of what several are drawn, for messages."""
 
     def __init__(
         self,
@@ -153,30 +147,35 @@ class Demonstrations:
         Raises:
             DataError: None of them can be learnt from; the message says why.
         """
-        if iteration == 0 and (first := self._checked()):
+        first, self._first = self._first, None
+        if iteration == 0 and first:  # `check` has drawn them
             return first
         trajectories: list[Trajectory] = []
         why: dict[str, list[str]] = {}
-        size = len(prompts)
-        source = self._played(prompts) if self._recorded is None else self._again(self._from(iteration * size, size))
-        for demonstration in source:
-            episode, number = demonstration.episode, len(trajectories)
-            turns: list[Transition] | str = demonstration.reason
-            if episode is not None and not turns:
-                turns = self._transitions(episode, demonstration.prompts, version)
-            if episode is None or isinstance(turns, str):
-                self._leave_out(str(turns), demonstration.name)
-                why.setdefault(str(turns), []).append(demonstration.name)
-            else:
-                trajectories.append(Trajectory(episode, turns, number=number, group=number))
+        groups = 0
+        for name, found in self._drawn(prompts, iteration, version):
+            if isinstance(found, str):
+                self._leave_out(found, name)
+                why.setdefault(found, []).append(name)
+                continue
+            for episode, turns in found:
+                trajectories.append(Trajectory(episode, turns, number=len(trajectories), group=groups))
+            groups += 1
         if not trajectories:
-            raise none_left(size, "demonstrations", why)
+            raise DataError(
+                f"None of {sum(map(len, why.values()))} {self.what} can be learnt from: {reasons(why)}. Expected"
+                " episodes of this environment's training problems, with replies within --max-new-tokens and prompts"
+                " within the model's context; what is imitated has to succeed."
+            )
         return trajectories
 
-    def _checked(self) -> list[Trajectory]:
-        """Returns, once, what ``check`` has drawn; empty if it was not asked."""
-        first, self._first = self._first, None
-        return first or []
+    def _drawn(self, prompts: Prompts, iteration: int, version: int) -> Iterator[tuple[str, Found]]:
+        """What to learn from in an iteration, each with its name: played by the expert, or recorded."""
+        if self._recorded is None:
+            yield from self._played(prompts, version)
+            return
+        for name, episode in self._from(iteration * len(prompts), len(prompts), len(self._recorded)):
+            yield name, self._unfit(episode) or self._learnt(episode, self._heard(episode), version)
 
     def _leave_out(self, reason: str, name: str) -> None:
         """Counts a demonstration that is left out, a recorded one once, and notes its name."""
@@ -207,24 +206,20 @@ class Demonstrations:
         """Closes the environment."""
         self._env.close()
 
-    def _played(self, prompts: Prompts) -> Iterator[_Demonstration]:
+    def _played(self, prompts: Prompts, version: int) -> Iterator[tuple[str, Found]]:
         """Plays the expert's episodes."""
         for seed, options in zip(prompts.seeds, prompts.options, strict=True):
             try:
                 episode, shown = experts.demonstrate(self._env, seed, options)
             except UnsolvedError:
-                yield _Demonstration(self._env.unwrapped.task.task_id, "nobody knows its solution")
+                yield self._env.unwrapped.task.task_id, "nobody knows its solution"
                 continue
-            yield _Demonstration(episode.task_id, self._unfit(episode), episode, shown)
+            yield episode.task_id, self._unfit(episode) or self._learnt(episode, shown, version)
 
-    def _again(self, episodes: Sequence[tuple[str, Episode]]) -> Iterator[_Demonstration]:
-        """Plays recorded episodes again."""
-        for name, episode in episodes:
-            reason, prompts = self._unfit(episode), list[Prompt]()
-            if not reason:
-                found = self._heard(episode)
-                reason, prompts = (found, prompts) if isinstance(found, str) else ("", found)
-            yield _Demonstration(name, reason, episode, prompts)
+    def _learnt(self, episode: Episode, prompts: Sequence[Prompt] | str, version: int) -> Found:
+        """What there is to learn from an episode whose turns had these prompts, if it could be played."""
+        turns = prompts if isinstance(prompts, str) else self._transitions(episode, prompts, version)
+        return turns if isinstance(turns, str) else [(episode, turns)]
 
     def _heard(self, episode: Episode) -> list[Prompt] | str:
         """Plays a recorded episode again; returns the prompt of each turn, or why it cannot be played."""
@@ -244,15 +239,20 @@ class Demonstrations:
             return "the grader rejects it"
         return "played again it is another episode"
 
-    def _from(self, position: int, n: int) -> list[tuple[str, Episode]]:
-        """Returns n recorded episodes from a position on; each pass through them has an order of its own."""
-        assert self._recorded is not None
-        size, episodes = len(self._recorded), list[tuple[str, Episode]]()
+    def _from(self, position: int, n: int, size: int) -> list[Any]:
+        """Returns n of ``size`` from a position on; each pass through them has an order of its own."""
+        found: list[Any] = []
         for through in range(position // size, (position + n - 1) // size + 1):
-            order = seeds.generator(seeds.demonstrations(self._seed, through)).permutation(size)
+            rng = seeds.generator(seeds.demonstrations(self._seed, through))
+            listed, order = self._listed(rng), rng.permutation(size)
             first, last = position - through * size, position + n - through * size
-            episodes += [self._recorded[int(i)] for i in order[max(first, 0) : last]]
-        return episodes
+            found += [listed[int(i)] for i in order[max(first, 0) : last]]
+        return found
+
+    def _listed(self, rng: np.random.Generator) -> Sequence[Any]:
+        """All of them, for one pass."""
+        assert self._recorded is not None
+        return self._recorded
 
     def _unfit(self, episode: Episode) -> str:
         """Says why an episode is nothing to imitate, if so."""
@@ -295,21 +295,6 @@ class Demonstrations:
 def _cut(turn: TurnRecord) -> bool:
     """Whether a reply was as long as it might be, and not closed."""
     return (turn.extras or {}).get("stop_reason") == StopReason.LENGTH
-
-
-def none_left(n: int, what: str, why: Mapping[str, Sequence[str]]) -> DataError:
-    """Returns the error that nothing can be learnt from.
-
-    Args:
-        n: How many were looked at.
-        what: What they are.
-        why: Reason -> task ids of those that were left out for it.
-    """
-    return DataError(
-        f"None of {n} {what} can be learnt from: {reasons(why)}. Expected episodes of this environment's training"
-        " problems, with replies within --max-new-tokens and prompts within the model's context; what is imitated has"
-        " to succeed."
-    )
 
 
 def reasons(why: Mapping[str, Sequence[str]]) -> str:

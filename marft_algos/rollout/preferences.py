@@ -5,15 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from marft_algos import seeds
-from marft_algos.rollout.demonstrations import Demonstrations, none_left, recorded
+from marft_algos.rollout.demonstrations import Demonstrations, Found, recorded
 from marft_algos.rollout.episodes import Prompts
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Transition
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.records.trajectory import Prompt
@@ -26,8 +25,10 @@ class Preferences(Demonstrations):
     """Where pairs come from, and how they become trajectories; arguments and errors as of ``Demonstrations``.
 
     Of each start those that ended above its mean are paired with those below, as many pairs as the fewer of them are,
-    matched anew in each pass.
+    matched anew in each pass. A pair is a group.
     """
+
+    what = "pairs"
 
     def _open(self, source: str) -> None:
         if source in ("", "expert"):
@@ -50,55 +51,32 @@ class Preferences(Demonstrations):
                 " --record-every 1 --record-episodes 64"
             )
 
-    def draw(self, prompts: Prompts, iteration: int, version: int) -> list[Trajectory]:
-        """Returns pairs to learn from in an iteration, the better episode first; a pair is a group.
-
-        Args:
-            prompts: Half of its number counts: a pair is two episodes.
-            iteration: From 0.
-            version: Of the policies, which what is said is booked to.
+    def _drawn(self, prompts: Prompts, iteration: int, version: int) -> Iterator[tuple[str, Found]]:
+        """Pairs to learn from in an iteration, the better episode first; half as many as there are prompts.
 
         Raises:
             ConfigError: There is no room for a pair.
-            DataError: No pair can be learnt from; the message says why.
         """
         size = len(prompts) // 2
         if not size:
             raise ConfigError("A pair is two episodes. Raise --episodes-per-iteration to 2 or more.")
-        if iteration == 0 and (first := self._checked()):
-            return first
-        trajectories: list[Trajectory] = []
-        why: dict[str, list[str]] = {}
-        for better, worse in self._matched(iteration * size, size):
-            found = self._pair(better, worse, len(trajectories) // 2, version)
-            if isinstance(found, str):
-                self._leave_out(found, better.task_id)
-                why.setdefault(found, []).append(better.task_id)
-            else:
-                trajectories += found
-        if not trajectories:
-            raise none_left(size, "pairs", why)
-        return trajectories
+        for better, worse in self._from(iteration * size, size, sum(min(map(len, sides)) for sides in self._starts)):
+            yield better.task_id, self._pair(better, worse, version)
 
     def metrics(self) -> dict[str, float]:
         """Counts pairs that were left out since the run began, by reason, and policies that a pair said nothing to."""
         return super().metrics() | {f"skipped/{reason}": float(n) for reason, n in self._left.items()}
 
-    def _matched(self, position: int, n: int) -> list[_Pair]:
-        """Returns n pairs from a position on; each pass through them matches them anew, in an order of its own."""
-        size, pairs = sum(min(map(len, sides)) for sides in self._starts), list[_Pair]()
-        for through in range(position // size, (position + n - 1) // size + 1):
-            rng, matched = seeds.generator(seeds.demonstrations(self._seed, through)), list[_Pair]()
-            for better, worse in self._starts:
-                orders = rng.permutation(len(better)), rng.permutation(len(worse))
-                matched += [(better[i], worse[j]) for i, j in zip(*orders, strict=False)]
-            order = rng.permutation(size)
-            first, last = position - through * size, position + n - through * size
-            pairs += [matched[int(i)] for i in order[max(first, 0) : last]]
-        return pairs
+    def _listed(self, rng: np.random.Generator) -> Sequence[_Pair]:
+        """All pairs, matched anew."""
+        matched: list[_Pair] = []
+        for better, worse in self._starts:
+            orders = rng.permutation(len(better)), rng.permutation(len(worse))
+            matched += [(better[i], worse[j]) for i, j in zip(*orders, strict=False)]
+        return matched
 
-    def _pair(self, better: Episode, worse: Episode, number: int, version: int) -> list[Trajectory] | str:
-        """Returns the trajectories of a pair, or why it is none."""
+    def _pair(self, better: Episode, worse: Episode, version: int) -> Found:
+        """Returns the episodes of a pair, with what is learnt of each; or why it is none."""
         sides, begun = [], []
         for episode in (better, worse):
             if episode.task_id in self._held_out:
@@ -118,11 +96,10 @@ class Preferences(Demonstrations):
         differ = self._differing(*sides)
         if not differ:
             return "nobody who learns said anything else"
-        trajectories = []
-        for place, (episode, turns) in enumerate(zip((better, worse), sides, strict=True)):
-            kept = [dataclasses.replace(t, trainable=t.trainable and t.policy in differ) for t in turns]
-            trajectories.append(Trajectory(episode, kept, number=2 * number + place, group=number))
-        return trajectories
+        return [
+            (episode, [dataclasses.replace(t, trainable=t.trainable and t.policy in differ) for t in turns])
+            for episode, turns in zip((better, worse), sides, strict=True)
+        ]
 
     def _differing(self, better: Sequence[Transition], worse: Sequence[Transition]) -> set[str]:
         """Returns the policies that spoke in both episodes, and not alike; counts the others."""
