@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -20,26 +22,13 @@ from marft_envs import artefacts
 from marft_envs.errors import ConfigError, did_you_mean, reading
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
-USED = ("r", "lora_alpha", "base_model_name_or_path")
-NEUTRAL = (
-    *("task_type", "auto_mapping", "peft_version", "revision", "inference_mode", "runtime_config", "megatron_core"),
-    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),  # names of tensors tell the layers
-    *("lora_dropout", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size"),  # training
-    "fan_in_fan_out",  # peft goes by the layer
-)
+_TABLE = tomllib.loads((resources.files("marft_algos.models") / "peft_settings.toml").read_text(encoding="utf-8"))
+USED: list[str] = _TABLE["used"]
+NEUTRAL: list[str] = [key for keys in _TABLE["neutral"].values() for key in keys]
 """Keys of peft's settings that do not change what an adapter's tensors mean."""
-ACCEPTED: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA", None),
-    "bias": ("none", None),
-    "init_lora_weights": (True, False, None, "gaussian", "orthogonal", "eva", "mica"),  # others change the base
-}
-"""Keys with values that do not."""
-REFUSED = (
-    *("use_rslora", "use_dora", "use_qalora", "use_bdlora", "lora_bias", "rank_pattern", "alpha_pattern"),
-    *("modules_to_save", "trainable_token_indices", "layer_replication", "alora_invocation_tokens"),
-    *("target_parameters", "velora_config", "monteclora_config", "arrow_config", "kasa_config", "megatron_config"),
-    "ensure_weight_tying",
-)
+ACCEPTED: dict[str, list[Any]] = _TABLE["accepted"]
+"""Keys with values that do not, as none at all does not."""
+REFUSED: list[str] = _TABLE["refused"]
 """Keys that do; they may be there with nothing. A test compares these tables with peft's own."""
 
 
@@ -78,7 +67,7 @@ def check_adapter(folder: Path, lora: LoraSettings, *bases: str) -> str:
         r, alpha = float(described["r"]), float(described["lora_alpha"])
         named = str(described.get("base_model_name_or_path") or "")
     for key, value in described.items():
-        if not (value in ACCEPTED[key] if key in ACCEPTED else key in (*USED, *NEUTRAL) or not value):
+        if not (value in (None, *ACCEPTED[key]) if key in ACCEPTED else key in (*USED, *NEUTRAL) or not value):
             raise ConfigError(_unlike(folder, key, value))
     if (r, alpha) != (lora.r, lora.alpha):
         raise ConfigError(
