@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import tomllib
 from collections.abc import Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, field
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
 
 from marft_algos.algorithms import base as algorithms
@@ -39,28 +41,14 @@ MEMBER_SEEDS = 1000
 _PLACE = ("runs_dir", "name", "threads", "device", "decode_graph")
 _ELSEWHERE = (*_PLACE, "cache_gb", "fit_memory", "max_error_rate", "on_task_error")
 """Settings that say where a run is made and what stops it, not what it is."""
-_LATER = {
-    name: getattr(TrainConfig, name)
-    for name in (
-        *("start", "start_values", "warm_start", "warm_episodes", "show_budget", "head_dtype", "date"),
-        *("reduction_slots", "chunk", "shard", "collective_timeout", "staleness"),
-        *("processed_budget", "latency_budget", "curriculum"),
-        *("rollouts", "workers", "max_workers", "worker_gpus", "worker_vllm", "worker_timeout", "worker_start"),
-        *("retries", "tinker", "chat_template"),
-    )
-}
+_NAMES = tomllib.loads((resources.files("marft_algos.extras.bench") / "later.toml").read_text(encoding="utf-8"))
+_LATER = {name: getattr(TrainConfig, name) for name in _NAMES["of_runs"]}
 """Settings that came later, and their defaults: at them a run is what it was, and so its results count."""
 _LATER_OF_ALGORITHMS = {
     "lr_warmup": 0,  # of runs that do not begin with trained weights: `settled`
-    **dict.fromkeys(("weight_temperature", "credit")),  # of rft: none
+    **dict.fromkeys(_NAMES["of_rft"]),
     "costs": {},
-    **{
-        name: getattr(PPOConfig, name)
-        for name in (
-            *("vtrace", "rho_bar", "c_bar", "baseline", "dual_clip", "std_floor"),
-            *("surrogate", "tau_pos", "tau_neg", "critic_features"),
-        )
-    },
+    **{name: getattr(PPOConfig, name) for name in _NAMES["of_ppo"]},
 }
 _AT_FIRST = (("centring", "reward"), ("turn_mean", "batch"))
 """More of these: MARSHAL's centring, and the mean over turns, whose two values are one in every run that was packed."""
