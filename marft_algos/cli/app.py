@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import resources
 from types import FrameType, ModuleType
 from typing import Annotated, Any
 
@@ -38,20 +39,7 @@ GROUPS = {title: [c for c in COMMANDS if manual.MANUAL[c].title == title] for ti
 FOLDED = ("envs", "algorithms", "doctor", "train", "sft", "dpo", "show", "eval", "bench", "versus")
 """Commands whose lines are folded to the terminal's width; others print data, or the prompts of agents as they are."""
 
-WELCOME = """\
-marft: reinforcement fine-tuning of teams of language-model agents
-
-Start with:
-  marft envs                      what there is
-  marft play relay-v0             be the agents yourself
-  marft train                     a two-agent math team learns on this CPU, in minutes
-  marft train --env relay-v0      another task
-  marft show                      the last run's numbers, and where its report is
-
-{commands}
-
-Of each command, --help has examples to copy and the options that most people need; --help-all has every one.
-Settings of a file that run code, start programs or send something take effect with --trust only: docs/trust.md."""
+WELCOME = (resources.files("marft_algos.cli") / "welcome.txt").read_text(encoding="utf-8").rstrip()
 
 
 def welcome() -> str:

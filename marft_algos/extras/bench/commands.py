@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,18 +19,7 @@ from marft_envs.errors import check_known
 if TYPE_CHECKING:
     from marft_algos.extras.bench.grid_runs import GridRun
 
-USAGE = """\
-Runs a grid of algorithms, environments and seeds, and reports on it.
-
-usage: marft bench {{run,report,pack}} …
-
-Examples:
-{examples}
-
-Verbs:
-  run GRID.toml --out DIR [--jobs N]   runs a grid, or goes on with it
-  report DIR [--check BASELINE]        tables, figures, one page
-  pack DIR [--out NAME.tar.xz]         its results as one file, without the runs"""
+USAGE = (resources.files("marft_algos.extras.bench") / "usage.txt").read_text(encoding="utf-8").rstrip()
 
 
 def run_bench(argv: list[str]) -> int:
