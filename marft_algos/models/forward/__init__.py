@@ -6,14 +6,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from marft_algos.models.forward import transformers_pass
-from marft_algos.models.forward.decode import FusedCache, FusedDecoder, KeptContext, Known
+from marft_algos.models.forward.decode import FusedCache, FusedDecoder
 from marft_algos.models.forward.families import Unsupported
 from marft_algos.models.forward.text import TextPass
 from marft_algos.models.sharded import ShardedBase
@@ -26,27 +26,8 @@ _USES = {"forward": "scored and trained", "decode": "decoded"}
 """A pass of our own -> what is done by it."""
 
 
-class KVCache(Protocol):
-    """Keys and values of the rows of a batch, and the weights they are computed with."""
-
-    keeps: bool
-    """Whether ``contexts`` will be asked for."""
-
-    def prefill(self, prompts: Sequence[Sequence[list[int]]], known: Sequence[Known | None] = ()) -> Tensor:
-        """Runs the prompts of each policy, first of all tokens; what they start with, or is known of them, runs once.
-
-        Returns:
-            The final hidden states [b, d] at the prompts' last tokens; rows are in the order of the prompts.
-        """
-
-    def decode(self, token: Tensor) -> Tensor:
-        """Returns the final hidden states [b, d] after one more token [b] a row."""
-
-    def compact(self, rows: Tensor) -> None:
-        """Drops all rows but these."""
-
-    def contexts(self, texts: Sequence[list[int]]) -> list[KeptContext]:
-        """Returns what was read and written, row by row, where ``keeps``; else nothing."""
+KVCache = FusedCache | transformers_pass.PlainCache
+"""Keys and values of the rows of a batch, and the weights they are computed with."""
 
 
 class ForwardPass:
