@@ -129,7 +129,8 @@ def _dispatch(words: list[str]) -> int:
     if command not in COMMANDS:
         fail(_meant(words))
         return 2
-    return getattr(module_of(command), f"run_{command}")(rest) or 0  # most commands return nothing
+    run = getattr(module_of(command), f"run_{command}")
+    return arguments.called(run, rest, prog=f"marft {command}") or 0  # most commands return nothing
 
 
 def module_of(command: str) -> ModuleType:
@@ -162,9 +163,8 @@ class EnvsArguments:
     """Arguments of the environment."""
 
 
-def run_envs(argv: list[str]) -> None:
+def run_envs(options: EnvsArguments) -> None:
     """``marft envs [ID]``."""
-    options = arguments.parse(EnvsArguments, argv, prog="marft envs")
     if options.id:
         say(describe(options.id, options.env_kwargs))
         return
@@ -209,14 +209,13 @@ class AlgorithmsArguments:
     """Which one to describe; empty: list all."""
 
 
-def run_algorithms(argv: list[str]) -> None:
+def run_algorithms(options: AlgorithmsArguments) -> None:
     """``marft algorithms [NAME]``."""
     base = importlib.import_module("marft_algos.algorithms.base")
-    wanted = arguments.parse(AlgorithmsArguments, argv, prog="marft algorithms").name
-    names = [wanted] if wanted else base.names()
+    names = [options.name] if options.name else base.names()
     texts = {name: terminal.plain(inspect.getdoc(inspect.getmodule(base.get(name))) or name) for name in names}
     rows = terminal.aligned([[name, text.partition("\n")[0]] for name, text in texts.items()])
-    say(*[texts[wanted]] if wanted else rows, sep="\n")
+    say(*[texts[options.name]] if options.name else rows, sep="\n")
     say(f"\nTrain with it:  marft train {names[0]} --env relay-v0\nIts settings:   marft train {names[0]} --help")
 
 
@@ -240,12 +239,11 @@ class ProfilesArguments:
     """Arguments of the environment."""
 
 
-def run_profiles(argv: list[str]) -> None:
+def run_profiles(options: ProfilesArguments) -> None:
     """``marft profiles ID > FILE``."""
     from marft_algos.config import presets
     from marft_envs.records import experts
 
-    options = arguments.parse(ProfilesArguments, argv, prog="marft profiles")
     if not presets.accepts(options.id, "profiles"):
         raise ConfigError(
             f"'{options.id}' takes no profiles, so these would not be shown. Expected an environment with that"
@@ -273,9 +271,8 @@ class CheckArguments:
     """Arguments of the environment."""
 
 
-def run_check(argv: list[str]) -> int:
+def run_check(options: CheckArguments) -> int:
     """``marft check ID|MODULE:ENV``."""
-    options = arguments.parse(CheckArguments, argv, prog="marft check")
     clauses = foreign_clauses(options.target, options.env_kwargs)
     say(*clauses, sep="\n" if clauses else "", end="\n" if clauses else "")
     if not all(clause.met for clause in clauses):

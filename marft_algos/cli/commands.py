@@ -207,11 +207,10 @@ _SHOWN = ("success", "return", "infrastructure_errors", "tokens_total")
 """What is printed of the last iteration, where there is such a number."""
 
 
-def run_show(argv: list[str]) -> None:
+def run_show(options: ShowArguments) -> None:
     """``marft show RUN``."""
     from marft_algos.runs import report
 
-    options: ShowArguments = arguments.parse(ShowArguments, argv, prog="marft show")
     run = RunFolder.open(options.run or RunFolder.newest())
     metrics = run.metrics()
     if options.html:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from marft_algos.cli import app
-from marft_algos.config import arguments, forms, settings
+from marft_algos.config import forms, settings
 from marft_algos.ranges import hints
 from marft_algos.terminal import say
 
@@ -28,9 +28,8 @@ class CompletionArguments:
     """Which one."""
 
 
-def run_completion(argv: list[str]) -> None:
+def run_completion(options: CompletionArguments) -> None:
     """``marft completion SHELL``."""
-    options: CompletionArguments = arguments.parse(CompletionArguments, argv, prog="marft completion")
     say(_fish() if options.shell == "fish" else _bash(zsh=options.shell == "zsh"), end="")
 
 

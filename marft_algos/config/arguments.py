@@ -119,6 +119,12 @@ def _typed(default: Any) -> list[str]:
     return [NONE if default is None else str(default)]
 
 
+def called(run: Callable[..., Any], argv: list[str], *, prog: str) -> Any:
+    """Calls a command with ``argv``, or with the dataclass that its parameter is, which ``argv`` is parsed into."""
+    (takes,) = inspect.signature(run, eval_str=True).parameters.values()
+    return run(argv if takes.annotation == list[str] else parse(takes.annotation, argv, prog=prog))
+
+
 def parse(kind: Any, argv: list[str], *, prog: str) -> Any:
     """Parses ``argv`` into ``kind`` (a dataclass); ``--help`` and unreadable words leave by ``SystemExit``.
 

@@ -39,7 +39,7 @@ class CommandEntry:
     title: str = ""
     """Of the commands that it is listed with."""
     module: str = ""
-    """Has ``run_<command>``, and the dataclass ``<Command>Arguments`` that options are read into; empty: a verb."""
+    """Has ``run_<command>``, and the dataclass ``<Command>Arguments`` that it takes; empty: a verb."""
     what: str = ""
     """What it does."""
 

@@ -68,11 +68,10 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
     return env.unwrapped.episode
 
 
-def run_distill(argv: list[str]) -> None:
+def run_distill(options: DistillArguments) -> None:
     """``marft distill SOURCE --into ID``."""
     from marft_algos.rollout.demonstrations import recorded
 
-    options: DistillArguments = arguments.parse(DistillArguments, argv, prog="marft distill")
     source = Path(options.source)
     out = Path(options.out) if options.out else (source if source.is_dir() else source.parent) / "single.jsonl"
     team = [episode for _, episode in recorded(options.source) if episode.success and not episode.failed]

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from marft_algos.config import arguments, trust
+from marft_algos.config import trust
 from marft_algos.terminal import clean, say
 from marft_envs.errors import install_command
 
@@ -62,9 +62,8 @@ class DoctorArguments:
     """Print JSON instead of text."""
 
 
-def run_doctor(argv: list[str]) -> int:
+def run_doctor(options: DoctorArguments) -> int:
     """``marft doctor``."""
-    options: DoctorArguments = arguments.parse(DoctorArguments, argv, prog="marft doctor")
     report = examine()
     if options.json:
         sections = {title: [dataclasses.asdict(f) for f in findings] for title, findings in report.items()}

@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 import tyro
 
 import marft_envs
-from marft_algos.config import arguments
 from marft_algos.runs.disk import writing
 from marft_algos.terminal import say
 from marft_envs.errors import ConfigError
@@ -35,9 +34,8 @@ class NewArguments:
     """Folder to write; empty: NAME."""
 
 
-def run_new(argv: list[str]) -> None:
+def run_new(options: NewArguments) -> None:
     """``marft new env NAME``."""
-    options: NewArguments = arguments.parse(NewArguments, argv, prog="marft new")
     name, package = options.name, options.name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or keyword.iskeyword(package):
         raise ConfigError(

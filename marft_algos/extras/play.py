@@ -45,9 +45,8 @@ class PlayArguments:
     """Arguments of the environment."""
 
 
-def run_play(argv: list[str]) -> None:
+def run_play(options: PlayArguments) -> None:
     """``marft play ID``."""
-    options: PlayArguments = arguments.parse(PlayArguments, argv, prog="marft play")
     if options.random and (options.agent or options.team):
         other = "--agent" if options.agent else "--team"
         raise ConfigError(

@@ -110,9 +110,8 @@ def _refused(error: answers.RefusedPrompt) -> RefusedRequest:
     return RefusedRequest(400, str(error), error.code, "messages")
 
 
-def run_serve(argv: list[str]) -> int:
+def run_serve(options: ServeArguments) -> int:
     """``marft serve RUN``."""
-    options: ServeArguments = arguments.parse(ServeArguments, argv, prog="marft serve")
     if options.shadow and not options.record:
         raise ConfigError("What a shadow says is only recorded. Type: marft serve RUN --shadow OTHER --record DIR")
     if options.policies and options.record:

@@ -46,9 +46,8 @@ class TracesArguments:
     """IN,OUT, the price of a million tokens of prompt and of reply, where a trace says no cost."""
 
 
-def run_traces(argv: list[str]) -> None:
+def run_traces(options: TracesArguments) -> None:
     """``marft traces FILE…``."""
-    options: TracesArguments = arguments.parse(TracesArguments, argv, prog="marft traces")
     token_price, cases_file = token_prices(options.price), Path(options.cases or "cases.jsonl")
     team_file = cases_file.with_name(f"{cases_file.stem}-team.json")
     for path in (options.sft, options.cases, str(team_file) if options.cases else ""):

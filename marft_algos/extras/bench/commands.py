@@ -31,7 +31,7 @@ def run_bench(argv: list[str]) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     check_known([verb], VERBS, "There is no 'marft bench {}'.", after="Next: marft bench run GRID")
-    return VERBS[verb](rest)
+    return arguments.called(VERBS[verb], rest, prog=f"marft bench {verb}")
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,10 @@ class RunArguments:
     """Only say what would be run, and what does not fit."""
 
 
-def run_run(argv: list[str]) -> int:
+def run_run(options: RunArguments) -> int:
     """``marft bench run GRID.toml --out DIR``."""
     from marft_algos.lazy import require_training
 
-    options: RunArguments = arguments.parse(RunArguments, argv, prog="marft bench run")
     require_training()
     from marft_algos.extras.bench import grid, grid_runs
 
@@ -97,9 +96,8 @@ class ReportArguments:
     """Folder or results.jsonl of an earlier benchmark: exits with 3 when an interval excludes the new runs."""
 
 
-def run_report(argv: list[str]) -> int:
+def run_report(options: ReportArguments) -> int:
     """``marft bench report DIR``."""
-    options: ReportArguments = arguments.parse(ReportArguments, argv, prog="marft bench report")
     from marft_algos.extras.bench import page
     from marft_algos.extras.bench.folder import BenchFolder, read_rows
 
@@ -124,9 +122,8 @@ class PackArguments:
     """The file; NAME.tar.xz, of the folder's name, if not given."""
 
 
-def run_pack(argv: list[str]) -> int:
+def run_pack(options: PackArguments) -> int:
     """``marft bench pack DIR``."""
-    options: PackArguments = arguments.parse(PackArguments, argv, prog="marft bench pack")
     from marft_algos.extras.bench import packed
     from marft_algos.extras.bench.folder import BenchFolder
 

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import tyro
 
-from marft_algos.config import arguments
 from marft_algos.lazy import require_training
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
@@ -28,9 +27,8 @@ class ReplayArguments:
     """The chunk's, in the run's ``lost/``."""
 
 
-def run_replay(argv: list[str]) -> None:
+def run_replay(options: ReplayArguments) -> None:
     """``marft replay RUN/lost/CHUNK``."""
-    options: ReplayArguments = arguments.parse(ReplayArguments, argv, prog="marft replay")
     require_training()
     from marft_algos.extras.cluster import kept
     from marft_algos.extras.cluster.worker import RayWorker

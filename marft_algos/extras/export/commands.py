@@ -53,9 +53,8 @@ class ExportArguments:
     """With --push: write the export and list what would be sent; send nothing."""
 
 
-def run_export(argv: list[str]) -> None:
+def run_export(options: ExportArguments) -> None:
     """``marft export RUN …``."""
-    options: ExportArguments = arguments.parse(ExportArguments, argv, prog="marft export")
     check_packages()
     if (options.private or options.dry_run) and not options.push:
         raise ConfigError("--private and --dry-run are about --push USER/NAME. Leave them out, or say where to push.")
