@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import importlib
 import io
 import re
 import time
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.types import optional
 from marft_envs.errors import ConfigError, MarftError
-from marft_envs.registration import make
+from marft_envs.registration import make, named_function
 from marft_envs.testing import invariants
 from marft_envs.testing.played import Build, Check
 
@@ -92,8 +91,8 @@ def _builder(env: str | FlexEnv | Build) -> Build:
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         if module and not re.search(r"-v\d+$", name):
-            factory = getattr(importlib.import_module(module), name, None)
-            if not callable(factory):
+            factory = named_function(env)
+            if factory is None:
                 raise ConfigError(f"'{module}' has no callable '{name}'. Expected module:callable or module:id.")
             return factory
         return functools.partial(make, env)

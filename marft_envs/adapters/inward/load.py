@@ -24,7 +24,7 @@ from marft_envs.adapters.inward.codecs import Codec
 from marft_envs.adapters.inward.game import GlobalGenerators
 from marft_envs.core.env import FlexEnv
 from marft_envs.errors import ConfigError, MarftError, MissingExtraError, check_known
-from marft_envs.registration import FOREIGN, broken
+from marft_envs.registration import FOREIGN, broken, import_for
 
 if TYPE_CHECKING:
     from marft_envs.adapters.inward.compliance import Clause
@@ -195,11 +195,8 @@ def _named(name: Any) -> Any:
     """Returns the codec of a name; a codec as it is."""
     if not isinstance(name, str):
         return name
-    module, _, attribute = name.partition(":")
-    try:
-        codec = getattr(importlib.import_module(module), attribute) if attribute else None
-    except (AttributeError, ModuleNotFoundError):
-        codec = None
+    module, colon, attribute = name.partition(":")
+    codec = getattr(import_for(name, module), attribute, None) if colon else None
     if codec is None:
         raise ConfigError(f"There is no codec '{name}'. Expected module:name of one, or of a function that makes one.")
     return codec if hasattr(codec, "show") and not isinstance(codec, type) else codec()
