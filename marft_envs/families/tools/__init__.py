@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -31,7 +32,6 @@ from marft_envs.families.tools.types import (
     World,
 )
 from marft_envs.problems.sets import ProblemSet, whole
-from marft_envs.registration import named_function
 from marft_envs.tables import beside
 
 __all__ = [
@@ -146,9 +146,14 @@ def _domain(domain: str | ToolDomain, args: Mapping[str, Any] | None, team_name:
         known = [*DOMAINS, *plugins]
         check_known([domain], known, "There is no tool domain '{}'.", after="Or say module:callable.")
         entry = {"entry_point": plugins[domain]}
-    factory = named_function(entry["entry_point"])
+    module, _, name = entry["entry_point"].partition(":")
+    try:
+        factory: Callable[..., ToolDomain] | None = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+            raise
+        raise ConfigError(f"There is no module '{module}' for the domain '{domain}'.") from error
     if factory is None:
-        module, _, name = entry["entry_point"].partition(":")
         raise ConfigError(f"'{module}' has no '{name}' for the domain '{domain}'. Expected module:callable.")
     arguments = {**(entry.get("for_two", {}) if team_name in ("dual_control", "service") else {}), **(args or {})}
     _check_arguments(domain, factory, arguments)
