@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 
-class Asked(BaseException):
+class _Asked(BaseException):
     """The rest of an expression has stopped at a call that it needs."""
 
 
@@ -31,7 +31,7 @@ def evaluate(
 
     def stop(*request: Any) -> NoReturn:
         asked.append(request)  # the first counts, whatever becomes of the exception
-        raise Asked
+        raise _Asked
 
     def items(number: int, found: Sequence[Any], kind: str) -> Iterator[Any]:
         yield from found
