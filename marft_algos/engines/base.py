@@ -42,7 +42,6 @@ class RolloutEngine(Protocol):
         Collector lets every episode go on by itself. False for engines that decode a batch together: those are asked
         for the turns of all episodes at once.
         """
-        return False
 
     def generate(self, requests: Sequence[GenerationRequest], params: SamplingParams) -> list[Generation]:
         """Returns one generation per request, in order, of any mix of policies; none depends on the others."""
@@ -83,6 +82,9 @@ class RolloutEngine(Protocol):
 
 class EngineBase(RolloutEngine):
     """What an engine derives from: it has the protocol's defaults, and lacks ``generate`` alone."""
+
+    one_by_one: bool = False
+    """A batch is decoded together."""
 
 
 class AdapterSource(Protocol):

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, count, groupby
 from operator import attrgetter
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.models.chat import Said
@@ -49,6 +49,9 @@ class Collector:
         assignment: Who plays an agent in an episode, where that is not always the same policy.
         states: Where copies of states are put; None: a dictionary of its own.
     """
+
+    _together: ClassVar[bool] = False
+    """Whether no episode goes on by itself, even if the engine answers each request by itself."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class Collector:
         finished = tokens = 0
         threads = ThreadPoolExecutor(self._vec.num_envs, "marft-generate")  # none starts before something is submitted
         rounds = self._one_by_one(threads)
-        apart, abandoned = self._apart(), False
+        apart, abandoned = self._engine.one_by_one and not self._together, False
         try:
             while not self._vec.done:
                 if apart:
@@ -172,10 +175,6 @@ class Collector:
             threads.shutdown(wait=abandoned, cancel_futures=True)  # an error is raised at once
             if abandoned:
                 self._vec.reset([])
-
-    def _apart(self) -> bool:
-        """Returns whether episodes go on by themselves."""
-        return self._engine.one_by_one
 
     def _one_by_one(self, threads: ThreadPoolExecutor) -> Generator[tuple[list[Episode], list[Generation]]]:
         """Lets every episode go on as soon as the replies of its layer are there; a slow one holds up no other.

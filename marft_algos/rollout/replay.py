@@ -240,6 +240,9 @@ class _Branches(Collector):
         **kwargs: As ``Collector``.
     """
 
+    _together = True
+    """Branches are many, and the engine is asked for all of them at once."""
+
     def __init__(
         self, vec: VectorEnv, *args: Any, branches: Sequence[Branch], start: RolloutEngine | None, **kwargs: Any
     ) -> None:
@@ -281,9 +284,6 @@ class _Branches(Collector):
                 self.spent[turns[i].episode].add(requests[i], reply)
         return requests, replies
 
-    def _apart(self) -> bool:
-        return False  # branches are many, and the engine is asked for all of them at once
-
     def _planned(self, episode: Episode) -> list[Transition]:
         return []  # nobody values what would have come after a branch
 
@@ -316,14 +316,14 @@ class TreeCollector(Collector):
         **kwargs: As ``Collector``.
     """
 
+    _together = True
+    """The candidates of all episodes are tried at once."""
+
     def __init__(self, *args: Any, replayer: Replayer, candidates: int, worth: Worth, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._replayer, self._candidates, self._worth = replayer, candidates, worth
         self._rejected: dict[_Turn, list[Callable[[TurnRecord], Transition]]] = {}
         self._chosen: dict[_Turn, float] = {}
-
-    def _apart(self) -> bool:
-        return False  # the candidates of all episodes are tried at once
 
     def _play(self, total: int, group_size: int = 1) -> Generator[list[Trajectory]]:
         self._rejected, self._chosen = {}, {}
