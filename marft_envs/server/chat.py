@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any
 
 from marft_envs.server.door import RefusedRequest
@@ -18,28 +20,18 @@ Reply = Mapping[str, Any]
 """``message`` (``content``, and ``tool_calls`` if there are some), ``finish_reason`` (``stop``, ``length`` or
 ``tool_calls``), ``usage`` (``prompt_tokens``, ``completion_tokens``, ``total_tokens``); where there are some,
 ``logprobs`` of its tokens, and ``more`` fields of the answer."""
-Only = Mapping[str, tuple[tuple[Any, ...], str]]
-_FREE = (), "none: nothing holds a model to a form. Say in a message which form the answer is to have"
-ONLY: Only = {
-    "logprobs": ((False,), "none: an answer is its words"),
-    "top_logprobs": ((0,), "none: an answer is its words"),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"), _FREE),
-    **dict.fromkeys(("grammar", "json_schema"), _FREE),
-    "chat_template_kwargs": ((), "none: prompts are written as in training"),
-    "continue_final_message": ((False,), "false: an agent begins its own turn"),
-    "documents": (([],), "none: write them into a message"),
-}
-"""Fields that change what is answered, whatever the API -> the values that are heeded, and what to send."""
-_ONLY: Only = {
-    **ONLY,
-    "n": ((1,), "1: a request is one turn. Ask several times"),
-    "best_of": ((1,), "1: a request is one turn. Ask several times"),
-    "response_format": (({"type": "text"},), "text. Say in a message which form the answer is to have"),
-    "functions": (([],), "'tools', which have come in their place"),
-    "function_call": (("none", "auto"), "'tool_choice', which has come in its place"),
-    "modalities": ((["text"],), "text"),
-    "web_search_options": ((), "none: an agent searches by a tool of its own"),
-}
+Only = Mapping[str, Sequence[Any]]
+"""Field that changes what is answered -> the values that are heeded, and what to send."""
+_FIELDS = tomllib.loads((resources.files("marft_envs.server") / "fields.toml").read_text(encoding="utf-8"))
+
+
+def fields(api: str) -> Only:
+    """Returns the fields of ``fields.toml`` that an API has, or that any has."""
+    entries = {**_FIELDS["any"], **_FIELDS[api]}
+    return {name: entry for names, entry in entries.items() for name in names.split()}
+
+
+_ONLY = fields("chat")
 _TYPES = {"stream": bool, "parallel_tool_calls": bool, "stream_options": dict, "model": str, "user": str}
 _SPELT: Mapping[type, str] = {bool: "true or false", dict: "an object", str: "text"}
 

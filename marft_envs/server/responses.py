@@ -11,16 +11,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from marft_envs.server.chat import ONLY, ChatRequest, Only, Reply, checked, loaded, message_of, pieces, request, wrong
+from marft_envs.server.chat import ChatRequest, Reply, checked, fields, loaded, message_of, pieces, request, wrong
 from marft_envs.server.door import RefusedRequest
 
-_KEPT = (), "none: no answer is kept here. Send the whole conversation as 'input'"
-_ONLY: Only = {
-    **ONLY,
-    **dict.fromkeys(("previous_response_id", "conversation"), _KEPT),
-    "prompt": ((), "none: no prompt is kept here. Send 'instructions' and 'input'"),
-    "background": ((False,), "false: an answer is waited for"),
-}
+_ONLY = fields("responses")
 
 
 def read(data: bytes, heeds: Collection[str] = ()) -> ChatRequest:
