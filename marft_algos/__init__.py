@@ -13,6 +13,8 @@ if sys.argv[:1] == ["-m"]:  # Python is looking for the module that it will star
     leave_current_folder(__name__)
 
 import importlib
+import tomllib
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from marft_envs import __version__ as __version__
@@ -40,27 +42,10 @@ __all__ = [
     "Renderer", "RolloutEngine", "RunFolder", "TrainConfig", "TrainedTeam", "Trainer", "UpdateConfig", "build",
     "check_engine", "compare", "evaluate", "load_team", "register", "train",
 ]  # fmt: skip
-_MODULES = {
-    "algorithms.base": "Algorithm ClipConfig GroupConfig UpdateConfig register",
-    "cli.api": "evaluate",
-    "cli.comparison": "compare",
-    "cli.results": "ComparisonResult EvaluationResult",
-    "config.settings": "TrainConfig",
-    "engines.base": "RolloutEngine",
-    "engines.conformance": "check_engine",
-    "learner.learner": "Learner",
-    "models.chat": "Renderer",
-    "rollout.collector": "Collector",
-    "runs.folder": "RunFolder",
-    "training.api": "train",
-    "training.parts": "Parts build",
-    "training.team": "TrainedTeam load_team",
-    "training.trainer": "Trainer",
-}
-"""Module -> what it exports here."""
-_LAZY = {name: module for module, names in _MODULES.items() for name in names.split()}
-_HEAVY = {"Learner", "Parts", "TrainedTeam", "Trainer", "build", "check_engine", "load_team", "train"}
-"""What loads the packages of the train extra."""
+_TABLE = tomllib.loads((resources.files("marft_algos") / "exports.toml").read_text(encoding="utf-8"))
+_LAZY = {name: module for modules in _TABLE.values() for module, names in modules.items() for name in names.split()}
+"""What is loaded when it is asked for -> its module."""
+_HEAVY = " ".join(_TABLE["heavy"].values()).split()
 
 
 _ABSENT = Absent(__name__)
