@@ -17,6 +17,7 @@ import numpy as np
 
 from marft_envs.core.dependency import DependencyFunction, View
 from marft_envs.core.env import FlexEnv
+from marft_envs.core.rewards import WrappedTask
 from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, Task, Turn, TurnRecord, optional
 from marft_envs.errors import ConfigError, of_fields
@@ -179,7 +180,7 @@ _OVER = "judged_next"
 """In ``view.outcome.info``: the task has ended the episode, and the judges have the last word."""
 
 
-class JudgedTask:
+class JudgedTask(WrappedTask):
     """A task with a reward for the verdict of judges, too; everything else is the task's own.
 
     A reply without a verdict counts as the lowest level, so that a text cannot win by confusing a judge. Metrics:
@@ -191,11 +192,6 @@ class JudgedTask:
     def __init__(self, task: Task, rubric: Rubric, judges: Sequence[str], answerers: frozenset[str]) -> None:
         self.task, self.rubric, self.judges, self.answerers = task, rubric, tuple(judges), answerers
         self._begin()
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "task" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.task, name)
 
     def _begin(self) -> None:
         self._ending: Outcome | None = None

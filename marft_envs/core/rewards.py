@@ -169,7 +169,18 @@ class CompositeReward:
         return sum(parts.values()), parts
 
 
-class RewardedTask:
+class WrappedTask:
+    """A task around another: what it does not have itself is the other's."""
+
+    task: Any
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "task" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.task, name)
+
+
+class RewardedTask(WrappedTask):
     """A task whose only reward is a function of the episode; everything else is the task's own.
 
     The team's reward after each round is the change of the function's value, so that the sum is its value for the whole
@@ -186,11 +197,6 @@ class RewardedTask:
 
     def __init__(self, task: Any, reward: Callable[[Episode], float]) -> None:
         self.task, self._reward, self._value = task, reward, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "task" not in self.__dict__:
-            raise AttributeError(name)
-        return getattr(self.task, name)
 
     def reset(self, rng: Any, options: Mapping[str, Any]) -> None:
         """Starts an episode of the task."""
