@@ -20,7 +20,7 @@ from marft_algos.engines.base import EngineBase, RolloutEngine
 from marft_algos.engines.usage import Usage
 from marft_algos.jsonl import drop_cut_line
 from marft_algos.types import FOREIGN, Generation, GenerationRequest, SamplingParams, StopReason
-from marft_envs.errors import DataError
+from marft_envs.errors import DataError, reading
 
 
 class Ledger:
@@ -41,10 +41,8 @@ class Ledger:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] = file.open("a+b")
         for number, line in enumerate(drop_cut_line(self._file).splitlines(), 1):
-            try:
+            with reading(f"{file}, line {number}, is no record of a reply", "Take it out.", DataError):
                 self._note(json.loads(line))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise DataError(f"{file}, line {number}, is no record of a reply: {error!r}. Take it out.") from error
 
     def usage(self, policy: str) -> Usage:
         """Returns what a policy's replies came to, since the file was made."""

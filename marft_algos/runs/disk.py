@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from marft_algos.jsonl import drop_cut_line
-from marft_envs.errors import DataError, MarftError
+from marft_envs.errors import DataError, MarftError, reading
 
 FILE = ".lock"
 
@@ -166,10 +166,8 @@ def lines(path: Path, fields: Mapping[str, tuple[Any, str]], *, needed: bool = F
 
 
 def _line(line: bytes, where: str, fields: Mapping[str, tuple[Any, str]], *, needed: bool) -> dict[str, Any]:
-    try:
+    with reading(f"{where} is not JSON", "Take it out, or go back to a copy of the run.", DataError):
         record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where} is not JSON: {error}. Take it out, or go back to a copy of the run.") from error
     if not isinstance(record, dict):
         raise DataError(f"{where} holds {type(record).__name__}; expected an object with {', '.join(fields)}.")
     for key, (kind, what) in fields.items():

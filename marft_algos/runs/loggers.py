@@ -32,10 +32,10 @@ class Logger(Protocol):
         """Takes the numbers of one iteration."""
 
     def close(self) -> None:
-        """Flushes."""
+        """Flushes; by default there is nothing to flush."""
 
 
-class Callback:
+class Callback(Logger):
     """A logger that hands each line of metrics to a function, or to the method ``on_iteration`` of an object.
 
     Raises:
@@ -53,9 +53,6 @@ class Callback:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Takes the numbers of one iteration."""
         self._take(metrics)
-
-    def close(self) -> None:
-        """Does nothing."""
 
 
 def of_callback(callback: Any) -> Logger:
