@@ -22,12 +22,12 @@ Reply = Mapping[str, Any]
 ``logprobs`` of its tokens, and ``more`` fields of the answer."""
 Only = Mapping[str, Sequence[Any]]
 """Field that changes what is answered -> the values that are heeded, and what to send."""
-_FIELDS = tomllib.loads((resources.files("marft_envs.server") / "fields.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads((resources.files("marft_envs.server") / "requests.toml").read_text(encoding="utf-8"))
 
 
 def fields(api: str) -> Only:
-    """Returns the fields of ``fields.toml`` that an API has, or that any has."""
-    entries = {**_FIELDS["any"], **_FIELDS[api]}
+    """Returns the fields of ``requests.toml`` that an API has, or that any has."""
+    entries = {**TABLE["any"], **TABLE[api]}
     return {name: entry for names, entry in entries.items() for name in names.split()}
 
 

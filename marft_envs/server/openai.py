@@ -16,13 +16,8 @@ from marft_envs.server.door import LOOK_S, DoorHandler, FrontDoor, RefusedReques
 WAITING = 64
 """Requests that may wait where one is answered after another; one more is refused."""
 _FORMS = {"/chat/completions": chat, "/responses": responses}
-_INSTEAD = {
-    "/embeddings": " Agents have no embeddings: give the client that embeds an address of its own, in the package"
-    " openai OpenAI(base_url=URL, api_key=KEY), in LangChain OpenAIEmbeddings(base_url=URL, api_key=KEY).",
-    "/completions": " Send the prompt as a message of 'user'.",
-    "/messages": " That is Anthropic's messages API: ask by a client of OpenAI's, in LangChain ChatOpenAI, in litellm"
-    " model='openai/NAME'.",
-}
+_INSTEAD: dict[str, str] = chat.TABLE["instead"]
+"""End of a path that is not served -> what is said of it."""
 
 
 class ChatServer(FrontDoor):
@@ -119,7 +114,7 @@ class ChatHandler(DoorHandler):
         for path, form in _FORMS.items():
             if self.route.endswith(path):
                 return form
-        instead = next((words for path, words in _INSTEAD.items() if self.route.endswith(path)), "")
+        instead = next((f" {words}" for path, words in _INSTEAD.items() if self.route.endswith(path)), "")
         paths = " or ".join(f"/v1{path}" for path in _FORMS)
         raise RefusedRequest(404, f"There is no {self.route[:100]}. Expected {paths}.{instead}", field="path")
 
