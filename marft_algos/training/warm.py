@@ -21,6 +21,12 @@ from marft_algos.training.resolve import make_algorithm, resolve
 from marft_algos.training.trainer import Trainer, opened, train_and_report
 from marft_envs.errors import ConfigError
 
+_OFF = (
+    *("warm_start", "warm_episodes", "pool", "token_budget", "processed_budget", "latency_budget"),
+    *("permute_rewards", "curriculum", "credit_diagnostics"),
+)
+"""Settings that a warm start has as by default: off."""
+
 
 def warmed(
     config: TrainConfig, command: str = "", group: RankGroup | None = None, name: str = "", **parts: Any
@@ -59,19 +65,9 @@ def warmed(
 def supervised(config: TrainConfig) -> TrainConfig:
     """Returns the settings of a run's warm start: its team and task, the defaults of ``sft``."""
     learns = algorithms.get("sft").Config(micro_tokens=config.algorithm.micro_tokens)
-    off: dict[str, Any] = {
-        "warm_start": 0,
-        "warm_episodes": None,
-        "episodes_per_iteration": config.demonstrated,
-        "pool": 0,
-        "token_budget": None,
-        "processed_budget": None,
-        "latency_budget": None,
-        "permute_rewards": False,
-        "curriculum": "uniform",
-        "credit_diagnostics": 0,
-    }
+    off = {name: getattr(TrainConfig, name) for name in _OFF}
     when: dict[str, Any] = {"iterations": config.warm_start, "save_every": config.warm_start, "eval_every": 0}
+    when["episodes_per_iteration"] = config.demonstrated
     name = f"{config.name}-warm" if config.name else ""
     return dataclasses.replace(config, algo="sft", algorithm=learns, name=name, **off, **when)
 
