@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from marft_envs.errors import DataError, imported
+from marft_envs.errors import DataError, imported, reading
 from marft_envs.problems.stored import write_text
 
 LARGE = 16 << 20
@@ -185,20 +185,17 @@ def _stamp(file: int) -> tuple[int, int]:
 def _lines(path: Path, needs: str) -> Iterator[tuple[int, str, dict[str, Any], int, int]]:
     """Yields number, place, content, offset and length of each line that is not blank; see ``of_file``."""
     expected, lines, offset = f"JSON object {needs}".rstrip(), 0, 0
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
-                begin, offset = offset + len(raw) - len(line), offset + len(raw)
-                if line.strip():
-                    lines += 1
-                    where = f"{path}, line {number}"
-                    row = _parsed(line, where)
-                    if not isinstance(row, dict):
-                        raise DataError(f"{where}: expected a {expected}, got {type(row).__name__}.")
-                    yield number, where, row, begin, len(line)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+    with reading(f"{path} cannot be read", f"Expected one {expected} per line.", DataError), path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            line = raw.removeprefix(b"\xef\xbb\xbf") if number == 1 else raw
+            begin, offset = offset + len(raw) - len(line), offset + len(raw)
+            if line.strip():
+                lines += 1
+                where = f"{path}, line {number}"
+                row = _parsed(line, where)
+                if not isinstance(row, dict):
+                    raise DataError(f"{where}: expected a {expected}, got {type(row).__name__}.")
+                yield number, where, row, begin, len(line)
     if not lines:
         raise DataError(f"{path} holds no rows. Expected one {expected} per line.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -31,7 +31,7 @@ def run_bench(argv: list[str]) -> int:
         return 0
     verb, rest = argv[0], argv[1:]
     check_known([verb], VERBS, "There is no 'marft bench {}'.", after="Next: marft bench run GRID")
-    return arguments.called(VERBS[verb], rest, prog=f"marft bench {verb}")
+    return arguments.called(VERBS[verb], rest, prog=f"marft bench {verb}") or 0
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class PackArguments:
     """The file; NAME.tar.xz, of the folder's name, if not given."""
 
 
-def run_pack(options: PackArguments) -> int:
+def run_pack(options: PackArguments) -> None:
     """``marft bench pack DIR``."""
     from marft_algos.extras.bench import packed
     from marft_algos.extras.bench.folder import BenchFolder
@@ -130,7 +130,6 @@ def run_pack(options: PackArguments) -> int:
     folder = BenchFolder(options.folder.resolve())
     out = options.out or Path(f"{folder.root.name}.tar.xz")
     say(f"{packed.pack(folder, out)} results: {out}, {out.stat().st_size / 1024:.0f} KiB")
-    return 0
 
 
-VERBS = {"run": run_run, "report": run_report, "pack": run_pack}
+VERBS: dict[str, Callable[..., int | None]] = {"run": run_run, "report": run_report, "pack": run_pack}

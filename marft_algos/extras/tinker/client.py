@@ -28,6 +28,7 @@ from marft_algos.engines.http import NONSENSE, EngineServer, ServerDown, ServerR
 from marft_algos.extras.tinker import wire
 from marft_algos.extras.tinker.wire import Row, Sampled
 from marft_algos.types import FloatArray
+from marft_envs.errors import reading
 
 SDK = "0.25.0"
 """Version of Tinker's own client whose form of the protocol this speaks."""
@@ -202,10 +203,8 @@ class TinkerServer:
             return data, kind
 
     def _json(self, data: bytes, kind: str) -> dict[str, Any]:
-        try:
+        with reading(f"{self.url} answered what is no JSON ({kind})", f"It begins: {data[:100]!r}", TinkerError):
             answer = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise TinkerError(f"{self.url} answered what is no JSON ({kind}): {data[:100]!r}") from error
         if not isinstance(answer, dict):
             raise TinkerError(f"{self.url} answered {str(answer)[:100]} where a table was expected")
         return answer
