@@ -31,7 +31,7 @@ class MixedEngine(EngineBase):
         self._route = route
 
     @property
-    def one_by_one(self) -> bool:
+    def one_by_one(self) -> bool:  # type: ignore[override]
         """Whether all engines answer so."""
         return all(engine.one_by_one for engine in self._distinct())
 
