@@ -76,7 +76,8 @@ def reading(what: str, expected: str, kind: type[MarftError] = ConfigError) -> I
     except MarftError:
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise kind(f"{what}: {error}. {expected}") from error
+        said = repr(error) if isinstance(error, KeyError) else error  # its text is the key alone
+        raise kind(f"{what}: {said}. {expected}") from error
 
 
 class WorkerError(MarftError, RuntimeError):
