@@ -33,6 +33,7 @@ class Logger(Protocol):
 
     def close(self) -> None:
         """Flushes; by default there is nothing to flush."""
+        return
 
 
 class Callback(Logger):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
 import dataclasses
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -396,13 +396,6 @@ def test_an_exporter_that_fails_is_an_error() -> None:
 
 
 def test_without_the_extra_the_pip_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("opentelemetry"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[otel\]'"):
         otel.spans(episode())
