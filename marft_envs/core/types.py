@@ -20,8 +20,6 @@ Fault = Literal["", "text", "engine", "world", "machine"]
 learnt from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machine`` (workers, sandbox, network,
 disk): an infrastructure error, which says nothing about the team and counts in ``infrastructure_errors`` only. See
 ``core/faults.py``."""
-
-
 Segment = tuple[int, int, float]
 """Start and end of a span of a turn's text, in characters, and the reward of the span."""
 
@@ -276,8 +274,7 @@ class Episode(Shown):
 class Task(Protocol):
     """Defines the work, and nothing about who acts when (see ``docs/architecture.md``).
 
-    These members a task must have; one that derives from this class has ``slow``, ``on_layer`` and ``on_round`` as
-    they stand here. :class:`TaskDefaults` lists those that it may have beside them.
+    These members a task must have, or inherit. :class:`TaskDefaults` lists those that it may have beside them.
     """
 
     task_id: str
