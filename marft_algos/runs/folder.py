@@ -145,7 +145,7 @@ class RunFolder:
             HubError: The hub did not take it; the export stays where it is.
         """
         export = importlib.import_module(f"marft_algos.{manual.MANUAL['export'].module}")
-        export.run_export([str(self.root), "--push", name, *["--private"] * private])
+        export.run_export(export.ExportArguments(str(self.root), push=name, private=private))
 
     def episodes_file(self, kind: str, iteration: int) -> Path:
         """Names the file of an iteration's ``train`` or ``eval`` episodes."""
