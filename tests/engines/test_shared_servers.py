@@ -175,7 +175,9 @@ def test_a_runs_own_adapters_are_scored_by_a_server(
     assert said(result.folder / "episodes.jsonl") == said(Path("here.jsonl"))
     asked_before = servers[0].completions
     scores("--engines", f"actor_0={table}", "--checkpoint", "2")
-    assert servers[0].completions == asked_before + 16 and servers[1].completions == asked > 0, "the other policy is played here"
+    assert servers[0].completions == asked_before + 16 and servers[1].completions == asked > 0, (
+        "the other policy is played here"
+    )
     for words, error in (
         (["--engines", f"actor={table}"], "--engines names an unknown policy 'actor'. Did you mean 'actor_0'"),
         (

@@ -135,7 +135,9 @@ def test_a_replica_with_another_base_stops_the_run_and_is_named(
     assert trained(tiny, tmp_path, "right", (right.url,), dtype=dtype, **bf16).metrics()
 
 
-def test_a_stale_run_is_evaluated_by_the_server_as_by_the_native_engine(serve: Serve, tiny: str, tmp_path: Path) -> None:
+def test_a_stale_run_is_evaluated_by_the_server_as_by_the_native_engine(
+    serve: Serve, tiny: str, tmp_path: Path
+) -> None:
     server = serve(tiny, staleness=1)
     run = trained(tiny, tmp_path, "stale", (server.url,), staleness=1, iterations=3)
     assert sum(row["infrastructure_errors"] for row in run.metrics() if "return" in row) == 0
