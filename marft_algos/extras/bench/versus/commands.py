@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
 from marft_algos.config import arguments
 from marft_algos.extras.bench.versus.trial import Question, Trial
-from marft_algos.ranges import COUNT
+from marft_algos.ranges import COUNT, NOT_NEGATIVE
 from marft_algos.terminal import say
+from marft_envs.errors import ConfigError
 
 ADVICE = {
     "team needed": "train the team, and test whose messages it needs: marft eval RUN --swap AGENT",
@@ -32,12 +33,18 @@ class VersusArguments(Question):
     The same command goes on with what was stopped, and writes the report again.
     """
 
-    out: Path
+    token_budget: Annotated[int, NOT_NEGATIVE] = 0
+    """Tokens that the team samples for training in one run; only --forecast does without."""
+    out: Path | None = None
     """Folder of the trial. What has been run there already is not run again."""
     jobs: Annotated[int, COUNT] = 1
     """Runs side by side, each a process with one thread."""
     plan: bool = False
     """Only check, measure one iteration of either side, and say what the trial would cost."""
+    forecast: bool = False
+    """Train nothing: forecast both scores from the skill at single turns, which the task's expert says otherwise."""
+    sub_problems: Annotated[int, COUNT] = 200
+    """Of a forecast: turns of each side that are tried."""
 
 
 def run_versus(argv: list[str]) -> int:
@@ -47,13 +54,16 @@ def run_versus(argv: list[str]) -> int:
 
     require_training()
     from marft_algos.extras.bench.versus import report, run
-    from marft_algos.extras.bench.versus.grids import Side
 
-    given = {k: v for k, v in vars(options).items() if k not in ("out", "jobs", "plan")}
+    given = {field.name: getattr(options, field.name) for field in fields(Question)}
+    if options.forecast:
+        return _forecast(options, Trial(**given | {"token_budget": options.token_budget or 1}))
+    if options.out is None or not options.token_budget:
+        raise ConfigError("A trial needs --token-budget N and --out DIR. Without training: --forecast")
     trial = Trial(**given)
     first = run.check(trial)
     if options.plan or not (options.out / run.FILE).is_file():
-        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "no-communication"}
+        costs = {s: run.pilot(config) for s, config in first.items() if s != "no-communication"}
         for note in run.fits(trial, costs):
             say(f"note:    {note}")
         say("\n".join(run.plan(trial, costs)))
@@ -68,3 +78,16 @@ def run_versus(argv: list[str]) -> int:
     if failed:
         say(f"{len(failed)} failed; the same command tries them again", error=True)
     return 1 if failed else 0
+
+
+def _forecast(options: VersusArguments, trial: Trial) -> int:
+    """Says what both sides will score, and the skills that it follows from."""
+    from marft_algos.extras.bench.versus import forecast
+
+    found = forecast.forecast(trial, options.sub_problems)
+    for side, its in found.items():
+        say(f"{side:<11} {its.score.score()}; the expert {its.expert.score()}, with {its.path:.0f} tokens in sequence")
+        for skill in its.skills:
+            say(f"  {skill.name:<24} {skill.turns:.1f} turns, each right in {skill.right:.3f} (solved {skill.solved})")
+    say(f"difference  {forecast.difference(found['team'], found['single']).points()} (95 % interval)")
+    return 0

@@ -192,7 +192,7 @@ def check(trial: Trial) -> dict[Side, TrainConfig]:
             if grid_run.skipped:
                 raise ConfigError(f"{side}: {grid_run.algorithm} cannot train it: {grid_run.skipped}")
         configs_of[side] = configs.build(planned[0].config)
-    _same_problems(_main(configs_of["team"]), _main(configs_of["single"]))
+    _same_problems(counted(configs_of["team"]), counted(configs_of["single"]))
     return configs_of
 
 
@@ -278,7 +278,7 @@ def _clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
-def _main(config: TrainConfig) -> TrainConfig:
+def counted(config: TrainConfig) -> TrainConfig:
     """Returns settings of the runs that count: the sweep has its problems of the training split."""
     kept = {k: v for k, v in config.eval_kwargs.items() if k != "split"}
     return dataclasses.replace(config, eval_kwargs=kept)

@@ -54,6 +54,9 @@ class Question:
     answer_latency: Annotated[int, NOT_NEGATIVE] = 0
     """Tokens that an answer may wait for, on every side, in training and at test: an episode whose critical path is
     longer ends unanswered. 0: any number."""
+    start: tuple[str, ...] = ()
+    """Runs whose weights the team and the single agent begin with, one run for both; empty: their models as they
+    are."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of every run, such as preset=toy eval_episodes=200."""
 
@@ -85,6 +88,10 @@ class Trial(Question, GridTable):
             raise ConfigError(
                 f"settings has {', '.join(said)}, which the trial itself decides: budgets end its runs, and each side "
                 "has an environment and algorithms of its own. Leave them out; see marft versus --help-all."
+            )
+        if len(self.start) > 2:
+            raise ConfigError(
+                f"start names {len(self.start)} runs. Expected the team's and the single agent's, or one."
             )
         if self.single and self.single_team:
             raise ConfigError(
