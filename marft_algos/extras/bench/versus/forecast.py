@@ -121,8 +121,7 @@ def measure(player: Player, problems: Prompts, sub_problems: int) -> Forecast:
     read = np.zeros_like(own)
     for i, t in enumerate(played):
         for turn in t.transitions:
-            changed = not _as_shown(turn.request, rows[t.number].get(turn.index))
-            if changed and turn.index != targets[t.number] and _key(turn) in kinds:
+            if not _as_shown(turn.request, rows[t.number].get(turn.index)) and _key(turn) in kinds:
                 read[i] += one[kinds[_key(turn)]]
 
     factors = skills(right, own, read)
@@ -130,7 +129,7 @@ def measure(player: Player, problems: Prompts, sub_problems: int) -> Forecast:
     low, high = np.quantile(scores[1:], (0.025, 0.975))
     each = zip(one, counts.mean(axis=0).tolist(), own.T, factors[0].tolist(), strict=True)
     described = [Skill(name, n, wilson(int(right @ its), int(its.sum())), p) for name, n, its, p in each]
-    score = Interval(float(scores[0]), float(low), float(high), len(played))
+    score = Interval(float(scores[0]), float(min(low, scores[0])), float(max(high, scores[0])), len(played))
     return Forecast(score, scores[1:], described, expert, float(path))
 
 
@@ -160,10 +159,10 @@ def skills(right: _Floats, own: _Floats, read: _Floats) -> _Floats:
     prior = random.gamma(0.5 * own.mean(axis=0), size=(2, 1 + DRAWS, own.shape[1]))
     weights[0], prior[:, 0] = 1, 0
     factors = np.ones(prior.shape[1:])
-    for _ in range(50):  # each kind's factor depends on those of the kinds that read on
+    for step in range(50 if read.any() else 1):  # a kind's factor depends on those of the kinds that read on
         alone = weights * right * np.minimum(np.exp(-np.log(factors) @ read.T), HEAVIEST)
         now = np.clip((alone @ own + prior[0]) / (weights @ own + prior.sum(axis=0)), 1e-12, 1)
-        factors = (factors + now) / 2  # a kind that reads itself on would go back and forth
+        factors = (factors + now) / 2 if step else now  # a kind that reads on from itself would go back and forth
     return factors
 
 
