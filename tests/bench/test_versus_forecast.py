@@ -180,5 +180,6 @@ def test_what_cannot_be_forecast_is_refused(
 @pytest.mark.parametrize(("start", "sides"), [((), [None, None]), (("a",), ["a", "a"]), (("a", "b"), ["a", "b"])])
 def test_each_side_begins_with_the_run_that_is_named(start: tuple[str, ...], sides: list[Any]) -> None:
     trial = Trial("relay-v0", 1000, single_team=("solver_0",), start=start)
-    begun = [grids.sweep(trial, s, {"sampled": 9}).env_entry(s).settings.get("start") for s in ("team", "single")]
-    assert begun == sides
+    settings = [grids.sweep(trial, s, {"sampled": 9}).env_entry(s).settings for s in ("team", "single")]
+    assert [its.get("start") for its in settings] == sides
+    assert all(its.get("eval_kwargs", {}) == {} for its in settings)  # scored on the trial's problems, not on the run's

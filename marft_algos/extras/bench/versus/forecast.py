@@ -1,9 +1,9 @@
 """``marft versus --forecast``: the scores of both sides from the skill at single turns, before either is trained.
 
 A sub-problem is an episode in which the task's expert says everything but one turn. Agents that read what they read in
-the expert's own episode say what the expert said there; the model plays the turn, and whoever reads something else for
-it. The forecast of an episode is the product of skills over its turns: true of errors that are independent where all
-that an agent reads is right. docs/versus.md says more.
+the expert's own episode say what the expert said there. The model plays the turn, and the agents that read something
+else for it. The forecast of an episode is the product of skills over its turns: true of errors that are independent
+where all that an agent reads is right. docs/versus.md says more.
 """
 
 from __future__ import annotations

@@ -125,15 +125,16 @@ def speakers(trial: Trial) -> list[str]:
 
 def _entry(trial: Trial, side: Side, budgets: Budgets) -> EnvEntry:
     more = {f"{unit}_budget": budgets[unit] for unit in UNITS[1:] if unit in budgets}
-    begun = {"start": trial.start[-1 if side == "single" else 0]} if trial.start else {}
-    entry = EnvEntry(id=trial.env, settings={**trial.settings, **begun, **more, "env_kwargs": dict(trial.env_kwargs)})
+    # The problems are the trial's, and not those on which that run was scored.
+    begun = {"start": trial.start[-1 if side == "single" else 0], "eval_kwargs": {}} if trial.start else {}
+    entry = EnvEntry(id=trial.env, settings={**begun, **trial.settings, **more, "env_kwargs": dict(trial.env_kwargs)})
     if side == "no-communication":
         return dataclasses.replace(entry, settings=_without_d(entry.settings))
     if side == "team":
         return entry
     name, kwargs = trial.rival()
     alone = single_entry(dataclasses.replace(entry, single=name))
-    return dataclasses.replace(alone, settings={**alone.settings, **begun, "env_kwargs": kwargs})
+    return dataclasses.replace(alone, settings={**begun, **alone.settings, "env_kwargs": kwargs})
 
 
 def _without_d(settings: Mapping[str, Any]) -> dict[str, Any]:
