@@ -98,6 +98,8 @@ def test_no_side_may_answer_later_than_the_trial_allows() -> None:
     trial = relay(answer_latency=9)
     assert [config.env_kwargs["max_path"] for config in run.check(trial).values()] == [9, 9, 9]
     assert any("9 tokens" in note for note in report._notes(trial)) and "max_path" not in relay().env_kwargs
+    named = Trial("docs-tree-v0", 1000, single="docs-memory-v0", single_kwargs={"window": 0}, answer_latency=80)
+    assert named.rival()[1] == {"window": 0, "max_path": 80}
 
 
 def test_a_team_that_counts_is_also_played_with_its_messages_exchanged_and_its_d_cut() -> None:
