@@ -113,7 +113,7 @@ def test_no_error_counts_at_two_kinds() -> None:
 def test_layers_of_few_sub_problems_are_one_kind() -> None:
     make_env = partial(TREE, lengths=8)
     prompts = evaluation_set(20, problems(make_env, 20))
-    found = forecast.measure(player(make_env, skilled(mapper=1.0, reducer=1.0)), prompts, 40)
+    found = forecast.measure(player(make_env, skilled(mapper=1.0, reducer=1.0)), prompts, 30)
     assert [(skill.name, skill.turns) for skill in found.skills] == [
         ("mapper, layer 0", 16), ("reducer, layer 1", 8), ("reducer, layer 2", 4), ("reducer, others", 3),
     ]  # fmt: skip

@@ -43,7 +43,7 @@ class VersusArguments(Question):
     """Only check, measure one iteration of either side, and say what the trial would cost."""
     forecast: bool = False
     """Train nothing: forecast both scores from the skill at single turns, which the task's expert says otherwise."""
-    sub_problems: Annotated[int, COUNT] = 200
+    sub_problems: Annotated[int, COUNT] = 600
     """Of a forecast: turns of each side that are tried."""
 
 

@@ -68,7 +68,7 @@ class Forecast:
     """Tokens that the expert says one after the other, averaged over episodes."""
 
 
-def forecast(trial: Trial, sub_problems: int = 200) -> dict[Side, Forecast]:
+def forecast(trial: Trial, sub_problems: int = 600) -> dict[Side, Forecast]:
     """Forecasts the scores of both sides, as they begin.
 
     Args:
@@ -94,7 +94,7 @@ def measure(player: Player, problems: Prompts, sub_problems: int) -> Forecast:
     Args:
         player: Plays the side.
         problems: On which the side's score is forecast.
-        sub_problems: Turns to try, of each kind in proportion to its turns and one at least.
+        sub_problems: Turns to try, about.
 
     Raises:
         ConfigError: The task has no expert.
@@ -183,16 +183,20 @@ def _key(turn: Transition) -> tuple[str, int]:
 
 def _kinds(turns: Sequence[Transition], tries: int) -> dict[tuple[str, int], str]:
     """Returns (role, layer) -> the name of a kind of turn."""
-    keys = Counter(map(_key, turns))
-    few = {key for key, n in keys.items() if tries * n < LEAST * len(turns)}
-    return {(role, layer): f"{role}, {'others' if (role, layer) in few else f'layer {layer}'}" for role, layer in keys}
+    tried = _parts(Counter(map(_key, turns)), tries)
+    return {key: f"{key[0]}, {f'layer {key[1]}' if tried[key] >= LEAST else 'others'}" for key in tried}
+
+
+def _parts(turns: Mapping[Any, int], n: int) -> dict[Any, float]:
+    """Divides n sub-problems by the square root of the turns: many turns count most, and few often fail most."""
+    return {kind: n * many**0.5 / sum(each**0.5 for each in turns.values()) for kind, many in turns.items()}
 
 
 def _drawn(of: Sequence[str], n: int) -> list[int]:
-    """Draws n turns, given the kind of each: of each kind as large a part, and one at least."""
-    order = sorted(np.random.default_rng(0).permutation(len(of)).tolist(), key=lambda i: of[i])
-    firsts = np.unique([of[i] for i in order], return_index=True)[1]
-    return [order[i] for i in np.union1d(np.linspace(0, len(of), min(n, len(of)), endpoint=False, dtype=int), firsts)]
+    """Draws about n turns, given the kind of each."""
+    random, places = np.random.default_rng(0), {kind: [i for i, k in enumerate(of) if k == kind] for kind in set(of)}
+    sizes = {kind: min(int(part) + 1, len(places[kind])) for kind, part in _parts(Counter(of), n).items()}
+    return [int(i) for kind, size in sizes.items() for i in random.choice(places[kind], size, replace=False)]
 
 
 class _ExpertElsewhere(EngineBase):
