@@ -54,6 +54,7 @@ def run_versus(argv: list[str]) -> int:
 
     require_training()
     from marft_algos.extras.bench.versus import report, run
+    from marft_algos.extras.bench.versus.grids import Side
 
     given = {field.name: getattr(options, field.name) for field in fields(Question)}
     if options.forecast:
@@ -63,7 +64,7 @@ def run_versus(argv: list[str]) -> int:
     trial = Trial(**given)
     first = run.check(trial)
     if options.plan or not (options.out / run.FILE).is_file():
-        costs = {s: run.pilot(config) for s, config in first.items() if s != "no-communication"}
+        costs: dict[Side, run.Cost] = {s: run.pilot(config) for s, config in first.items() if s != "no-communication"}
         for note in run.fits(trial, costs):
             say(f"note:    {note}")
         say("\n".join(run.plan(trial, costs)))
