@@ -152,10 +152,10 @@ RELAYED = ("versus", "relay-v0", "--single-team", "solver_0", "--settings", "pre
 
 
 @pytest.mark.parametrize(("more", "expected"), [
-    ((), [r"team +0\.\d+ \[.*the expert 1\.000 .*with 4 tokens", "planner, layer 0 +1.0 turns", "solver, layer 1",
-          r"single +0\.\d+ \[.*with 2 tokens", r"difference  [+-]\d+\.\d points \["]),
+    ((), [r"team +0\.\d+ \[.*expert 1\.000, 4 tokens", "planner, layer 0 +1.0 turns", "solver, layer 1",
+          r"single +0\.\d+ \[.*2 tokens", r"difference  [+-]\d+\.\d points \["]),
     # The team's answer takes four tokens, the single agent's two.
-    (("--answer-latency", "3"), [r"team +0\.000 \[.*the expert 0\.000", r"single +0\.\d+ \[.*the expert 1\.000"]),
+    (("--answer-latency", "3"), [r"team +0\.000 \[.*expert 0\.000", r"single +0\.\d+ \[.*expert 1\.000"]),
 ])  # fmt: skip
 def test_the_command_says_both_scores(
     more: Sequence[str], expected: Sequence[str], capsys: pytest.CaptureFixture[str]

@@ -87,8 +87,10 @@ def _forecast(options: VersusArguments, trial: Trial) -> int:
 
     found = forecast.forecast(trial, options.sub_problems)
     for side, its in found.items():
-        say(f"{side:<11} {its.score.score()}; the expert {its.expert.score()}, with {its.path:.0f} tokens in sequence")
+        say(f"{side:<11} {its.score.score()}; expert {its.expert.mean:.3f}, {its.path:.0f} tokens in sequence")
         for skill in its.skills:
-            say(f"  {skill.name:<24} {skill.turns:.1f} turns, each right in {skill.right:.3f} (solved {skill.solved})")
-    say(f"difference  {forecast.difference(found['team'], found['single']).points()} (95 % interval)")
+            say(
+                f"  {skill.name:<18} {skill.turns:4.1f} turns, right in {skill.right:.3f} (solved {skill.solved.score()})"
+            )
+    say(f"difference  {forecast.difference(found['team'], found['single']).points()}")
     return 0
