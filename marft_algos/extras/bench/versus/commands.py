@@ -88,9 +88,7 @@ def _forecast(options: VersusArguments, trial: Trial) -> int:
     found = forecast.forecast(trial, options.sub_problems)
     for side, its in found.items():
         say(f"{side:<11} {its.score.score()}; expert {its.expert.mean:.3f}, {its.path:.0f} tokens in sequence")
-        for skill in its.skills:
-            say(
-                f"  {skill.name:<18} {skill.turns:4.1f} turns, right in {skill.right:.3f} (solved {skill.solved.score()})"
-            )
+        for one in its.skills:
+            say(f"  {one.name:<18} {one.turns:4.1f} turns, right in {one.right:.3f} (solved {one.solved.score()})")
     say(f"difference  {forecast.difference(found['team'], found['single']).points()}")
     return 0
