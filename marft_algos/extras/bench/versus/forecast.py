@@ -41,7 +41,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Skill:
+class TurnSkill:
     """How often a kind of turn is right where all that its agent reads is right."""
 
     name: str
@@ -61,7 +61,7 @@ class Forecast:
     score: Interval
     draws: _Floats
     """[DRAWS] scores, for the interval of a difference."""
-    skills: Sequence[Skill]
+    skills: Sequence[TurnSkill]
     expert: Interval
     """The expert's own score: its episodes that exceed the limit on latency are stopped, too."""
     path: float
@@ -128,7 +128,7 @@ def measure(player: Player, problems: Prompts, sub_problems: int) -> Forecast:
     scores = np.exp(np.log(factors) @ counts.T).sum(axis=1) / len(shown)
     low, high = np.quantile(scores[1:], (0.025, 0.975))
     each = zip(one, counts.mean(axis=0).tolist(), own.T, factors[0].tolist(), strict=True)
-    described = [Skill(name, n, wilson(int(right @ its), int(its.sum())), p) for name, n, its, p in each]
+    described = [TurnSkill(name, n, wilson(int(right @ its), int(its.sum())), p) for name, n, its, p in each]
     score = Interval(float(scores[0]), float(min(low, scores[0])), float(max(high, scores[0])), len(played))
     return Forecast(score, scores[1:], described, expert, float(path))
 
