@@ -303,8 +303,11 @@ class VLLMEngine(EngineBase):
 
     def _scored(self, policy: str, version: int, adapter: Path) -> Version:
         """Scores the text that a server is to score once it has taken the adapter."""
-        ids = agreement.text(self._policies, policy)
-        base = agreement.base(self._policies, policy, ids) if self._policies.starts_as_base(policy) else None
+        if known := self._loaded.get(policy):
+            ids, base = known[-1].ids, known[-1].base  # of weights that no update changes
+        else:
+            ids = agreement.text(self._policies, policy)
+            base = agreement.base(self._policies, policy, ids) if self._policies.starts_as_base(policy) else None
         return Version(version, adapter, ids, agreement.learner(self._policies, policy, ids), base)
 
     def _offer(self, server: EngineServer, policy: str, version: Version) -> ServerDown | None:
