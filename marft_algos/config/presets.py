@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any
 
 import marft_envs
+from marft_envs import registration
 from marft_envs.errors import ConfigError, did_you_mean
 
 _TABLES = tomllib.loads((resources.files("marft_algos.config") / "presets.toml").read_text(encoding="utf-8"))
@@ -58,9 +59,16 @@ def familiar(env_id: str) -> bool:
     return env_id != CUSTOM and str(marft_envs.spec(env_id).entry_point).startswith("marft_envs.families")
 
 
-def keep_accepted(env_id: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Keeps the arguments that another environment than the one they were meant for can take, too."""
-    return {key: value for key, value in kwargs.items() if accepts(env_id, key)}
+def keep_accepted(env_id: str, kwargs: Mapping[str, Any], *, general: bool = False) -> dict[str, Any]:
+    """Keeps the arguments that another environment than the one they were meant for can take, too.
+
+    Args:
+        env_id: The other environment.
+        kwargs: The arguments.
+        general: Keep the settings that every environment has (limits, costs, …) as well.
+    """
+    every = registration.keywords(marft_envs.spec(env_id).load()) if general and env_id != CUSTOM else ()
+    return {key: value for key, value in kwargs.items() if accepts(env_id, key) or key in every}
 
 
 def get(name: str) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def test_the_toy_grid_trains_every_algorithm_somewhere_and_the_core_grid_ten() -
 
 
 def test_controls_are_always_in_the_grid() -> None:
-    found = expand(envs=["math-dual-v0"], env={"math-dual-v0": {"single": "math-solo-v0"}})
+    limited = {"single": "math-solo-v0", "settings": {"env_kwargs": {"max_path": 40}}}
+    found = expand(envs=["math-dual-v0"], env={"math-dual-v0": limited})
     labels = {c.algorithm for c in found}
     assert labels == {"marft", "grpo", "reinforce", "rft", "untrained", "single", "vote"}
     by_label = {c.algorithm: c for c in found if c.seed == 0}
@@ -71,6 +72,7 @@ def test_controls_are_always_in_the_grid() -> None:
     single, vote = by_label["single"], by_label["vote"]
     assert (
         single.config["env"] == "math-solo-v0"
+        and single.config["env_kwargs"]["max_path"] == 40
         and single.config["token_budget"] == by_label["marft"].config["token_budget"]
     )
     assert vote.sources == (single.key,) and vote.reference == by_label["marft"].key

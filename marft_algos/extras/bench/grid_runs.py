@@ -280,7 +280,7 @@ def single_entry(entry: EnvEntry) -> EnvEntry:
     """Returns the same task for one agent: without what speaks of the team."""
     settings = {k: v for k, v in entry.settings.items() if k not in ("policies", "frozen", "adapters", "start")}
     kwargs = {k: v for k, v in settings.pop("env_kwargs", {}).items() if k not in _TEAM}
-    settings["env_kwargs"] = presets.keep_accepted(entry.single, kwargs)
+    settings["env_kwargs"] = presets.keep_accepted(entry.single, kwargs, general=True)
     return dataclasses.replace(entry, id=entry.single, settings=settings)
 
 

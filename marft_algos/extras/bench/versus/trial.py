@@ -119,7 +119,7 @@ class Trial(Question, GridTable):
         marft_envs.spec(name)
         kwargs = {k: v for k, v in self.env_kwargs.items() if k not in ("dependency", "profiles")}
         limit = {"max_path": self.answer_latency} if self.answer_latency else {}  # all environments take it
-        return name, presets.keep_accepted(name, kwargs) | self.single_kwargs | limit
+        return name, presets.keep_accepted(name, kwargs, general=True) | self.single_kwargs | limit
 
     def _counterpart(self) -> str:
         known = {spec.id for spec in marft_envs.list_envs()}
