@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parents[1]))
 from examples.systems.system import System, evaluations, processed  # noqa: E402
 from marft_algos.config import values  # noqa: E402
 
-NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("run", "system", "table", "__init__"))
+NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("claims", "run", "system", "table", "__init__"))
 
 
 def system(name: str) -> System:
