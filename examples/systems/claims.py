@@ -76,7 +76,7 @@ def decided(claim: Mapping[str, Any]) -> tuple[str, Callable[[Interval], str]]:
         yes, no = (lambda i: -bound < i.low and i.high < bound), (lambda i: i.low >= bound or i.high <= -bound)
         said = f"within ±{100 * bound:g}"
     else:
-        bound = claim["apart"]
+        bound = float(claim["apart"])
         yes, no = (lambda i: i.low > bound or i.high < -bound), (lambda i: -bound <= i.low and i.high <= bound)
         said = f"beyond ±{100 * bound:g}"
     return said, lambda found: "yes" if yes(found) else "no" if no(found) else "cannot tell"

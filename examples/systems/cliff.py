@@ -60,7 +60,11 @@ SYSTEM = System(
     "A Universal Cliff (2605.26174)",
     env="systems/cliff-v0",
     algo="marft",
-    settings={"policies": {**dict.fromkeys(WORKERS, "worker"), REPORTER: "reporter"}, "warm_start": 8, "iterations": 45},
+    settings={
+        "policies": {**dict.fromkeys(WORKERS, "worker"), REPORTER: "reporter"},
+        "warm_start": 8,
+        "iterations": 45,
+    },
     single="systems/cliff_whole-v0",
     single_settings={"policies": "own"},
     claim="Trained together, workers and a reporter find contradictions as well as one agent that reads all.",

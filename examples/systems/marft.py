@@ -16,7 +16,7 @@ from examples.systems.system import System, Test, main
 from marft_envs.families.math.teams import TEAMS
 
 ALONE = next(agent for agent in TEAMS["debate"].agents if agent.role == "solver")
-"""A profile that the embedded model knows, of an agent that nobody has told of others."""
+"""A profile that the embedded model knows, and that names no other agent."""
 NAMELESS = [{"role": "solver", "prompt": ALONE.prompt, "with_answer": answers} for answers in (False, True)]
 
 

@@ -18,10 +18,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1]))
 
-from examples.systems.system import System, evaluations, processed  # noqa: E402
+from examples.systems.system import System, evaluations, processed, voted  # noqa: E402
 from marft_algos.config import values  # noqa: E402
 
-NAMES = sorted(file.stem for file in HERE.glob("*.py") if file.stem not in ("claims", "run", "system", "table", "__init__"))
+NAMES = sorted(
+    file.stem for file in HERE.glob("*.py") if file.stem not in ("claims", "run", "system", "table", "__init__")
+)
 
 
 def system(name: str) -> System:
@@ -80,7 +82,8 @@ def _row(one: System, iterations: int, seed: int, who: str, out: str, budget: in
     untrained, *later = evaluations(run)
     warm = {"imitated": later[0]} if values.read(run.config_file).get("start") else {}
     took = {"processed": processed(run), "cpu_seconds": round(time.process_time() - begun)}
-    return {"untrained": untrained, **warm, "after": later[-1], **took}
+    votes = {"voted": voted(run, one.votes)} if one.votes else {}
+    return {"untrained": untrained, **warm, "after": later[-1] | votes, **took}
 
 
 if __name__ == "__main__":

@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import marft_algos
+from marft_algos.config import settings as config
 from marft_algos.config import values
+from marft_algos.extras.bench.worker import majority
 from marft_algos.runs.folder import RunFolder
+from marft_algos.training.evaluate import HeldOut
 
 LONGEST = 1000
 """Iterations at most of a run that ends at a budget."""
@@ -68,8 +71,8 @@ class System:
     """What the paper says comes of it, in a sentence, as far as it can be asked here."""
     tests: tuple[Test, ...] = (Test(),)
     """What decides it: all of them hold, in every seed."""
-    withdrawn: str = ""
-    """Why full runs of this program say nothing of the claim, in a sentence; empty where they do."""
+    votes: int = 0
+    """Sampled answers to each problem, of which the commonest counts for the metric ``voted``; 0: none."""
 
     def asked(self, who: str = "team") -> dict[str, Any]:
         """Returns the settings of the team, or of a rival of it: ``single`` or ``control``."""
@@ -117,6 +120,17 @@ def evaluations(run: RunFolder) -> list[dict[str, float]]:
 
 def _of_task(line: Mapping[str, Any]) -> dict[str, float]:
     return {key.removeprefix("eval/task/"): value for key, value in line.items() if key.startswith("eval/task/")}
+
+
+def voted(run: RunFolder, votes: int) -> float:
+    """Returns the share of held-out problems that the commonest of so many sampled answers solves."""
+    held_out = HeldOut(config.load(run.config_file))
+    held_out.load(run)
+    answers = zip(*(held_out.sample(i) for i in range(votes)), strict=True)
+    assert held_out.answer_key is not None
+    chosen = [majority(each, held_out.answer_key) for each in answers]
+    known = [score for score in chosen if score is not None]
+    return sum(known) / len(known)
 
 
 def processed(run: RunFolder) -> int:

@@ -4,8 +4,7 @@ python examples/systems/table.py                         # prints it, from bench
 python examples/systems/table.py runs/systems --write    # takes in the full runs of a folder, and puts it into the page
 
 A claim counts as reproduced if all its tests hold in every seed. A test compares a metric of the trained team, in the
-last evaluation, with the untrained team, one agent, the team with the mechanism removed, or a number. A system may be
-withdrawn: then its runs are shown, and no verdict.
+last evaluation, with the untrained team, one agent, the team with the mechanism removed, or a number.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def line(one: System, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     asked = [seed for seed in seeds if all(_other(test, found, seed) is not None for test in one.tests)]
     held = [all(_holds(test, found, seed) for test in one.tests) for seed in asked]
     verdict = "yes" if all(held) else f"in {sum(held)} of {len(held)} seeds" if any(held) else "no"
-    verdict = f"withdrawn: {one.withdrawn}" if one.withdrawn else verdict if held else "cannot be asked"
+    verdict = verdict if held else "cannot be asked"
     alone = metrics("single", "untrained").partition(",")[0]
     parts = [metrics("team", "untrained").partition(",")[0], *([] if imitated == "–" else [f"imitated {imitated}"])]
     untrained = "; ".join([*parts, *([] if alone == "–" else [f"one agent {alone}"])])

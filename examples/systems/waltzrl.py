@@ -3,7 +3,8 @@
 Reproduced: the feedback agent speaks after each reply; where it does not object, the reply stands; where it does, the
 conversation agent answers anew. Its reward is how much its words have improved the reply (credit rule `improvement`,
 the paper's dynamic improvement reward). Departs: a reply is a digit, right or wrong, in place of safe and helpful text
-with a judge of both, and no label says whether feedback was needed.
+with a judge of both, no label says whether feedback was needed, and both are trained together, where the paper has a
+stage with a frozen conversation agent. The control gets one reward, for the last reply, which both share.
 
     python examples/systems/waltzrl.py
 """
@@ -29,18 +30,23 @@ class Waltz(ToyTask):
     states = tuple((x, x if right else (x + 1 + y) % 4) for x in range(4) for right in range(2) for y in range(3))
     sizes = dict.fromkeys((ANSWERER, FEEDBACK), 4)
 
+    def __init__(self, last=False):
+        super().__init__()
+        self.last = last
+
     def observe(self, agent):
         return f"digit {self.state[agent == ANSWERER]}"
 
     def on_layer(self, turns):
         super().on_layer(turns)
-        right = [t.index for t in turns if t.agent == ANSWERER and self.right(turns)]
+        right = [t.index for t in turns if t.agent == ANSWERER and self.right(turns) and not self.last]
         return Outcome(turn_rewards=dict.fromkeys(right, 1.0))
 
     def on_round(self, turns):
-        """What counts is the last reply, which has its reward already."""
-        asked = float(len(turns) > 2)
-        return Outcome(success=self.right(turns), terminated=True, metrics={"feedback": asked})
+        """What counts is the last reply, which has its reward already, unless it alone has one."""
+        right, asked = self.right(turns), float(len(turns) > 2)
+        reward = float(right) if self.last else 0.0
+        return Outcome(team_reward=reward, success=right, terminated=True, metrics={"feedback": asked})
 
     def right(self, turns):
         replies = [t.text for t in turns if t.agent == ANSWERER]
@@ -60,8 +66,8 @@ def speaks(view):
     return [(ANSWERER, FEEDBACK)[len(said)]] if len(said) < 2 else []
 
 
-def make(dependency=None, **kwargs):
-    return FlexEnv(TEAM, Waltz(), dependency or Router(speaks), **kwargs)
+def make(dependency=None, last=False, **kwargs):
+    return FlexEnv(TEAM, Waltz(last), dependency or Router(speaks), **kwargs)
 
 
 marft_envs.register("systems/waltzrl-v0", make, summary="WaltzRL: a conversation agent, and feedback where needed")
@@ -70,10 +76,9 @@ SYSTEM = System(
     env="systems/waltzrl-v0",
     algo="mappo",
     settings={"algorithm": {"credit": {"rule": "improvement", "critics": ["feedback"]}}},
-    control={"algorithm": {"credit": "broadcast"}},
+    control={"env_kwargs": {"last": True}, "algorithm": {"credit": "broadcast"}},
     claim="An agent rewarded for improvement learns to object where it helps, and beats one rewarded as all are.",
     tests=(Test(), Test("control")),
-    withdrawn="its control is rewarded twice; rewarded for its last reply alone, it is level.",
 )
 
 if __name__ == "__main__":

@@ -47,15 +47,19 @@ def test_a_system_is_short_and_its_team_plays(name: str) -> None:
     env = marft_envs.make(one.env, **one.settings.get("env_kwargs", {}))
     env.unwrapped.task.validate()
     rng = np.random.default_rng(0)
-    successes = []
-    for seed in range(3):
+    successes, said = [], {}
+    for seed in range(24):
         env.reset(seed=seed)
         while not env.unwrapped.done:
-            env.step(reply(env, rng))
+            seen = (env.agent_selection, str(env.messages(env.agent_selection)))
+            said.setdefault(seen, set()).add(word := reply(env, rng))
+            env.step(word)
         assert not env.unwrapped.episode.failed
         successes.append(env.unwrapped.episode.success)
     if optional(env.unwrapped.task, "expert"):
-        assert successes == [True] * 3
+        assert all(successes)
+    # A warm start imitates the expert: what it says follows from what its agent sees.
+    assert not one.settings.get("warm_start") or {len(words) for words in said.values()} == {1}
     if one.single:
         assert len(marft_envs.make(one.single, **one.single_settings.get("env_kwargs", {})).possible_agents) == 1
 
@@ -81,17 +85,6 @@ def test_an_unknown_system_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["remma"])
     assert "There is no system remma" in capsys.readouterr().err
-
-
-def test_withdrawn_runs_are_shown_without_a_verdict() -> None:
-    kept = json.loads(table.RESULTS.read_text(encoding="utf-8"))
-    said = {
-        name: table.line(system(name), [r for r in kept if r["system"] == name]) for name in NAMES if name in str(kept)
-    }
-    withdrawn = {name for name, cells in said.items() if cells[-1].startswith("withdrawn: ")}
-    assert withdrawn == {"waltzrl", "cmat", "rema", "collaboration_gap"}
-    assert said["waltzrl"][3] == "1.00, 1.00" and "rewarded twice" in said["waltzrl"][-1]
-    assert said["malt"][2] == "0.09; one agent 0.44" and said["malt"][-1] == "no"
 
 
 def rows(after: float, single: float) -> list[dict[str, object]]:
