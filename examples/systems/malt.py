@@ -32,7 +32,7 @@ SYSTEM = System(
     algo="treerl",
     settings={
         "preset": "quickstart",
-        "iterations": 6,
+        "iterations": 4,
         "warm_start": 2,
         "algorithm": {"width": 2, "expansions": 4, "rounds": 3, "expand": "first"},
     },
