@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import marft_envs
-from examples.systems import table
+from examples.systems import claims, table
 from examples.systems.run import HERE, NAMES, main, system
 from examples.systems.system import System, Test, evaluations
 from marft_envs.core.types import optional
@@ -128,7 +129,10 @@ def test_full_runs_of_a_folder_replace_kept_ones(tmp_path: Path) -> None:
     ]
 
 
-def test_the_page_has_the_table_of_what_was_run() -> None:
+def test_the_page_has_the_tables_of_what_was_run(tmp_path: Path) -> None:
+    with tarfile.open(ROOT / "benchmarks/results/paper.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    assert claims.text(tmp_path / "paper") in table.PAGE.read_text(encoding="utf-8"), "claims.py runs/paper --write"
     kept = json.loads(table.RESULTS.read_text(encoding="utf-8"))
     assert table.page(kept) == table.PAGE.read_text(encoding="utf-8"), "python examples/systems/table.py --write"
     assert table.stale(kept) == []
