@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from marft_algos.types import Trajectory, Transition
+from marft_algos.types import Generation, GenerationRequest, StopReason, Trajectory, Transition
 
 if TYPE_CHECKING:
     from marft_envs.core.env import FlexEnv
+    from marft_envs.core.vector import Request
 
 States = dict[int, dict[int, "FlexEnv"]]
 """Number of an episode, or place of a branch -> layer -> copy of the environment before it."""
@@ -26,8 +27,9 @@ class Branch:
     """The state to go on from; it is copied, and stays as it is."""
     episode: int
     """Number of the episode that it was copied from: seeds depend on it."""
-    texts: Mapping[int, str] = field(default_factory=dict)
-    """History index -> what is said there, instead of asking the engine."""
+    texts: Mapping[int, str | Callable[[Request], str | None]] = field(default_factory=dict)
+    """History index -> what is said there, instead of asking the engine; or a function of the turn that says it, where
+    None is: ask the engine."""
     samples: Mapping[int, int] = field(default_factory=dict)
     """History index -> number of the sample drawn there; 0 is the episode's own."""
     sample: int = 0
@@ -37,6 +39,21 @@ class Branch:
     absence: Ablation = "silent"
     until_reward: bool = False
     """Ends at the first reward, or when the round is over."""
+    policies: Mapping[int, str] = field(default_factory=dict)
+    """History index -> the policy that plays the turn there, in place of its agent's."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """Counts the tokens that were sampled, and those that were read for it."""
+
+    tokens: int = 0
+    prompts: int = 0
+
+    def add(self, request: GenerationRequest, reply: Generation) -> None:
+        """Counts a reply, and its prompt unless the engine failed."""
+        self.tokens += len(reply.action_ids)
+        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(request.prompt_ids)
 
 
 class BranchReplayer(Protocol):

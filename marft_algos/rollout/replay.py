@@ -12,12 +12,11 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
-from marft_algos.credit.branches import Branch, States
+from marft_algos.credit.branches import Branch, Spent, States
 from marft_algos.engines.base import EngineBase, RolloutEngine
 from marft_algos.rollout.collector import Collector, PolicyAssignment
 from marft_algos.rollout.episodes import settle
@@ -41,19 +40,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from marft_algos.models.chat import Renderer
-
-
-@dataclass(slots=True)
-class Spent:
-    """Counts the tokens that were sampled, and those that were read for it."""
-
-    tokens: int = 0
-    prompts: int = 0
-
-    def add(self, request: GenerationRequest, reply: Generation) -> None:
-        """Counts a reply, and its prompt unless the engine failed."""
-        self.tokens += len(reply.action_ids)
-        self.prompts += 0 if reply.stop_reason is StopReason.ERROR else len(request.prompt_ids)
 
 
 class Restorable(Protocol):
@@ -141,7 +127,7 @@ class Replayer:
         """
         if not branches:
             return []
-        unused = _Branched(branches[0])  # every episode brings its own environment
+        unused = _Shared(branches[0].start)  # every episode brings its own environment
         kwargs: dict[str, Any] = {"seed": self.seed, "assignment": self._assignment, "start": self._start}
         with closing(VectorEnv([lambda: unused] * min(self._slots, len(branches)))) as vec:
             place = (vec, self._renderer, self._engine, self._params)
@@ -196,7 +182,14 @@ class Replayer:
         self.branches, self.lost = 0, []
 
 
-class _Branched(FlexWrapper):
+class _Shared(FlexWrapper):
+    """Closes nothing: worker processes belong to the original."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class _Branched(_Shared):
     """A copy of a branch's start that ends where the branch does, and shares what the original holds."""
 
     def __init__(self, branch: Branch) -> None:
@@ -224,9 +217,6 @@ class _Branched(FlexWrapper):
         layers, turns = now.episode.layers[self._layers :], now.view.history[self._turns :]
         paid = any(x.team_reward or any(x.agent_rewards.values()) or any(x.late_rewards.values()) for x in layers)
         return paid or any(t.reward for t in turns)
-
-    def close(self) -> None:
-        """Does nothing: worker processes belong to the original."""
 
 
 class _Branches(Collector):
@@ -265,11 +255,16 @@ class _Branches(Collector):
     def _place(self, turn: Request) -> int:
         return turn.episode
 
+    def _owner(self, turn: Request) -> str:
+        return self._branches[turn.episode].policies.get(turn.index_hint) or super()._owner(turn)
+
     def _answer(self, turns: Sequence[Request]) -> tuple[list[GenerationRequest], list[Generation]]:
         branches = [self._branches[turn.episode] for turn in turns]
         texts = [_given_text(branch, turn) for branch, turn in zip(branches, turns, strict=True)]
         requests = [GenerationRequest(self._owner(turn), [], 0) for turn in turns]
-        replies = [dataclasses.replace(NO_REPLY, text=text or "") for text in texts]  # without tokens: nothing to count
+        # Without tokens: nothing to count. What a task has begun stands in a given text, and is put before every reply.
+        said = [(text or "").removeprefix(turn.prefix) for text, turn in zip(texts, turns, strict=True)]
+        replies = [dataclasses.replace(NO_REPLY, text=text) for text in said]
         sampled = [i for i, text in enumerate(texts) if text is None]
         samples = [branches[i].samples.get(turns[i].index_hint, branches[i].sample) for i in sampled]
         for i, request in zip(sampled, self._requests([turns[i] for i in sampled], samples), strict=True):
@@ -292,7 +287,8 @@ def _given_text(branch: Branch, turn: Request) -> str | None:
     """Returns what is said without asking an engine, or None."""
     if turn.agent in branch.absent and branch.absence == "silent":
         return ""
-    return branch.texts.get(turn.index_hint)
+    text = branch.texts.get(turn.index_hint)
+    return text(turn) if callable(text) else text
 
 
 Worth = Callable[[Trajectory, int], float]

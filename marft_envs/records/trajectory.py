@@ -11,6 +11,8 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from marft_envs.consent import Power, TrustError, powers, refusal
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.partners import FlexWrapper
 from marft_envs.core.plain_data import UNWRITABLE
-from marft_envs.core.types import Episode, Fault
+from marft_envs.core.types import Episode, Fault, TurnRecord
 from marft_envs.errors import ConfigError, DataError, MarftError
 from marft_envs.records.reading import episode_of
 from marft_envs.registration import make
@@ -95,7 +97,9 @@ def replay(episode: Episode, env: FlexEnv | None = None, *, trusted: bool = Fals
         ConfigError: If the record does not say how to play it again.
     """
     with _lent(episode, env, trusted=trusted) as lent:
-        return _play(episode, lent.unwrapped)
+        for _ in replayed_turns(episode, lent.unwrapped):
+            pass
+        return replace(lent.unwrapped.episode, index=episode.index)
 
 
 @contextmanager
@@ -118,35 +122,45 @@ def prompts(episode: Episode, env: FlexEnv) -> list[Prompt]:
     Raises:
         ReplayError: If the episode cannot be reproduced, so that the prompts would be others.
     """
-    shown: list[Prompt] = []
-    _play(episode, env.unwrapped, shown)
-    return shown
+    base = env.unwrapped
+    turns = replayed_turns(episode, base)
+    return [(base.messages(turn.agent, turn.max_chars), base.tools.get(turn.agent, [])) for turn in turns]
 
 
-def _play(episode: Episode, env: FlexEnv, shown: list[Prompt] | None = None) -> Episode:
+def replayed_turns(episode: Episode, env: FlexEnv) -> Iterator[TurnRecord]:
+    """Plays an episode again; yields each turn when it is about to be played, and compares at the end.
+
+    Args:
+        episode: A finished episode that was started with a seed.
+        env: Where to play. Agents that a wrapper plays have their recorded words, and speak first in their layer; the
+            order within a layer changes no record.
+
+    Raises:
+        ReplayError: If transcript, visibility, rewards, D, edges or the ending differ.
+        ConfigError: If the record has no seed.
+    """
     if episode.seed is None:
         raise ConfigError("This episode was started without a seed; only env.reset(seed=…) can be replayed.")
-    env.reset(seed=episode.seed, options=dict(episode.options))
-    for turn in episode.turns:
-        if turn.agent not in env.ready_agents:
-            ready = ", ".join(env.ready_agents) or f"nobody ({env.episode.stop_reason})"
+    base = env.unwrapped
+    base.reset(seed=episode.seed, options=dict(episode.options))
+    layers = groupby(episode.turns, key=lambda turn: turn.layer)
+    turns = [t for _, layer in layers for t in sorted(layer, key=lambda turn: turn.agent in env.possible_agents)]
+    for turn in turns:
+        if turn.agent not in base.ready_agents:
+            ready = ", ".join(base.ready_agents) or f"nobody ({base.episode.stop_reason})"
             raise ReplayError(f"Turn {turn.index}: recorded {turn.agent}, but ready to act: {ready}.")
-        if shown is not None:
-            shown.append((env.messages(turn.agent, turn.max_chars), env.tools.get(turn.agent, [])))
-        env.select(turn.agent)
-        env.attach(turn.agent, turn.extras, turn.max_chars)
+        yield turn
+        base.select(turn.agent)
+        base.attach(turn.agent, turn.extras, turn.max_chars)
         try:
-            env.step(turn.text)
+            base.step(turn.text)
         except Exception:
             # An episode that ended by an agent's text ends there again; after an infrastructure error it may not.
-            if not episode.failed or turn is not episode.turns[-1]:
+            if not episode.failed or turn is not turns[-1]:
                 raise
     if episode.truncated:
-        env.truncate(episode.stop_reason, episode.fault)
-    again = env.episode
-    again.index = episode.index
-    _compare(episode, again)
-    return again
+        base.truncate(episode.stop_reason, episode.fault)
+    _compare(episode, base.episode)
 
 
 def executes(episode: Episode) -> list[Power]:
@@ -154,12 +168,13 @@ def executes(episode: Episode) -> list[Power]:
     return powers({"env": episode.env_id, "env_kwargs": episode.env_kwargs})
 
 
-def rebuild(episode: Episode, *, trusted: bool = False) -> FlexEnv:
+def rebuild(episode: Episode, *, trusted: bool = False, whole: bool = False) -> FlexEnv:
     """Returns the environment that a record names, by its id and arguments; the caller closes it.
 
     Args:
         episode: The record, which may be anybody's.
         trusted: It may name modules to import, programs to start and addresses to send to (docs/trust.md).
+        whole: With the wrappers that play or cut; without them, the record has every turn already.
 
     Raises:
         TrustError: It does, and is not trusted.
@@ -175,8 +190,8 @@ def rebuild(episode: Episode, *, trusted: bool = False) -> FlexEnv:
         raise ConfigError(f"The record cannot rebuild {what}. Next: replay(episode, env=your_environment).")
     if episode.env_id == "custom":
         raise ConfigError("The record names no registered environment. Next: replay(episode, env=your_environment).")
-    # The record has every turn, so wrappers that play or cut have nothing to add.
-    return make(episode.env_id, **kwargs).unwrapped
+    env = make(episode.env_id, **kwargs)
+    return env if whole else env.unwrapped
 
 
 _COMPARED = (

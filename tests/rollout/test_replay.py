@@ -320,3 +320,27 @@ def test_vector_driver_forks_only_what_is_open_and_goes_back_to_its_own_environm
     vec.reset([5])
     assert len(vec.poll()) == 2 and not np.any([x.done for x in copies if not x.done])
     assert len(team(2)) == 2
+
+
+def test_a_given_text_has_what_the_task_has_begun_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn's text begins with its task's prefix, and so does every reply that is pushed; other words are kept so."""
+
+    class Begun(PlainTask):
+        def prefix(self, agent: str) -> str:
+            return "so: "
+
+    monkeypatch.setattr(Trusting, "begin", lambda *_: [])
+    tries = replayer()
+    (d,) = collect(lambda: build(task=Begun(round=lambda turns: Outcome(terminated=True))), n=1, states=tries.states)
+    said = texts(d)
+    assert all(text.startswith("so: ") and "so: " not in text[4:] for text in said)
+    given = Branch(tries.state(d), d.number, {0: said[0], 1: lambda turn: said[1] if turn.agent == "b_0" else None})
+    (again,) = tries.play([given], 4)
+    assert texts(again) == said
+
+
+def test_one_turn_is_played_by_another_policy() -> None:
+    tries = replayer(engine(**{"*": lambda request: str(len(request.policy))}))
+    (d,) = collect(script=engine(**{"*": lambda request: "0"}), n=1, states=tries.states)
+    (again,) = tries.play([Branch(tries.state(d), d.number, policies={1: "c_0 and more"})], 4)
+    assert texts(again) == ["3", "12", "3"]
