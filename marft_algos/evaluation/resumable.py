@@ -23,7 +23,6 @@ from marft_algos.evaluation import records
 from marft_algos.evaluation.environments import check_prompts, env_factory, evaluation_set, held_out_kwargs, started
 from marft_algos.evaluation.play import Player
 from marft_algos.evaluation.players import Players
-from marft_algos.models.chat import Renderer
 from marft_algos.rollout.episodes import (
     ErrorLimits,
     InfrastructureError,
@@ -37,7 +36,7 @@ from marft_algos.rollout.episodes import (
     whole,
 )
 from marft_algos.runs import disk, intervals
-from marft_algos.types import SamplingParams, Trajectory
+from marft_algos.types import Trajectory
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
 from marft_envs.errors import ConfigError, reading
@@ -154,17 +153,13 @@ def run(
     with closing(started(config.env, make_env)) as env:
         problems, team, data = _problems(config, env), env.unwrapped.team, digest(env.unwrapped.task)
         policies = players.load(config)
-        names = {agent: agent for agent in (*players.models, *players.hosted, *players.functions)}
-        renderer = Renderer({}, names) if policies is None else policies.renderer
-        check_prompts(env, renderer, problems, players.max_new_tokens)
+        check_prompts(env, players.renderer(policies), problems, players.max_new_tokens)
     evaluation = ResumableEvaluation(config, players, problems, team, data)
     evaluation.open()
     opened(evaluation)
-    sampling = SamplingParams(players.max_new_tokens, config.temperature or 1.0, greedy=config.greedy)
-    with disk.held(evaluation.root, command), closing(Ledger(evaluation.replies_file)) as ledger:
-        with closing(players.engine(config, policies, ledger)) as engine:
-            player = Player(make_env, renderer, engine, sampling, config.seed, config.jobs, config)
-            played = play(evaluation, player, on_progress)
+    playing = players.playing(config, make_env, policies, evaluation.replies_file)
+    with disk.held(evaluation.root, command), playing as (player, ledger):
+        played = play(evaluation, player, on_progress)
         return evaluation, results(evaluation, played, ledger), too_long(played, set())
 
 
