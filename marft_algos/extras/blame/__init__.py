@@ -1,0 +1,1 @@
+"""Blame: which turn failed an episode, by replaying it with the turn replaced."""

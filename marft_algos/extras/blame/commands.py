@@ -1,0 +1,251 @@
+"""``marft blame``, and the same from Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from marft_algos.config import arguments, trust
+from marft_algos.config.evaluation import EvalConfig
+from marft_algos.evaluation import environments, records, resumable
+from marft_algos.evaluation.play import Player
+from marft_algos.extras.blame.blaming import BlameSettings, Blaming, Named, blaming
+from marft_algos.extras.blame.report import Blame
+from marft_algos.lazy import require_training
+from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
+from marft_algos.runs import paths
+from marft_algos.runs.folder import RunFolder
+from marft_algos.terminal import clean, say
+from marft_envs import Episode
+from marft_envs.errors import ConfigError, DataError
+from marft_envs.records import trajectory
+from marft_envs.records.chats import holds_rows
+from marft_envs.records.traces import CASES
+
+SLOTS = 64
+"""Episodes that engines play on at once."""
+
+
+@dataclass(frozen=True)
+class BlameArguments(BlameSettings):
+    """Finds the turns that recorded failures turn with: each is replaced, and the same team plays on from there.
+
+    Says for each turn how likely success was before it and after it, with intervals; which smallest set of turns flips
+    the outcome; from which turn on success was out of reach; and which agent's messages failures turn with.
+    """
+
+    episodes: Annotated[str, tyro.conf.Positional] = ""
+    """A run (its last evaluation), a folder of marft eval --engines, or a JSONL file of episodes; empty: the newest run
+    in runs/."""
+    team: str = ""
+    """The run whose team plays on; empty: the one that the episodes lie in."""
+    checkpoint: str = ""
+    """``last``, ``best`` or an iteration's number; empty: the one of the evaluation's file, else the last."""
+    engines: dict[str, Any] | str = ""
+    """Who plays on, as for marft eval; empty: the team, or as the evaluation was played."""
+    temperature: Annotated[float | None, POSITIVE] = None
+    """Of what is sampled; none: that of the run's training, of the evaluation, else 1."""
+    seed: Annotated[int, NOT_NEGATIVE] = 0
+    """Of samples."""
+    plan: bool = False
+    """Say what it would cost, and play nothing."""
+    json: bool = False
+    """Print JSON instead of text."""
+    out: str = ""
+    """Write the failures, blame in their info and extras, to this JSONL file, for marft view; of a run, they are kept
+    with its episodes anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Recorded episodes, and what is known of who played them."""
+
+    name: str
+    episodes: Sequence[Named]
+    run: RunFolder | None = None
+    iteration: int | None = None
+    """Of the run's evaluation."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of an evaluation of engines: its ``eval.json``."""
+
+
+def blame(
+    episodes: RunFolder | Path | str | Sequence[Episode],
+    team: Player | RunFolder | str | None = None,
+    *,
+    env: Any = None,
+    **options: Any,
+) -> Blame:
+    """Returns what the failures among episodes turn with: ``marft blame`` for notebooks and scripts.
+
+    Args:
+        episodes: A run, a folder of ``marft eval --engines``, a JSONL file, or records.
+        team: Who plays on: a run, or what plays episodes (``load_team(RUN).player``); None: as the command.
+        env: Their environment, an id, an environment or a function that makes one; None: each record names its own.
+        **options: Fields of ``BlameSettings``; ``engines``, ``checkpoint``, ``temperature``, ``seed`` of the command.
+
+    Raises:
+        MarftError: As ``blaming``; there is no team; too many replays were lost.
+    """
+    given = str(team.root) if isinstance(team, RunFolder) else team if isinstance(team, str) else ""
+    asked = BlameArguments(team=given, **options)
+    if isinstance(episodes, RunFolder | Path | str):
+        source = source_of(str(episodes.root if isinstance(episodes, RunFolder) else episodes))
+    else:
+        source = Source("the episodes", [(f"no. {i}", e) for i, e in enumerate(episodes, 1)])
+    with _blaming(source, asked, team if isinstance(team, Player) else None, env) as prepared:
+        return prepared.run()
+
+
+@contextmanager
+def _blaming(source: Source, asked: BlameArguments, player: Player | None, env: Any = None) -> Iterator[Blaming]:
+    make = environments.given(env) if not isinstance(env, str) else environments.env_factory(env, {})
+    settings = BlameSettings(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(BlameSettings)})
+    with ExitStack() as stack:
+        player = player or stack.enter_context(_team(source, asked))
+        yield stack.enter_context(blaming(source.episodes, player, settings, make, source=source.name))
+
+
+# Episodes ---------------------------------------------------------------------------------------------
+
+
+def source_of(path: str) -> Source:
+    """Finds recorded episodes, and who played them.
+
+    Raises:
+        ConfigError: There are none.
+        DataError: A line is no episode.
+    """
+    place = Path(path)
+    if (place / "eval.json").is_file():
+        place = place / "episodes.jsonl"
+    elif not place.is_file():
+        run = RunFolder.open(path)
+        if not (evaluated := run.recorded("eval")):
+            raise ConfigError(f"'{run.root}' has no evaluation yet. Go on with it: marft train --resume {run.root}")
+        place = run.episodes_file("eval", evaluated[-1])
+    if holds_rows(place):
+        raise ConfigError(
+            f"'{path}' holds rows of replies, which name no environment, so that nothing can be played on. Expected"
+            " episodes. Play the cases of these traces, and blame that: marft traces FILE --cases cases.jsonl;"
+            f" marft eval --env {CASES} --env-kwargs data=cases.jsonl --engines … --out evals/NAME"
+        )
+    try:
+        found = [(f"{e.task_id} (no. {i} of {place.name})", e) for i, e in enumerate(trajectory.read(place), 1)]
+    except DataError as error:
+        raise DataError(
+            f"{error} Expected a recorded episode a line, as marft eval --out writes them. A last line that was cut"
+            f" off: head -n -1 {place} > whole.jsonl"
+        ) from error
+    if (evaluation := place.with_name("eval.json")).is_file():
+        return Source(str(place), found, settings=json.loads(evaluation.read_text(encoding="utf-8")))
+    inside, number = place.parent.parent, re.fullmatch(r"(eval|train)-(\d+)", place.stem)
+    if number and (inside / "config.toml").is_file():
+        return Source(str(place), found, RunFolder(inside), int(number[2]) if number[1] == "eval" else None)
+    return Source(str(place), found)
+
+
+# The team ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _team(source: Source, asked: BlameArguments) -> Iterator[Player]:
+    """Lends what plays on."""
+    run = RunFolder.find(asked.team) if asked.team else source.run
+    if asked.engines or source.settings:
+        with _engines(source, asked) as player:
+            yield player
+        return
+    if run is None:
+        raise ConfigError(
+            f"Nobody plays on: '{source.name}' lies in no run, and in no evaluation. Name the team that played: --team"
+            " RUN, or --engines MODEL."
+        )
+    require_training()
+    from marft_algos.training.evaluate import HeldOut
+    from marft_algos.training.policies import sampling
+
+    settings = paths.of_run(run).changed(**{"temperature": asked.temperature} if asked.temperature else {})
+    with closing(HeldOut(settings, 1)) as held_out:
+        if asked.checkpoint or source.iteration != 0 or asked.team:  # the first evaluation is of the untrained team
+            numbered = source.iteration is not None and not asked.team
+            held_out.load(run, asked.checkpoint or (str(source.iteration) if numbered else "last"))
+        yield dataclasses.replace(held_out.player, sampling=sampling(settings), seed=asked.seed)
+
+
+@contextmanager
+def _engines(source: Source, asked: BlameArguments) -> Iterator[Player]:
+    """Lends a team of engines; hosted models' replies are kept beside the result, and none is asked for twice."""
+    before, first = source.settings, source.episodes[0][1]
+    engines = asked.engines or _as_played(before, source.name)
+    tokens, temperature = before.get("max_new_tokens"), asked.temperature or before.get("temperature") or 1.0
+    trust.check({"env": first.env_id, "env_kwargs": first.env_kwargs}, source.name)
+    settings: dict[str, Any] = {"max_new_tokens": tokens, "temperature": temperature, "seed": asked.seed, "jobs": SLOTS}
+    config = EvalConfig(first.env_id, first.env_kwargs, engines, **settings)
+    players, make_env = resumable.seated(config)
+    kept = Path(asked.out).with_suffix(".replies.jsonl") if asked.out else Path(tempfile.mkdtemp()) / "replies.jsonl"
+    with players.playing(config, make_env, players.load(config), kept) as (player, _):
+        yield player
+
+
+def _as_played(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the engines of an evaluation: models, endpoints, and for an adapter the run that it lies in."""
+    engines = {**settings["models"], **settings["engines"]}
+    engines |= {agent: str(Path(folder).parents[3]) for agent, folder in settings["adapters"].items()}
+    if odd := [agent for agent, engine in engines.items() if "function" in engine]:
+        raise ConfigError(f"A function of Python played {odd[0]}, which no file can name. Name who plays on: --engines")
+    trust.check({"engines": engines}, name)
+    return engines
+
+
+# The command ------------------------------------------------------------------------------------------
+
+
+def run_blame(argv: list[str]) -> int:
+    """``marft blame EPISODES``."""
+    asked: BlameArguments = arguments.parse(BlameArguments, argv, prog="marft blame")
+    source = source_of(asked.episodes or RunFolder.newest())
+    with _blaming(source, asked, None) as prepared:
+        least, most = prepared.costs()
+        looked, way = len(prepared.cases), prepared.player.sampling.temperature
+        say(
+            f"failures:  {looked} of {prepared.failed} in {source.name}, sampled at temperature {way:g}",
+            error=asked.json,
+        )
+        for reason, n in prepared.left_out.most_common():
+            say(f"left out:  {n}, {clean(reason, line=True)}", error=asked.json)
+        say(f"cost:      {least:,} to {most:,} sampled tokens; sets of several turns come on top", error=asked.json)
+        if asked.plan:
+            return 0
+        found = prepared.run()
+    if asked.json:
+        say(json.dumps(found.to_dict(), indent=1))
+    else:
+        _say(found)
+    if source.run is not None and source.iteration is not None:
+        source.run.write_episodes("blame", source.iteration, found.rows())
+        say(f"view:      {arguments.typed('view', source.run.root)}", error=asked.json)
+    if asked.out:
+        records.write(Path(asked.out), found.rows())
+        say(f"view:      {arguments.typed('view', asked.out)}", error=asked.json)
+    return 0
+
+
+def _say(found: Blame) -> None:
+    say(*found.table(), "", sep="\n")
+    say(f"{found.sentence}.")
+    flipped = sum(bool(e.flips) for e in found.episodes)
+    several = sum(len(e.flips) > 1 for e in found.episodes)
+    say(f"one turn drawn anew flips {flipped - several} of them, several together {several}.")
+    say(f"spent:     {found.tokens:,} tokens sampled, {found.read:,} read, {found.played:,} episodes played on")
+    if found.spent:
+        say("           the token budget ended it: what nobody looked at is unknown, and other intervals are wider")

@@ -1,0 +1,97 @@
+"""Says what blame found: a sentence, a table of agents, JSON, and episodes for the viewer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marft_algos.extras.blame.turns import EpisodeBlame, TurnBlame
+from marft_algos.runs.intervals import mean
+from marft_algos.terminal import aligned
+from marft_envs.records import trajectory
+
+_ORDINALS = dict(enumerate(["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """What failed episodes turn with."""
+
+    episodes: tuple[EpisodeBlame, ...]
+    failed: int
+    """Failures that there are, those that were not looked at among them."""
+    left_out: Mapping[str, int]
+    """Why failures could not be looked at -> how many."""
+    played: int
+    """Episodes that were played on."""
+    tokens: int
+    """Sampled for it."""
+    read: int
+    """Of the prompts that they were sampled after."""
+    spent: bool
+    """Whether the budget ended it before all was known."""
+
+    @property
+    def sentence(self) -> str:
+        """Returns what the failures turn with, a clause for each message that is to blame."""
+        counts = Counter(f"a better {_message(e.culprit)}" if e.culprit else "none" for e in self.episodes)
+        clauses = [f"{n} with {name}" for name, n in sorted(counts.items(), key=lambda c: (c[0] == "none", -c[1]))]
+        return f"of {len(self.episodes)} failures " + "; ".join(clauses).replace(" with", " turn with", 1)
+
+    def table(self) -> list[str]:
+        """Returns a line for each agent: its blame, and the chance of success with something else in its turns' place.
+
+        Blame is the sum over the agent's turns in an episode, in the mean over episodes with its 95 % interval over
+        these; chances are means over turns.
+        """
+        every = [(e, t) for e in self.episodes for t in e.turns]
+        kinds = list(dict.fromkeys(r.by.split()[0] for _, t in every for r in t.replacements))
+        rows = [["agent", "turns", "blame", "as it is", "anew", *kinds, "out of reach from"]]
+        for agent in dict.fromkeys(t.agent for _, t in every):
+            own = [t for _, t in every if t.agent == agent]
+            sums = [sum(t.blame.mean for t in e.turns if t.agent == agent and t.blame.n) for e in self.episodes]
+            others = [[r.chance for t in own for r in t.replacements if r.by.startswith(kind)] for kind in kinds]
+            known = (
+                [c.mean for c in some if c.n] for some in ([t.after for t in own], [t.before for t in own], *others)
+            )
+            chances = [f"{statistics.mean(means):.3f}" if means else "–" for means in known]
+            lost = sum(t.index == e.hopeless for e, t in every if t.agent == agent)
+            rows.append([agent, str(len(own)), mean(sums).points("", 1), *chances, str(lost)])
+        return aligned(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all of it as plain values, a chance that nobody has looked at as None; records are ``rows``."""
+        text = json.dumps({"sentence": self.sentence, **dataclasses.asdict(self)}, default=str)
+        content: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
+        for e, plain in zip(self.episodes, content["episodes"], strict=True):
+            plain |= {key: plain["episode"][key] for key in ("task_id", "seed", "index")}
+            plain["culprit"] = e.culprit and e.culprit.index
+            del plain["episode"]
+        return content
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Returns the records of the episodes, with what was found in their ``info`` and in the ``extras`` of turns."""
+        return [_row(e) for e in self.episodes]
+
+
+def _message(turn: TurnBlame) -> str:
+    return f"{_ORDINALS.get(turn.nth, f'{turn.nth}th')} message of {turn.agent}"
+
+
+def _row(e: EpisodeBlame) -> dict[str, Any]:
+    record = trajectory.to_dict(e.episode)
+    said = [_message(e.culprit) if e.culprit else "no turn"]
+    said += [f"turns {', '.join(map(str, e.flips))} drawn anew: {e.flipped.score()}"] * bool(e.flips)
+    said += ["out of reach " + ("before any turn" if e.hopeless is None else f"from turn {e.hopeless}")]
+    record["info"] = {**record["info"], "blame": "; ".join(said)}
+    for t in e.turns:
+        others = "".join(f", {r.by} {r.chance.mean:.3f}" for r in t.replacements if r.chance.n)
+        words = f"blame {t.blame.points('', 1)}: {t.before.mean:.3f} anew, {t.after.mean:.3f} as it is{others}"
+        turn = record["turns"][t.index]
+        turn["extras"] = {**(turn["extras"] or {}), "blame": words}
+    return record
