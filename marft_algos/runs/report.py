@@ -73,6 +73,7 @@ def render(run: RunFolder) -> str:
         evaluation_set=run.evaluation_set(),
         evaluated=done[-1] if done else 0,
         pairs=_pairs(before, after) if before and after else {},
+        blamed=[e for i in run.recorded("blame")[-1:] for e in run.episodes("blame", i)],
         training={i: run.episodes("train", i)[:SHOWN] for i in (*recorded[:1], *recorded[-1:])},
         config=run.config_file.read_text(encoding="utf-8"),
     )

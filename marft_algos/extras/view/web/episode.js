@@ -29,7 +29,7 @@ function whole({ episode }, title, other) {
   const agents = new Map(episode.agents.map((agent, i) => [agent.name, i]));
   const state = episode.outcome;
   const ends = [`score ${short(episode.team_return)}`, episode.seed == null ? "" : `seed ${episode.seed}`, ["task", "max_rounds"].includes(episode.stop_reason) ? "" : episode.stop_reason,
-    episode.fault && `fault: ${episode.fault}`, episode.invalid && `${episode.invalid} invalid routes`].filter(Boolean);
+    typeof episode.info.blame === "string" && `to blame: ${episode.info.blame}`, episode.fault && `fault: ${episode.fault}`, episode.invalid && `${episode.invalid} invalid routes`].filter(Boolean);
   const turns = [];
   let prompt = null;
   for (const layer of episode.layers) {
@@ -73,7 +73,7 @@ function rewards(layer, episode) {
 function turn(record, episode, agents, other, prompt) {
   const extras = record.extras ?? {}, names = record.sees.map((i) => episode.turns[i].agent);
   const cut = episode.cuts.filter((c) => c.turn === record.index).reduce((sum, c) => sum + c.chars, 0);
-  const numbers = [record.reward && `reward ${signed(record.reward)}`,
+  const numbers = [record.reward && `reward ${signed(record.reward)}`, typeof extras.blame === "string" && extras.blame,
     ...["value", "advantage", "return", "logprob"].map((k) => typeof extras[k] === "number" && `${k === "logprob" ? "log-prob" : k} ${signed(extras[k])}`),
     extras.tokens != null && `${extras.tokens} tokens${extras.stop_reason === "length" ? ", truncated" : ""}`, cut && `${cut} characters truncated in its prompt`].filter(Boolean);
   const twin = other?.turns[record.index];
