@@ -99,14 +99,31 @@ class Blaming:
         return Blame(tuple(found), self.failed, dict(self.left_out), *spent)
 
 
+def failures(episodes: Sequence[Named], source: str) -> list[Named]:
+    """Returns the failures among recorded episodes; ``source`` is where they come from, for the message.
+
+    Raises:
+        DataError: There is none.
+    """
+    failed = [(name, e) for name, e in episodes if e.success is False and not e.infrastructure_error]
+    unjudged = sum(e.success is None for _, e in episodes)
+    if not failed:
+        served = f"; {unjudged} say nothing of success (a served team's, an imported trace's)" if unjudged else ""
+        raise DataError(
+            f"There is no failure among the {len(episodes)} episodes of {source}{served}. Expected episodes with"
+            " success = false. Play more problems: marft eval … --out FILE"
+        )
+    return failed
+
+
 @contextmanager
 def blaming(
-    episodes: Sequence[Named], player: Player, settings: BlameSettings, env: EnvFactory | None = None, *, source: str
+    failed: Sequence[Named], player: Player, settings: BlameSettings, env: EnvFactory | None = None, *, source: str
 ) -> Iterator[Blaming]:
-    """Replays the failures among episodes; nothing is sampled yet. Their environments are closed afterwards.
+    """Replays failures; nothing is sampled yet. Their environments are closed afterwards.
 
     Args:
-        episodes: Recorded ones.
+        failed: Recorded failures.
         player: The team that plays on.
         settings: How they are looked at.
         env: Makes their environment; None: each record names its own.
@@ -114,17 +131,9 @@ def blaming(
 
     Raises:
         ConfigError: There is no environment for them, or it cannot be copied.
-        DataError: None of them failed, or none of those can be replayed.
+        DataError: None of them can be replayed.
         TrustError: A record names what executes or sends.
     """
-    failed = [(name, e) for name, e in episodes if e.success is False and not e.infrastructure_error]
-    if not failed:
-        unjudged = sum(e.success is None for _, e in episodes)
-        served = f"; {unjudged} say nothing of success (a served team's, an imported trace's)" if unjudged else ""
-        raise DataError(
-            f"There is no failure among the {len(episodes)} episodes of {source}{served}. Expected episodes with"
-            " success = false. Play more problems: marft eval … --out FILE"
-        )
     cases, why, made = list[turns.Replayed](), Counter[str](), dict[str, FlexEnv]()
     with ExitStack() as envs:
         for name, episode in failed[: settings.failures]:

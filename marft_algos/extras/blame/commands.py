@@ -7,8 +7,9 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,7 @@ from marft_algos.config import arguments, trust
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.evaluation import environments, records, resumable
 from marft_algos.evaluation.play import Player
-from marft_algos.extras.blame.blaming import BlameSettings, Blaming, Named, blaming
+from marft_algos.extras.blame.blaming import BlameSettings, Blaming, Named, blaming, failures
 from marft_algos.extras.blame.report import Blame
 from marft_algos.lazy import require_training
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
@@ -109,10 +110,10 @@ def blame(
 @contextmanager
 def _blaming(source: Source, asked: BlameArguments, player: Player | None, env: Any = None) -> Iterator[Blaming]:
     make = environments.given(env) if not isinstance(env, str) else environments.env_factory(env, {})
-    settings = BlameSettings(**{f.name: getattr(asked, f.name) for f in dataclasses.fields(BlameSettings)})
-    with ExitStack() as stack:
-        player = player or stack.enter_context(_team(source, asked))
-        yield stack.enter_context(blaming(source.episodes, player, settings, make, source=source.name))
+    failed = failures(source.episodes, source.name)
+    lent = nullcontext(player) if player else _team(source, asked)
+    with lent as team, blaming(failed, team, asked, make, source=source.name) as prepared:
+        yield prepared
 
 
 # Episodes ---------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ def source_of(path: str) -> Source:
 def _team(source: Source, asked: BlameArguments) -> Iterator[Player]:
     """Lends what plays on."""
     run = RunFolder.find(asked.team) if asked.team else source.run
-    if asked.engines or source.settings:
+    if asked.engines or (source.settings and not asked.team):
         with _engines(source, asked) as player:
             yield player
         return
@@ -214,38 +215,24 @@ def run_blame(argv: list[str]) -> int:
     """``marft blame EPISODES``."""
     asked: BlameArguments = arguments.parse(BlameArguments, argv, prog="marft blame")
     source = source_of(asked.episodes or RunFolder.newest())
+    note = partial(say, error=asked.json)
     with _blaming(source, asked, None) as prepared:
-        least, most = prepared.costs()
-        looked, way = len(prepared.cases), prepared.player.sampling.temperature
-        say(
-            f"failures:  {looked} of {prepared.failed} in {source.name}, sampled at temperature {way:g}",
-            error=asked.json,
-        )
+        team, (least, most) = prepared.player, prepared.costs()
+        temperature = f"sampled at temperature {team.sampling.temperature:g}"
+        note(f"failures:  {len(prepared.cases)} of {prepared.failed} in {source.name}, {temperature}")
         for reason, n in prepared.left_out.most_common():
-            say(f"left out:  {n}, {clean(reason, line=True)}", error=asked.json)
-        say(f"cost:      {least:,} to {most:,} sampled tokens; sets of several turns come on top", error=asked.json)
+            note(f"left out:  {n}, {clean(reason, line=True)}")
+        if hosted := [a for a in team.renderer.agents if team.renderer.policy_of(a) not in team.renderer.policies]:
+            note(f"hosted:    {', '.join(hosted)}; a seed may not repeat these replies, so they are kept with --out")
+        note(f"cost:      {least:,} to {most:,} sampled tokens; sets of several turns come on top")
         if asked.plan:
             return 0
         found = prepared.run()
-    if asked.json:
-        say(json.dumps(found.to_dict(), indent=1))
-    else:
-        _say(found)
+    say(json.dumps(found.to_dict(), indent=1) if asked.json else "\n".join([*found.table(), "", *found.summary()]))
     if source.run is not None and source.iteration is not None:
         source.run.write_episodes("blame", source.iteration, found.rows())
-        say(f"view:      {arguments.typed('view', source.run.root)}", error=asked.json)
+        note(f"view:      {arguments.typed('view', source.run.root)}")
     if asked.out:
         records.write(Path(asked.out), found.rows())
-        say(f"view:      {arguments.typed('view', asked.out)}", error=asked.json)
+        note(f"view:      {arguments.typed('view', asked.out)}")
     return 0
-
-
-def _say(found: Blame) -> None:
-    say(*found.table(), "", sep="\n")
-    say(f"{found.sentence}.")
-    flipped = sum(bool(e.flips) for e in found.episodes)
-    several = sum(len(e.flips) > 1 for e in found.episodes)
-    say(f"one turn drawn anew flips {flipped - several} of them, several together {several}.")
-    say(f"spent:     {found.tokens:,} tokens sampled, {found.read:,} read, {found.played:,} episodes played on")
-    if found.spent:
-        say("           the token budget ended it: what nobody looked at is unknown, and other intervals are wider")

@@ -43,6 +43,15 @@ class Blame:
         clauses = [f"{n} with {name}" for name, n in sorted(counts.items(), key=lambda c: (c[0] == "none", -c[1]))]
         return f"of {len(self.episodes)} failures " + "; ".join(clauses).replace(" with", " turn with", 1)
 
+    def summary(self) -> list[str]:
+        """Returns what is said below the table."""
+        sizes = [len(e.flips) for e in self.episodes]
+        several = sum(size > 1 for size in sizes)
+        flips = f"drawn anew, one turn flips {sizes.count(1)}, several together {several}, none {sizes.count(0)}"
+        spent = f"spent:     {self.tokens:,} tokens sampled, {self.read:,} read, {self.played:,} episodes played on"
+        ended = "the token budget ended it: what nobody looked at is unknown, and other intervals are wider"
+        return [self.sentence, flips, spent, *[ended] * self.spent]
+
     def table(self) -> list[str]:
         """Returns a line for each agent: its blame, and the chance of success with something else in its turns' place.
 
