@@ -142,7 +142,7 @@ class Players:
         if self.functions:
             from marft_algos.engines.scripted import ScriptedEngine
 
-            engines |= {a: TimedEngine(ScriptedEngine({a: _script(f)})) for a, f in self.functions.items()}
+            engines |= {a: TimedEngine(ScriptedEngine({"*": _script(f)})) for a, f in self.functions.items()}
         made = {each: LedgerEngine(OpenAIEngine(each), each, ledger) for each in dict.fromkeys(self.hosted.values())}
         return MixedEngine(engines | {agent: made[endpoint] for agent, endpoint in self.hosted.items()})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +101,8 @@ def test_a_hosted_team_replays_through_its_engine_and_never_asks_twice(capsys: p
             asked = len(fake.asked)
             Path("b.jsonl").unlink(missing_ok=True)
             assert main([*command, "--token-budget", budget, "--trust"]) == 0
-            assert "the token budget ended it" in capsys.readouterr().out
+            out = capsys.readouterr().out
+            assert "the token budget ended it" in out and "hosted:    planner_0, solver_0" in out
             sent = len(fake.asked) - asked
             assert (sent == 0) if budget == "10" else (0 < sent * 5 <= 400)
         asked = len(fake.asked)
@@ -201,3 +203,26 @@ def test_what_does_not_fork_is_refused_and_what_to_do_instead_is_said() -> None:
 
     with pytest.raises(MarftError, match=r"(?s)cannot be copied half-way.*--again.*marft eval --engines AGENT=OTHER"):
         blame(failures(player(relay), 1), player(relay), env=make)
+
+
+@pytest.mark.ci
+def test_a_program_is_run_again_from_its_start_and_none_of_its_runs_is_left() -> None:
+    def make() -> Any:
+        rows = [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "1"}]
+        agents = ["writer_0", "reader_0"]
+        return marft_envs.make(
+            "program:helpers.program_team:team", agents=agents, data=rows, grader="blame.test_command:right"
+        )
+
+    by = player(make)
+    before = threading.active_count()
+    found = blame(failures(by, 1, 8), by, env=make, again=True, width=0.25)
+    (e,) = found.episodes
+    assert [turn.agent for turn in e.turns] == ["writer_0", "reader_0"] and not found.left_out
+    assert {r.by for r in e.turns[0].replacements} == {"silence", "policy reader_0"}  # no expert, nothing to cut
+    assert found.played > 50 and threading.active_count() <= before
+
+
+def right(problem: Any, answer: str) -> float:
+    """Grades the program's answer."""
+    return float(answer == problem["answer"])

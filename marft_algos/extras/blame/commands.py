@@ -222,7 +222,8 @@ def run_blame(argv: list[str]) -> int:
         note(f"failures:  {len(prepared.cases)} of {prepared.failed} in {source.name}, {temperature}")
         for reason, n in prepared.left_out.most_common():
             note(f"left out:  {n}, {clean(reason, line=True)}")
-        if hosted := [a for a in team.renderer.agents if team.renderer.policy_of(a) not in team.renderer.policies]:
+        agents = dict.fromkeys(agent for case in prepared.cases for agent, _ in case.shown.values())
+        if hosted := [agent for agent in agents if team.renderer.policy_of(agent) not in team.renderer.policies]:
             note(f"hosted:    {', '.join(hosted)}; a seed may not repeat these replies, so they are kept with --out")
         note(f"cost:      {least:,} to {most:,} sampled tokens; sets of several turns come on top")
         if asked.plan:

@@ -193,6 +193,7 @@ def ask(case: Replayed, by: Sequence[str], renderer: Renderer) -> None:
     Raises:
         ConfigError: The environment cannot be copied.
     """
+    team = {agent.name: renderer.policy_of(agent.name) for agent in case.episode.agents if renderer.plays(agent.name)}
     case.questions |= {(layer, None): case.ask(layer) for layer in case.states}
     for t in case.shown:
         turn = case.episode.turns[t]
@@ -205,8 +206,7 @@ def ask(case: Replayed, by: Sequence[str], renderer: Renderer) -> None:
                 case.questions[t, "expert"] = case.ask(turn.layer, {t: expert_of(_copied(start))(turn.agent)})
         if "silence" in by:
             case.questions[t, "silence"] = case.ask(turn.layer, {t: ""})
-        others = {renderer.policy_of(agent) for agent in renderer.agents} - {renderer.policy_of(turn.agent)}
-        for policy in sorted(others) if "policy" in by else ():
+        for policy in sorted({*team.values()} - {team[turn.agent]}) if "policy" in by else ():
             case.questions[t, f"policy {policy}"] = case.ask(turn.layer, policies={t: policy})
         for seer in (case.episode.turns[i] for i in case.shown if "cut" in by and looked):
             if t in seer.sees and seer.round == turn.round and seer.agent != turn.agent:
