@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,10 @@ from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.ledger import Ledger, LedgerEngine, TimedEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.openai import OpenAIEngine
-from marft_algos.evaluation.environments import EnvFactory
-from marft_algos.evaluation.play import Player
 from marft_algos.lazy import require_training
 from marft_algos.models.assignment import assign, played, templates_by_model
-from marft_algos.models.chat import Renderer
 from marft_algos.runs.folder import RunFolder
-from marft_algos.types import GenerationRequest, SamplingParams
+from marft_algos.types import GenerationRequest
 from marft_envs import FlexEnv
 from marft_envs.errors import ConfigError, check_known
 
@@ -108,20 +104,6 @@ class Players:
         for agent, folder in self.adapters.items():
             policies.load_adapter(agent, folder)
         return policies
-
-    def renderer(self, policies: PolicySet | None) -> Renderer:
-        """Returns how they are spoken to, once ``load`` has returned the policies."""
-        names = {agent: agent for agent in (*self.models, *self.hosted, *self.functions)}
-        return Renderer({}, names) if policies is None else policies.renderer
-
-    @contextmanager
-    def playing(
-        self, config: EvalConfig, make_env: EnvFactory, policies: PolicySet | None, replies: Path
-    ) -> Iterator[tuple[Player, Ledger]]:
-        """Lends what plays episodes with them, and the ledger of hosted models' replies, in the file ``replies``."""
-        sampling = SamplingParams(self.max_new_tokens, config.temperature or 1.0, greedy=config.greedy)
-        with closing(Ledger(replies)) as ledger, closing(self.engine(config, policies, ledger)) as engine:
-            yield Player(make_env, self.renderer(policies), engine, sampling, config.seed, config.jobs, config), ledger
 
     def engine(self, config: EvalConfig, policies: PolicySet | None, ledger: Ledger) -> RolloutEngine:
         """Makes what writes their replies; agents with equal endpoints share one.

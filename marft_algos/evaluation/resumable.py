@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
@@ -23,6 +23,7 @@ from marft_algos.evaluation import records
 from marft_algos.evaluation.environments import check_prompts, env_factory, evaluation_set, held_out_kwargs, started
 from marft_algos.evaluation.play import Player
 from marft_algos.evaluation.players import Players
+from marft_algos.models.chat import Renderer
 from marft_algos.rollout.episodes import (
     ErrorLimits,
     InfrastructureError,
@@ -36,12 +37,15 @@ from marft_algos.rollout.episodes import (
     whole,
 )
 from marft_algos.runs import disk, intervals
-from marft_algos.types import Trajectory
+from marft_algos.types import SamplingParams, Trajectory
 from marft_envs import FlexEnv
 from marft_envs.core.types import AgentSpec, Episode, optional
 from marft_envs.errors import ConfigError, reading
 from marft_envs.problems.rows import digest
 from marft_envs.records.trajectory import read
+
+if TYPE_CHECKING:
+    from marft_algos.models.policy import PolicySet
 
 _SHOWN = ("env", "env_kwargs", "models", "engines", "max_new_tokens", "temperature", "seed", "problems", "samples")
 """Settings that results repeat; all that are compared stand in eval.json."""
@@ -153,14 +157,38 @@ def run(
     with closing(started(config.env, make_env)) as env:
         problems, team, data = _problems(config, env), env.unwrapped.team, digest(env.unwrapped.task)
         policies = players.load(config)
-        check_prompts(env, players.renderer(policies), problems, players.max_new_tokens)
+        check_prompts(env, _renderer(players, policies), problems, players.max_new_tokens)
     evaluation = ResumableEvaluation(config, players, problems, team, data)
     evaluation.open()
     opened(evaluation)
-    playing = players.playing(config, make_env, policies, evaluation.replies_file)
-    with disk.held(evaluation.root, command), playing as (player, ledger):
+    lent = playing(config, players, make_env, policies, evaluation.replies_file)
+    with disk.held(evaluation.root, command), lent as (player, ledger):
         played = play(evaluation, player, on_progress)
         return evaluation, results(evaluation, played, ledger), too_long(played, set())
+
+
+def _renderer(players: Players, policies: PolicySet | None) -> Renderer:
+    names = {agent: agent for agent in (*players.models, *players.hosted, *players.functions)}
+    return Renderer({}, names) if policies is None else policies.renderer
+
+
+@contextmanager
+def playing(
+    config: EvalConfig, players: Players, make_env: Callable[[], FlexEnv], policies: PolicySet | None, replies: Path
+) -> Iterator[tuple[Player, Ledger]]:
+    """Lends what plays episodes, and the ledger of hosted models' replies, in the file ``replies``.
+
+    Args:
+        config: Of the evaluation.
+        players: Who plays.
+        make_env: What ``seated`` has returned.
+        policies: What ``players.load`` has returned.
+        replies: Made if it is not there.
+    """
+    sampling = SamplingParams(players.max_new_tokens, config.temperature or 1.0, greedy=config.greedy)
+    with closing(Ledger(replies)) as ledger, closing(players.engine(config, policies, ledger)) as engine:
+        renderer = _renderer(players, policies)
+        yield Player(make_env, renderer, engine, sampling, config.seed, config.jobs, config), ledger
 
 
 def seated(config: EvalConfig) -> tuple[Players, Callable[[], FlexEnv]]:

@@ -10,7 +10,7 @@ import pytest
 
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.credit.branches import Branch
-from marft_algos.extras.blame.chances import ALPHA, LOOKS, Chances, Question, difference, exact, half_width, looks
+from marft_algos.extras.blame.chances import ALPHA, LOOKS, Chances, Query, difference, exact, half_width, looks
 from marft_algos.runs.intervals import Interval
 
 SIMULATED = 2_000
@@ -49,8 +49,8 @@ class Coins:
         return [None if self.rng.random() < self.lose else result for result in results]
 
 
-def asked(n: int, **more: Any) -> list[Question]:
-    return [Question(Branch(None, i, **more), 0, 2) for i in range(n)]  # type: ignore[arg-type]
+def asked(n: int, **more: Any) -> list[Query]:
+    return [Query(Branch(None, i, **more), 0, 2) for i in range(n)]  # type: ignore[arg-type]
 
 
 def test_intervals_cover_although_sampling_stops_early() -> None:

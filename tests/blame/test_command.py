@@ -218,7 +218,7 @@ def test_a_program_is_run_again_from_its_start_and_none_of_its_runs_is_left() ->
     before = threading.active_count()
     found = blame(failures(by, 1, 8), by, env=make, again=True, width=0.25)
     (e,) = found.episodes
-    assert [turn.agent for turn in e.turns] == ["writer_0", "reader_0"] and not found.left_out
+    assert [turn.record.agent for turn in e.turns] == ["writer_0", "reader_0"] and not found.left_out
     assert {r.by for r in e.turns[0].replacements} == {"silence", "policy reader_0"}  # no expert, nothing to cut
     assert found.played > 50 and threading.active_count() <= before
 

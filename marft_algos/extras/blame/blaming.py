@@ -87,14 +87,15 @@ class Blaming:
         chances = Chances(replayer, by.limits, settings.width, settings.token_budget)
         answers = iter(chances.of([question for case in self.cases for question in case.questions.values()]))
         rows = [turns.blamed_turns(case, {asked: next(answers) for asked in case.questions}) for case in self.cases]
+        found = [EpisodeBlame(case.name, case.episode, own) for case, own in zip(self.cases, rows, strict=True)]
         starts = {i: own[0].before.mean for i, own in enumerate(rows)}
         reached = {i: self.cases[i] for i, start in starts.items() if start >= settings.hopeless}
-        sets = turns.smallest_sets(reached, {i: settings.share * starts[i] for i in reached}, chances)
-        found = [
-            EpisodeBlame(case.name, case.episode, own, *sets.get(i, ()))
-            for i, (case, own) in enumerate(zip(self.cases, rows, strict=True))
-        ]
-        found = [replace(e, hopeless=turns.out_of_reach(e.turns, settings.hopeless)) for e in found]
+        ranked = {i: [turn.record.index for turn in e.ranked] for i, e in enumerate(found)}
+        sets = turns.smallest_sets(reached, ranked, {i: settings.share * starts[i] for i in reached}, chances)
+        for i, e in enumerate(found):
+            flips, flipped = sets.get(i, ((), e.flipped))
+            lost = turns.out_of_reach(e.turns, settings.hopeless)
+            found[i] = replace(e, flips=flips, flipped=flipped, hopeless=lost)
         spent = chances.episodes, chances.tokens, chances.read, chances.spent
         return Blame(tuple(found), self.failed, dict(self.left_out), *spent)
 

@@ -70,7 +70,7 @@ def difference(a: Interval, b: Interval) -> Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Query:
     """Asks for the chance that a branch ends in success."""
 
     branch: Branch
@@ -99,7 +99,7 @@ class Chances:
     """Whether the budget ended it before all chances were known."""
     _drawn: dict[int, int] = field(default_factory=dict)
 
-    def of(self, questions: Sequence[Question]) -> list[Interval]:
+    def of(self, questions: Sequence[Query]) -> list[Interval]:
         """Returns the chance that each asks for; where nothing is sampled after its start, it is known after one look.
 
         Every play draws samples of its own, which no other play shares.
@@ -126,7 +126,7 @@ class Chances:
             wanted = [i for i in wanted if half_width(known[i]) > self.width]
         return known
 
-    def _play(self, questions: Sequence[Question]) -> list[Trajectory | None]:
+    def _play(self, questions: Sequence[Query]) -> list[Trajectory | None]:
         branches = []
         for branch in (question.branch for question in questions):
             sample = self._drawn[branch.episode] = self._drawn.get(branch.episode, 0) + 1
@@ -136,7 +136,7 @@ class Chances:
         self.episodes += len(played)
         return played
 
-    def _count(self, question: Question, t: Trajectory) -> bool:
+    def _count(self, question: Query, t: Trajectory) -> bool:
         """Counts the tokens of a play; returns whether anything was sampled in it."""
         given = question.branch.texts
         own = [turn for turn in t.episode.turns[question.start :] if not isinstance(given.get(turn.index), str)]

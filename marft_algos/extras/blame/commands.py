@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +28,6 @@ from marft_envs import Episode
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.records import trajectory
 from marft_envs.records.chats import holds_rows
-from marft_envs.records.traces import CASES
 
 SLOTS = 64
 """Episodes that engines play on at once."""
@@ -137,8 +134,8 @@ def source_of(path: str) -> Source:
     if holds_rows(place):
         raise ConfigError(
             f"'{path}' holds rows of replies, which name no environment, so that nothing can be played on. Expected"
-            " episodes. Play the cases of these traces, and blame that: marft traces FILE --cases cases.jsonl;"
-            f" marft eval --env {CASES} --env-kwargs data=cases.jsonl --engines … --out evals/NAME"
+            " episodes. Make cases of these traces, play them by the command that this prints, and blame that:"
+            " marft traces FILE --cases cases.jsonl"
         )
     try:
         found = [(f"{e.task_id} (no. {i} of {place.name})", e) for i, e in enumerate(trajectory.read(place), 1)]
@@ -173,14 +170,14 @@ def _team(source: Source, asked: BlameArguments) -> Iterator[Player]:
         )
     require_training()
     from marft_algos.training.evaluate import HeldOut
-    from marft_algos.training.policies import sampling
 
     settings = paths.of_run(run).changed(**{"temperature": asked.temperature} if asked.temperature else {})
     with closing(HeldOut(settings, 1)) as held_out:
         if asked.checkpoint or source.iteration != 0 or asked.team:  # the first evaluation is of the untrained team
             numbered = source.iteration is not None and not asked.team
             held_out.load(run, asked.checkpoint or (str(source.iteration) if numbered else "last"))
-        yield dataclasses.replace(held_out.player, sampling=sampling(settings), seed=asked.seed)
+        player = held_out.player
+        yield replace(player, sampling=replace(player.sampling, greedy=False), seed=asked.seed)
 
 
 @contextmanager
@@ -194,7 +191,7 @@ def _engines(source: Source, asked: BlameArguments) -> Iterator[Player]:
     config = EvalConfig(first.env_id, first.env_kwargs, engines, **settings)
     players, make_env = resumable.seated(config)
     kept = Path(asked.out).with_suffix(".replies.jsonl") if asked.out else Path(tempfile.mkdtemp()) / "replies.jsonl"
-    with players.playing(config, make_env, players.load(config), kept) as (player, _):
+    with resumable.playing(config, players, make_env, players.load(config), kept) as (player, _):
         yield player
 
 
@@ -215,7 +212,10 @@ def run_blame(argv: list[str]) -> int:
     """``marft blame EPISODES``."""
     asked: BlameArguments = arguments.parse(BlameArguments, argv, prog="marft blame")
     source = source_of(asked.episodes or RunFolder.newest())
-    note = partial(say, error=asked.json)
+
+    def note(text: str) -> None:
+        say(text, error=asked.json)
+
     with _blaming(source, asked, None) as prepared:
         team, (least, most) = prepared.player, prepared.costs()
         temperature = f"sampled at temperature {team.sampling.temperature:g}"

@@ -61,15 +61,15 @@ class Blame:
         every = [(e, t) for e in self.episodes for t in e.turns]
         kinds = list(dict.fromkeys(r.by.split()[0] for _, t in every for r in t.replacements))
         rows = [["agent", "turns", "blame", "as it is", "anew", *kinds, "out of reach from"]]
-        for agent in dict.fromkeys(t.agent for _, t in every):
-            own = [t for _, t in every if t.agent == agent]
-            sums = [sum(t.blame.mean for t in e.turns if t.agent == agent and t.blame.n) for e in self.episodes]
+        for agent in dict.fromkeys(t.record.agent for _, t in every):
+            own = [t for _, t in every if t.record.agent == agent]
+            sums = [sum(t.blame.mean for t in e.turns if t.record.agent == agent and t.blame.n) for e in self.episodes]
             others = [[r.chance for t in own for r in t.replacements if r.by.startswith(kind)] for kind in kinds]
             known = (
                 [c.mean for c in some if c.n] for some in ([t.after for t in own], [t.before for t in own], *others)
             )
             chances = [f"{statistics.mean(means):.3f}" if means else "–" for means in known]
-            lost = sum(t.index == e.hopeless for e, t in every if t.agent == agent)
+            lost = sum(t.record.index == e.hopeless for e, t in every if t.record.agent == agent)
             rows.append([agent, str(len(own)), mean(sums).points("", 1), *chances, str(lost)])
         return aligned(rows)
 
@@ -79,7 +79,7 @@ class Blame:
         content: dict[str, Any] = json.loads(text, parse_constant=lambda name: None)
         for e, plain in zip(self.episodes, content["episodes"], strict=True):
             plain |= {key: plain["episode"][key] for key in ("task_id", "seed", "index")}
-            plain["culprit"] = e.culprit and e.culprit.index
+            plain["culprit"] = e.culprit and e.culprit.record.index
             del plain["episode"]
         return content
 
@@ -89,7 +89,7 @@ class Blame:
 
 
 def _message(turn: TurnBlame) -> str:
-    return f"{_ORDINALS.get(turn.nth, f'{turn.nth}th')} message of {turn.agent}"
+    return f"{_ORDINALS.get(turn.nth, f'{turn.nth}th')} message of {turn.record.agent}"
 
 
 def _row(e: EpisodeBlame) -> dict[str, Any]:
@@ -101,6 +101,6 @@ def _row(e: EpisodeBlame) -> dict[str, Any]:
     for t in e.turns:
         others = "".join(f", {r.by} {r.chance.mean:.3f}" for r in t.replacements if r.chance.n)
         words = f"blame {t.blame.points('', 1)}: {t.before.mean:.3f} anew, {t.after.mean:.3f} as it is{others}"
-        turn = record["turns"][t.index]
+        turn = record["turns"][t.record.index]
         turn["extras"] = {**(turn["extras"] or {}), "blame": words}
     return record

@@ -19,12 +19,12 @@ from itertools import combinations
 from typing import Any
 
 from marft_algos.credit.branches import Branch
-from marft_algos.extras.blame.chances import UNKNOWN, Chances, Question, difference
+from marft_algos.extras.blame.chances import UNKNOWN, Chances, Query, difference
 from marft_algos.models.chat import Renderer
 from marft_algos.runs.intervals import Interval
 from marft_envs import FlexEnv
 from marft_envs.core.partners import FlexWrapper, expert_of
-from marft_envs.core.types import Episode, Fault
+from marft_envs.core.types import Episode, Fault, TurnRecord
 from marft_envs.core.vector import Request
 from marft_envs.errors import ConfigError, UnsolvedError
 from marft_envs.records.trajectory import replayed_turns
@@ -34,6 +34,8 @@ Asked = tuple[int, int | str | None]
 """(layer, None): V of the layers before it; (layer, turn): V of these and one turn of it; (turn, what replaces it)."""
 MOST = 5
 """Turns of the largest set that is tried; of episodes that have no more, every set is."""
+Flip = tuple[tuple[int, ...], Interval]
+"""A set of turns, and the chance of success when it is drawn anew."""
 LOST = Interval(0.0, 0.0, 0.0, 1)
 """The chance of success after all turns of a failed episode."""
 
@@ -54,13 +56,10 @@ class Replacement:
 class TurnBlame:
     """One turn of a failed episode."""
 
-    index: int
-    """In the episode's history."""
-    agent: str
+    record: TurnRecord
+    """Its agent, text and index, as recorded."""
     nth: int
     """Which of its agent's turns it is, from 1."""
-    text: str
-    """As it was recorded."""
     before: Interval
     """Chance of success when it is drawn anew: V of the earlier layers."""
     after: Interval
@@ -112,14 +111,14 @@ class Replayed:
     shown: dict[int, Any] = field(default_factory=dict)
     """Turn -> agent and prompt, as recorded; of turns that the team played."""
 
-    questions: dict[Asked, Question] = field(default_factory=dict)
+    questions: dict[Asked, Query] = field(default_factory=dict)
     """What is asked of it, but for sets of turns."""
 
-    def ask(self, layer: int, texts: Mapping[int, Any] | None = None, *, state: Any = None, **more: Any) -> Question:
+    def ask(self, layer: int, texts: Mapping[int, Any] | None = None, *, state: Any = None, **more: Any) -> Query:
         """Returns the question that goes on from the state before a layer, or another one; see ``Branch``."""
         branch = Branch(state or self.states[layer], self.number, texts or {}, **more)
         given = sum(isinstance(text, str) * self.episode.turns[t].length for t, text in branch.texts.items())
-        return Question(branch, self.episode.layers[layer].turns[0], self.cost(layer) - given)
+        return Query(branch, self.episode.layers[layer].turns[0], self.cost(layer) - given)
 
     def cost(self, layer: int) -> int:
         """Returns how many tokens, or words, the episode has from a layer on: what a play is expected to sample."""
@@ -237,7 +236,7 @@ def out_of_reach(turns: Sequence[TurnBlame], threshold: float) -> int | None:
         first -= 1
     if first < 0 and turns[0].before.mean < threshold:
         return None
-    return turns[min(first + 1, len(turns) - 1)].index
+    return turns[min(first + 1, len(turns) - 1)].record.index
 
 
 def blamed_turns(case: Replayed, known: Mapping[Asked, Interval]) -> tuple[TurnBlame, ...]:
@@ -250,45 +249,47 @@ def blamed_turns(case: Replayed, known: Mapping[Asked, Interval]) -> tuple[TurnB
         instead = [(by, q.branch.texts.get(t, "")) for (i, by), q in case.questions.items() if i == t]
         replaced = tuple(Replacement(by, known[t, by], str(text)) for by, text in instead if isinstance(by, str))
         blame = difference(before, after)
-        turns.append(TurnBlame(t, agent, nth[agent], turn.text, before, after, blame, replaced))
+        turns.append(TurnBlame(turn, nth[agent], before, after, blame, replaced))
     return tuple(turns)
 
 
 def smallest_sets(
-    cases: Mapping[int, Replayed], bars: Mapping[int, float], chances: Chances
-) -> dict[int, tuple[tuple[int, ...], Interval]]:
+    cases: Mapping[int, Replayed], ranked: Mapping[int, Sequence[int]], bars: Mapping[int, float], chances: Chances
+) -> dict[int, Flip]:
     """Finds the smallest set of turns whose draw anew has a chance of its bar or more.
 
-    All sets of one size are tried before larger ones; of episodes with more than ``MOST`` turns, the best set so far
-    with one turn more (greedy), up to ``MOST`` of them.
+    All sets of one size are tried before larger ones. Of episodes with more than ``MOST`` turns these are the most
+    blamed turns together, and of a set that is enough, turns that it does not need are left out again (greedy).
 
     Args:
         cases: Number -> episode.
+        ranked: Number -> its turns, the most blamed first.
         bars: Number -> the chance that is enough.
         chances: Plays the branches.
-
-    Returns:
-        Number -> the set and its chance, where one was found.
     """
-    found, best = dict[int, tuple[tuple[int, ...], Interval]](), dict.fromkeys(cases, tuple[int, ...]())
-    for size in range(1, MOST + 1):
-        tried = [(n, s) for n in cases if n not in found for s in _sets(list(cases[n].shown), size, best[n])]
+    found = dict[int, Flip]()
+
+    def enough(tried: Sequence[tuple[int, tuple[int, ...]]]) -> dict[int, Flip]:
         asked = chances.of([_drawn_anew(cases[n], chosen) for n, chosen in tried])
-        ranked = sorted(zip(tried, asked, strict=True), key=lambda each: each[1].mean if each[1].n else -1.0)
-        for (n, chosen), chance in ranked:  # the best comes last
-            best[n] = chosen
-            if chance.n and chance.mean >= bars[n]:
-                found[n] = chosen, chance
+        pairs = sorted(zip(tried, asked, strict=True), key=lambda pair: pair[1].mean if pair[1].n else -1.0)
+        return {n: (s, chance) for (n, s), chance in pairs if chance.n and chance.mean >= bars[n]}  # the best is last
+
+    for size in range(1, MOST + 1):
+        found |= enough([(n, s) for n in cases if n not in found for s in _sets(ranked[n], size)])
+    larger = {n: found[n] for n in found if len(ranked[n]) > MOST}
+    while larger:
+        larger = enough(
+            [(n, s) for n, (chosen, _) in larger.items() for s in combinations(chosen, len(chosen) - 1) if s]
+        )
+        found |= larger
     return found
 
 
-def _sets(turns: Sequence[int], size: int, best: tuple[int, ...]) -> list[tuple[int, ...]]:
-    if len(turns) <= MOST:
-        return list(combinations(turns, size))
-    return [tuple(sorted((*best, t))) for t in turns if t not in best]
+def _sets(ranked: Sequence[int], size: int) -> list[tuple[int, ...]]:
+    return list(combinations(sorted(ranked), size)) if len(ranked) <= MOST else [tuple(sorted(ranked[:size]))]
 
 
-def _drawn_anew(case: Replayed, chosen: tuple[int, ...]) -> Question:
+def _drawn_anew(case: Replayed, chosen: tuple[int, ...]) -> Query:
     """Returns the question in which these turns are drawn anew, and every other one keeps its words where it can."""
     turns, others = case.episode.turns, [t for t in case.shown if t not in chosen]
     kept = {t: partial(_if_shown_the_same, case.shown[t], turns[t].text) for t in others}
