@@ -15,7 +15,7 @@ from helpers.flex import PlainTask, flex
 from helpers.noisy import chance, failures, kept, player, tabular
 from marft_algos.extras.blame.commands import blame
 from marft_algos.extras.blame.report import Blame
-from marft_algos.extras.blame.turns import EpisodeBlame, TurnBlame, out_of_reach
+from marft_algos.extras.blame.turns import BY, EpisodeBlame, TurnBlame, out_of_reach
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode, FlexEnv, Independent, Outcome, TurnRecord
 from marft_envs.core.partners import FixedPartners, expert
@@ -255,3 +255,15 @@ def test_an_episode_blame_says_what_a_reader_needs() -> None:
     assert "out of reach" in row["info"]["blame"]
     head, planner, _ = found.table()
     assert head.split()[:3] == ["agent", "turns", "blame"] and planner.startswith("planner_0")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("id", ["code-reflect-v0", "docs-map-v0", "math-router-v0", "rag-chain-v0", "tools-dual-v0"])
+def test_episodes_of_every_family_are_replayed_and_played_on(id: str) -> None:
+    env = marft_envs.make(id)
+    env.reset(seed=0)
+    said = {agent: sorted({*env.unwrapped.task.sample_actions(agent)})[:3] for agent in env.possible_agents}
+    by = player(makes(id), lambda policy, messages: dict.fromkeys(said[policy], 1 / len(said[policy])))
+    found = blame(failures(by, 1, 4), by, width=0.4)
+    assert len(found.episodes) == 1 and not found.left_out
+    assert {r.by.split()[0] for t in found.episodes[0].turns for r in t.replacements} == {*BY}

@@ -20,7 +20,7 @@ from marft_algos.ranges import COUNT, SHARE, Range, Settings
 from marft_algos.rollout.replay import Replayer
 from marft_envs import FlexEnv
 from marft_envs.core.types import Episode, optional
-from marft_envs.errors import ConfigError, DataError, check_known
+from marft_envs.errors import ConfigError, DataError, MarftError, check_known
 from marft_envs.records import trajectory
 
 Named = tuple[str, Episode]
@@ -148,7 +148,7 @@ def blaming(
                 strangers = [agent for agent, _ in case.shown.values() if not player.renderer.plays(agent)]
                 if strangers or not case.shown:
                     raise trajectory.ReplayError(f"nobody of the team plays {strangers[0] if strangers else 'in it'}")
-            except trajectory.ReplayError as error:
+            except MarftError as error:  # its problem is not there, it differs from its record, it cannot be copied
                 why[str(error).partition(": recorded {")[0].rstrip(".")] += 1
                 continue
             turns.ask(case, settings.by, player.renderer)

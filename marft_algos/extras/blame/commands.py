@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
@@ -146,9 +145,9 @@ def source_of(path: str) -> Source:
         ) from error
     if (evaluation := place.with_name("eval.json")).is_file():
         return Source(str(place), found, settings=json.loads(evaluation.read_text(encoding="utf-8")))
-    inside, number = place.parent.parent, re.fullmatch(r"(eval|train)-(\d+)", place.stem)
-    if number and (inside / "config.toml").is_file():
-        return Source(str(place), found, RunFolder(inside), int(number[2]) if number[1] == "eval" else None)
+    inside, (kind, _, number) = place.parent.parent, place.stem.partition("-")
+    if number.isdecimal() and (inside / "config.toml").is_file():
+        return Source(str(place), found, RunFolder(inside), int(number) if kind == "eval" else None)
     return Source(str(place), found)
 
 

@@ -24,7 +24,7 @@ from marft_algos.models.chat import Renderer
 from marft_algos.runs.intervals import Interval
 from marft_envs import FlexEnv
 from marft_envs.core.partners import FlexWrapper, expert_of
-from marft_envs.core.types import Episode, Fault, TurnRecord
+from marft_envs.core.types import Episode, Fault, TurnRecord, optional
 from marft_envs.core.vector import Request
 from marft_envs.errors import ConfigError, UnsolvedError
 from marft_envs.records.trajectory import replayed_turns
@@ -110,7 +110,6 @@ class Replayed:
     """Layer -> what ``fork`` copies from: the environment before it."""
     shown: dict[int, Any] = field(default_factory=dict)
     """Turn -> agent and prompt, as recorded; of turns that the team played."""
-
     questions: dict[Asked, Query] = field(default_factory=dict)
     """What is asked of it, but for sets of turns."""
 
@@ -200,8 +199,8 @@ def ask(case: Replayed, by: Sequence[str], renderer: Renderer) -> None:
             case.questions[place] = case.ask(turn.layer, {t: turn.text})
         start = case.states[turn.layer]
         looked = not isinstance(start, _Again)  # nobody can look into a state that is yet to be reached
-        if "expert" in by and looked:
-            with suppress(ConfigError, UnsolvedError):  # there is none, or it does not know this problem's solution
+        if "expert" in by and looked and optional(start.unwrapped.task, "expert"):
+            with suppress(UnsolvedError):  # it does not know this problem's solution
                 case.questions[t, "expert"] = case.ask(turn.layer, {t: expert_of(_copied(start))(turn.agent)})
         if "silence" in by:
             case.questions[t, "silence"] = case.ask(turn.layer, {t: ""})
