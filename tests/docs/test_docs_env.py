@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import marft_envs
+from examples import readers
 from helpers.flex import play
 from helpers.marks import rest_in_ci
 from marft_envs import ConfigError, DataError, FlexEnv
@@ -324,3 +326,15 @@ def test_without_communication_each_agent_reads_alone() -> None:
 def test_settings_that_cannot_work_are_refused(kwargs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         marft_envs.make("docs-chain-v0", **kwargs)
+
+
+def test_merges_of_the_example_are_right_step_by_step_and_leave_pairs_for_tests() -> None:
+    for i, row in enumerate(readers.tree(documents=1, n=300, seed=0)):
+        if row["agent"].startswith("reducer"):
+            notes = [int(line) for line in row["messages"][-1]["content"].splitlines() if line.lstrip("-").isdecimal()]
+            assert i >= 300 or not readers.held_out(*notes)
+            first, *steps = re.findall(r"[+-]?\d+", row["action"].partition(".")[0])
+            for amount, balance in zip(steps[::2], steps[1::2], strict=True):
+                assert int(first) + int(amount) == int(balance)
+                first = balance
+            assert row["action"].endswith(f"{first}. \\boxed{{{sum(notes)}}}") and int(first) == sum(notes)
