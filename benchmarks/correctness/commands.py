@@ -57,7 +57,7 @@ REASONS = {
     "waits for a person, or serves until it is stopped": re.compile(r"marft (play|view|top)\b|.* serve\b|.*\.server\b"),
     "trains, plays or measures for minutes to hours": re.compile(
         r"marft audit( marft grpo --env .*)?$|"
-        r"marft (train|sft|dpo|distill|versus|bench|eval|export|plan|replay|show)\b|python -m (benchmarks|marft_)"
+        r"marft (train|sft|dpo|distill|versus|bench|eval|blame|export|plan|replay|show)\b|python -m (benchmarks|marft_)"
     ),
 }
 """Why a command is not run here; the first that matches counts."""

@@ -34,6 +34,8 @@ from marft_algos.extras.bench import grid
 from marft_algos.extras.bench.commands import RunArguments
 from marft_algos.extras.bench.versus.commands import VersusArguments
 from marft_algos.extras.bench.versus.trial import Trial
+from marft_algos.extras.blame.blaming import BlameSettings
+from marft_algos.extras.blame.commands import BlameArguments
 from marft_algos.extras.play import PlayArguments
 from marft_algos.extras.serve import ServeArguments
 from marft_algos.extras.view.commands import ViewArguments
@@ -48,6 +50,7 @@ SETTINGS: list[Any] = [
     grid.Grid, grid.EnvEntry, grid.AlgorithmEntry, grid.Sweep, Endpoint, ServerSettings,
     Local, Counterfactual, Shapley, LeaveOneOut, WithCosts, EvalConfig, EvalArguments, PlayArguments, ProfilesArguments, ServeArguments,
     RunArguments, Trial, VersusArguments, ViewArguments, AuditArguments,
+    BlameSettings, BlameArguments,
 ]  # fmt: skip
 DECLARING = sorted(
     {

@@ -160,14 +160,9 @@ def test_only_this_page_makes_generators() -> None:
     """Analyses of results, typed-in play and the makers of embedded models draw on their own; a run does not."""
     root = Path(marft_algos.__file__).parent
     own = {
-        "seeds.py",
-        "runs/intervals.py",
-        "evaluation/differences.py",
-        "extras/audit/update.py",
-        "extras/bench/statistics.py",
-        "extras/play.py",
-        "engines/conformance.py",
-    }
+        "seeds.py", "runs/intervals.py", "evaluation/differences.py", "extras/audit/update.py", "extras/bench/statistics.py",
+        "extras/bench/versus/forecast.py", "extras/play.py", "engines/conformance.py",
+    }  # fmt: skip
     making = re.compile(r"default_rng\(|manual_seed\(|random\.seed\(|SeedSequence\(|RandomState\(")
     found = {str(f.relative_to(root)) for f in root.rglob("*.py") if making.search(f.read_text())}
     assert {f for f in found if not f.startswith("models/")} <= own
