@@ -109,9 +109,9 @@ class PairedDifference:
             return 1.0
         p = student_cdf((bound - self.centre) / self.error, self.df)
         if self.share and bound < 0:
-            return max(p, _binomial_cdf(math.floor(-self.mean * self.n + 1e-6), self.n, min(-bound, 1.0)))
+            return max(p, binomial_cdf(math.floor(-self.mean * self.n + 1e-6), self.n, min(-bound, 1.0)))
         if self.won is not None and self.lost is not None and bound >= 0:
-            return max(p, _binomial_cdf(self.lost, self.won + self.lost, 0.5))
+            return max(p, binomial_cdf(self.lost, self.won + self.lost, 0.5))
         return p
 
     def lower(self, alpha: float = ALPHA) -> float:
@@ -152,8 +152,8 @@ def _column(before: Values, after: Values, percentile: int = 0) -> tuple[int, in
     return hash((*pairs, percentile)), sum(a != b for a, b in pairs)
 
 
-def _binomial_cdf(k: int, n: int, p: float) -> float:
-    """Computes P(X ≤ k) of n trials."""
+def binomial_cdf(k: int, n: int, p: float) -> float:
+    """Returns P(X ≤ k) of n trials with probability p."""
     if k < 0 or p >= 1:
         return float(k >= n)
     logs = (

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from marft_algos.credit.branches import Branch
+from marft_algos.evaluation.differences import binomial_cdf
 from marft_algos.rollout.episodes import ErrorLimits, check
 from marft_algos.rollout.replay import Replayer
 from marft_algos.runs.intervals import Interval
@@ -40,8 +41,7 @@ def _low(successes: int, n: int, alpha: float) -> float:
     low, high = 0.0, successes / n
     for _ in range(40 * (successes > 0)):
         p = (low + high) / 2
-        tail = sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(successes, n + 1))
-        low, high = (p, high) if tail < alpha / 2 else (low, p)
+        low, high = (p, high) if 1 - binomial_cdf(successes - 1, n, p) < alpha / 2 else (low, p)
     return low
 
 
