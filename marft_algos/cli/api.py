@@ -58,8 +58,7 @@ def evaluate(team: Any = "", **options: Any) -> EvaluationResult:
     out = Path(options.pop("out", "") or tempfile.mkdtemp(prefix="marft-eval-"))
     file, results = out / "episodes.jsonl", out / "results.json"
     options = {name: str(value) if name == "checkpoint" else value for name, value in options.items()}
-    of_engines = "engines" in options and "run" not in options
-    made = EvalArguments(**options, out=str(out if of_engines else file))
+    made = EvalArguments(**options, out=str(out if options.get("engines") and not options.get("run") else file))
     if evaluation.evaluated(made, ["…"]):
         raise KeyboardInterrupt
     content = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
