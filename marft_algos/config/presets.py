@@ -67,8 +67,10 @@ def keep_accepted(env_id: str, kwargs: Mapping[str, Any], *, general: bool = Fal
         kwargs: The arguments.
         general: Keep the settings that every environment has (limits, costs, …) as well.
     """
-    every = registration.keywords(marft_envs.spec(env_id).load()) if general and env_id != CUSTOM else ()
-    return {key: value for key, value in kwargs.items() if accepts(env_id, key) or key in every}
+    if not general or env_id == CUSTOM:
+        return {key: value for key, value in kwargs.items() if accepts(env_id, key)}
+    known = registration.keywords(marft_envs.spec(env_id).load())
+    return {key: value for key, value in kwargs.items() if key in known}
 
 
 def get(name: str) -> dict[str, Any]:

@@ -300,13 +300,15 @@ def resolve(
     known = algorithms.get(variant.algo).Config.general()
     classes = [algorithms.get(grid.algorithm_entry(label).algo) for label in grid.trained]
     everybody = frozenset(f.name for kind in classes for f in dataclasses.fields(kind.Config))
+    taken = frozenset().union(*(kind.Config.general() for kind in classes))
     algorithm: dict[str, Any] = {}
     table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
     for layer in layers:
         rest = dict(layer)
         flat = {key: rest.pop(key) for key in (everybody | known) - of_runs & rest.keys()}
         shared = flat | rest.pop("algorithm", {})
-        _check_shared(shared, grid, everybody | known)
+        elsewhere.check(shared, everybody | known, "Expected one of some algorithm of the grid.")
+        _check_taken(shared, taken, grid.trained[0])
         algorithm |= {k: v for k, v in shared.items() if k in known}
         table |= rest | {"env_kwargs": table["env_kwargs"] | rest.get("env_kwargs", {})}
     algorithm |= variant.settings | {k: v for k, v in there.items() if k not in of_runs}
@@ -322,16 +324,11 @@ def resolve(
     return settled(configs.build({**table, **changes, "algorithm": algorithm}, base))
 
 
-def _check_shared(settings: Mapping[str, Any], grid: Grid, everybody: Set[str]) -> None:
-    """Refuses a setting for all algorithms that there is not, or that none of them takes from there."""
-    elsewhere.check(settings, everybody, "Expected one of some algorithm of the grid.")
-    taken = frozenset().union(
-        *(algorithms.get(grid.algorithm_entry(label).algo).Config.general() for label in grid.trained)
-    )
-    if lost := sorted(settings.keys() - taken):
-        label = grid.trained[0]
+def _check_taken(shared: Mapping[str, Any], taken: Set[str], label: str) -> None:
+    """Refuses a setting for all algorithms that none of them takes from there; ``label`` is one of them."""
+    if lost := sorted(shared.keys() - taken):
         raise ConfigError(
-            f"{lost[0]} = {settings[lost[0]]!r} is set for all algorithms of the grid, and none takes it from there:"
+            f"{lost[0]} = {shared[lost[0]]!r} is set for all algorithms of the grid, and none takes it from there:"
             f" {label} has values of its own. Write it for each: [algorithm.{label}] settings = {{ {lost[0]} = … }}; or"
             f" for one environment: [algorithm.{label}.on] ENV = {{ {lost[0]} = … }}"
         )
