@@ -56,7 +56,12 @@ GROUPS = {
         ("test_benchmarl.py",),
         alone=("benchmarl==1.5.2", "torchrl==0.11.1", "tensordict==0.11.0"),
     ),
-    "trl": Group("trl", ("trl==1.16.0", "peft", "jinja2"), ("test_trl.py",)),
+    "trl": Group(
+        "trl",
+        ("trl==1.16.0", "peft", "jinja2", "reasoning-gym==0.1.25"),
+        ("test_trl.py", "test_reasoning_example.py"),
+        extras="[train]",
+    ),
     "verifiers": Group("verifiers", ("verifiers==0.4.0",), ("test_verifiers.py",), torch=False),
     # Without the pins of fastmcp pip tries dozens of its versions.
     "openenv": Group(

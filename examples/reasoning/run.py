@@ -1,0 +1,147 @@
+"""One agent by RFT, by GRPO and by TRL's GRPO, and a team by MARFT, on tasks of reasoning-gym.
+
+    python examples/reasoning/run.py runs/reasoning --tasks chain_sum leg_counting --seeds 0 1 2
+    python examples/reasoning/run.py runs/reasoning --table
+
+Everybody begins with demonstrations of 256 questions, and then has the same processed tokens. A job that has its file
+in ``results`` is not run again. Scores are those of the package's own scorer, of greedy replies to questions that
+nobody was trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from tasks import ALONE, TASKS, TEAM, environment, scores
+
+import marft_algos
+from marft_algos.extras.bench.statistics import estimate
+
+HERE = Path(__file__).parent
+WHO = {
+    "untrained": None, "warm": None, "rft": "rft", "grpo": "grpo", "trl": None,
+    "team untrained": None, "team warm": None, "marft": "marft",
+}  # fmt: skip
+"""Row of the table -> our algorithm, if there is one."""
+COMMON = {"preset": "smollm2", "max_new_tokens": 96, "eval_every": 0, "eval_episodes": 2}
+WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 8, "episodes_per_iteration": 64, "iterations": 4}
+
+
+def of_team(who):
+    """Whether a row is a team's."""
+    return who.startswith("team") or who == "marft"
+
+
+def place(task, *, team):
+    """Returns the arguments that choose an environment."""
+    return {"env": f"reasoning_gym:{task}", "env_kwargs": {"settings": TASKS[task], **(TEAM if team else ALONE)}}
+
+
+def agents(task, *, team):
+    """Returns the names of who acts."""
+    with closing(environment(task, team=team)) as env:
+        return list(env.possible_agents)
+
+
+def warm(out, task, seed, common, *, team):
+    """Returns the run that learnt from demonstrations."""
+    rows = out / "rows" / f"{task}-{'team' if team else 'alone'}.jsonl"
+    if not rows.is_file():
+        words = ["rows", task, rows, *["--team"] * team]
+        subprocess.run([sys.executable, HERE / "tasks.py", *words], check=True)
+    return trained(
+        out / "warm" / f"{rows.stem}-{seed}", **{**common, **WARM}, **place(task, team=team), seed=seed,
+        demonstrations=str(rows),
+    )  # fmt: skip
+
+
+def trained(folder, **settings):
+    """Returns the folder of a run, which goes on where it was stopped."""
+    if not (folder / "done").is_file():
+        if (folder / "checkpoints").is_dir():
+            settings = {"resume": str(folder)}
+        else:
+            settings |= {"runs_dir": str(folder.parent), "name": folder.name}
+        marft_algos.train(**settings)
+        (folder / "done").touch()
+    return folder
+
+
+def trl(out, task, seed, tokens, start):
+    """Trains with TRL; returns the folder of the model."""
+    export, model = out / "exports" / f"{task}-{seed}", out / "trl" / f"{task}-{seed}"
+    if not (export / "export.json").is_file():
+        subprocess.run([sys.executable, "-m", "marft_algos", "export", start, "--out", export], check=True)
+    words = [task, export, "--seed", seed, "--tokens", tokens, "--out", model]
+    subprocess.run([sys.executable, HERE / "trl_grpo.py", *map(str, words)], check=True)
+    return model
+
+
+def job(out, task, who, seed, tokens, questions, common):
+    """Trains one row's agent or team with one seed, and writes its outcomes."""
+    file = out / "results" / f"{task}-{who.replace(' ', '_')}-{seed}.json"
+    if file.is_file():
+        return
+    team = of_team(who)
+    where, recorded = place(task, team=team), out / "evals" / file.stem
+    if who.endswith("untrained"):
+        played = common.get("models", "smollm2-135m")
+    else:
+        played = start = warm(out, task, seed, common, team=team)
+        if who == "trl":
+            played = trl(out, task, seed, tokens, start)
+        elif algo := WHO[who]:
+            played = trained(
+                out / "runs" / file.stem, **common, **where, algo=algo, start=str(start), warm_start=0, seed=seed,
+                processed_budget=tokens, iterations=1000,
+            )  # fmt: skip
+    engines = who == "trl" or who.endswith("untrained")
+    team_of = {agent: str(played) for agent in agents(task, team=team)} if engines else str(played)
+    marft_algos.evaluate(team_of, **(where if engines else {}), episodes=questions, out=str(recorded))
+    episodes = list(map(json.loads, (recorded / "episodes.jsonl").read_text(encoding="utf-8").splitlines()))
+    outcomes = {e["task_id"]: float(s == 1) for e, (s, _) in zip(episodes, scores(episodes), strict=True)}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"task": task, "who": who, "seed": seed, "outcomes": outcomes}), encoding="utf-8")
+
+
+def table(out):
+    """Prints scores, and differences to GRPO with intervals over seeds and questions."""
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((out / "results").glob("*.json"))]
+    print("| task | who | seeds | less GRPO, points |", "| --- | --- | --- | --- |", sep="\n")
+    for task in dict.fromkeys(row["task"] for row in found):
+        of = {(row["who"], row["seed"]): row["outcomes"] for row in found if row["task"] == task}
+        for who in (who for who in WHO if any(name == who for name, _ in of)):
+            seeds = [seed for name, seed in of if name == who]
+            means = ", ".join(f"{np.mean(list(of[who, seed].values())):.3f}" for seed in seeds)
+            both = [seed for seed in seeds if ("grpo", seed) in of]
+            less = [[of[who, s][q] - of["grpo", s][q] for q in of["grpo", s]] for s in both]
+            said = estimate([np.array(less)], difference=True).points("", 1) if len(both) > 2 and who != "grpo" else ""
+            print(f"| `{task}` | {who} | {means} | {said} |")
+
+
+def main():
+    """Runs what is missing, and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--who", nargs="+", choices=WHO, default=list(WHO))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--table", action="store_true", help="print the table of what is there")
+    o = parser.parse_args()
+    for task in () if o.table else o.tasks:
+        for seed in o.seeds:
+            for who in o.who:
+                job(o.out.resolve(), task, who, seed, o.tokens, o.questions, COMMON)
+    table(o.out)
+
+
+if __name__ == "__main__":
+    main()
