@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +108,9 @@ def blame(
 def _blaming(source: Source, asked: BlameArguments, player: Player | None, env: Any = None) -> Iterator[Blaming]:
     make = environments.given(env) if not isinstance(env, str) else environments.env_factory(env, {})
     failed = failures(source.episodes, source.name)
-    lent = nullcontext(player) if player else _team(source, asked)
+    lent = (
+        nullcontext(player) if player else (_engines if asked.engines or source.settings else _trained)(source, asked)
+    )
     with lent as team, blaming(failed, team, asked, make, source=source.name) as prepared:
         yield prepared
 
@@ -149,16 +152,12 @@ def source_of(path: str) -> Source:
 
 
 @contextmanager
-def _team(source: Source, asked: BlameArguments) -> Iterator[Player]:
-    """Lends what plays on.
+def _trained(source: Source, asked: BlameArguments) -> Iterator[Player]:
+    """Lends the team of the run that episodes lie in.
 
     Raises:
-        ConfigError: Nobody does.
+        ConfigError: They lie in none.
     """
-    if asked.engines or source.settings:
-        with _engines(source, asked) as player:
-            yield player
-        return
     if source.run is None:
         raise ConfigError(
             f"Nobody plays on: '{source.name}' lies in no run, and in no evaluation. Name the team that played:"
@@ -208,10 +207,7 @@ def run_blame(argv: list[str]) -> int:
     """``marft blame EPISODES``."""
     asked: BlameArguments = arguments.parse(BlameArguments, argv, prog="marft blame")
     source = source_of(asked.episodes or RunFolder.newest())
-
-    def note(text: str) -> None:
-        say(text, error=asked.json)
-
+    note = partial(say, error=asked.json)
     with _blaming(source, asked, None) as prepared:
         team, (least, most) = prepared.player, prepared.costs()
         temperature = f"sampled at temperature {team.sampling.temperature:g}"
