@@ -108,9 +108,8 @@ def blame(
 def _blaming(source: Source, asked: BlameArguments, player: Player | None, env: Any = None) -> Iterator[Blaming]:
     make = environments.given(env) if not isinstance(env, str) else environments.env_factory(env, {})
     failed = failures(source.episodes, source.name)
-    lent = (
-        nullcontext(player) if player else (_engines if asked.engines or source.settings else _trained)(source, asked)
-    )
+    lend = _engines if asked.engines or source.settings else _trained
+    lent = nullcontext(player) if player else lend(source, asked)
     with lent as team, blaming(failed, team, asked, make, source=source.name) as prepared:
         yield prepared
 
