@@ -8,7 +8,8 @@ No weight moves, so every policy may be hosted. A candidate is a profile for eac
     4. next agent in turn: the proposer reads its profile and some of the parent's episodes, and writes another profile
 
 With a credit rule that replays (``credit = {rule = "blame", failures = 4}``), the next agent is drawn by how much its
-turns cost in the parent's failures, and the proposer reads the credit of every turn.
+turns cost in the parent's failures, and the proposer reads the credit of every turn. That is worth its cost in teams of
+eight agents or so (docs/why-did-my-team-fail.md).
 
 The candidate with the highest mean score over all that it played, each mean drawn towards 1/2 by two episodes, is what
 the team is prompted with when it is evaluated.

@@ -58,3 +58,14 @@ def test_prompts_are_searched_in_turn_and_by_blame(tmp_path: Path) -> None:
     head, robin, blame = run(tmp_path, str(source), "--agents", "2", "--seeds", "1").splitlines()
     assert head.split()[:4] == ["agents", "faulty", "rule", "episodes"]
     assert int(robin.split()[-1]) == 0 < int(blame.split()[5])
+
+
+@pytest.mark.ci
+def test_noise_is_compared_at_as_many_turns(tmp_path: Path) -> None:
+    source = str(ROOT / "examples" / "blame" / "noise.py")
+    _, *lines = run(tmp_path, source, "--env", "relay-v0", "--episodes", "20").splitlines()
+    assert [line.split()[1:3] for line in lines] == [
+        ["broadcast", "2.0"],
+        ["counterfactual", "14.0"],
+        ["blame", "14.0"],
+    ]
