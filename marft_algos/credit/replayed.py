@@ -86,7 +86,7 @@ class Counterfactual(Settings, _Replayed):
 
 @register("blame")
 @dataclass(frozen=True)
-class Blame(Settings, _Replayed):
+class BlameCredit(Settings, _Replayed):
     """V(earlier layers and the turn) − V(earlier layers), V the mean of R over continuations: minus a turn's blame.
 
     On both sides all that follows is drawn anew, so luck in it is no part of the credit. Where each layer has one turn,

@@ -11,7 +11,6 @@ does. Where layers have one turn, the blames of a failed episode add up to V at 
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -74,7 +73,7 @@ class BlameSettings(Settings):
 
 
 @dataclass(slots=True)
-class Case:
+class ReplayedFailure:
     """A failed episode that was played again, with the states to go on from, and what is asked of it."""
 
     name: str
@@ -116,7 +115,7 @@ class Case:
 
 def replayed(
     name: str, episode: Episode, number: int, env: FlexEnv, again: Callable[[], FlexEnv] | None = None
-) -> Case:
+) -> ReplayedFailure:
     """Plays a failed episode again, and keeps a copy of the state before each layer.
 
     Args:
@@ -130,7 +129,7 @@ def replayed(
         ReplayError: It differs from its record.
         ConfigError: The environment cannot be copied.
     """
-    case = Case(name, episode, number)
+    case = ReplayedFailure(name, episode, number)
     if not again and not optional(env.unwrapped.task, "copyable"):
         raise ConfigError(
             f"An episode of {env.unwrapped.env_id} cannot be copied half-way, so that no turn can be replaced in it. It"
@@ -176,7 +175,7 @@ def _copied(env: FlexEnv) -> FlexEnv:
         raise ConfigError(f"{env.unwrapped.env_id} cannot be copied ({type(error).__name__}: {error}).") from error
 
 
-def ask(case: Case, by: Sequence[str], renderer: Renderer) -> None:
+def ask(case: ReplayedFailure, by: Sequence[str], renderer: Renderer) -> None:
     """Asks for the chances before and after each turn, and with each replacement in its place.
 
     Raises:
@@ -225,7 +224,7 @@ def out_of_reach(turns: Sequence[TurnBlame], threshold: float) -> int | None:
 
 
 def smallest_sets(
-    found: Mapping[int, EpisodeBlame], cases: Sequence[Case], share: float, chances: Chances
+    found: Mapping[int, EpisodeBlame], cases: Sequence[ReplayedFailure], share: float, chances: Chances
 ) -> dict[int, Flip]:
     """Finds the smallest set of turns whose draw anew restores a share of the chance at the start.
 
@@ -262,7 +261,7 @@ def _sets(ranked: Sequence[int], size: int) -> list[tuple[int, ...]]:
     return list(combinations(sorted(ranked), size)) if len(ranked) <= MOST else [tuple(sorted(ranked[:size]))]
 
 
-def _drawn_anew(case: Case, chosen: Sequence[int]) -> Query:
+def _drawn_anew(case: ReplayedFailure, chosen: Sequence[int]) -> Query:
     """Asks for V with these turns drawn anew, where every other one keeps its words as long as it can."""
     turns, others = case.episode.turns, [t for t in case.shown if t not in chosen]
     kept = {t: partial(_if_shown_the_same, case.shown[t], turns[t].text) for t in others}
@@ -282,7 +281,7 @@ class Blaming:
 
     settings: BlameSettings
     player: Player
-    cases: Sequence[Case]
+    cases: Sequence[ReplayedFailure]
     failed: int
     """Failures that there are."""
     left_out: Counter[str]
@@ -306,7 +305,7 @@ class Blaming:
         """
         by, settings = self.player, self.settings
         replayer = Replayer(by.renderer, by.engine, by.sampling, seed=by.seed, slots=by.slots)
-        chances = Chances(replayer, by.limits, settings.width, settings.token_budget or math.inf)
+        chances = Chances(replayer, by.limits, settings.width, settings.token_budget)
         chances.find(query for case in self.cases for query in case.queries)
         found = {case.number: case.blame() for case in self.cases}
         reached = {n: e for n, e in found.items() if e.turns[0].before.mean >= settings.hopeless}
@@ -354,7 +353,7 @@ def blaming(
         DataError: None of them can be replayed, or copied.
         TrustError: A record names what executes or sends.
     """
-    cases, why, made = list[Case](), Counter[str](), dict[str, FlexEnv]()
+    cases, why, made = list[ReplayedFailure](), Counter[str](), dict[str, FlexEnv]()
     with ExitStack() as envs:
         for name, episode in failed[: settings.failures]:
             trust.check({} if env else {"env": episode.env_id, "env_kwargs": episode.env_kwargs}, source)

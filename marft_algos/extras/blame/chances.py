@@ -89,8 +89,8 @@ class Chances:
     limits: ErrorLimits
     width: float
     """Half-width of the intervals."""
-    budget: float = math.inf
-    """Tokens that may be sampled."""
+    budget: float | None = None
+    """Tokens that may be sampled; None: as many as it takes."""
     tokens: int = 0
     """Sampled so far, as the engines count them."""
     read: int = 0
@@ -110,7 +110,7 @@ class Chances:
         for look in looks(self.width):
             wanted = [query for query in wanted if half_width(query.chance) > self.width]
             jobs = [query for query in wanted for _ in range(look - query.played)]
-            if jobs and self.tokens + sum(query.cost for query in jobs) > self.budget:
+            if jobs and self.budget and self.tokens + sum(query.cost for query in jobs) > self.budget:
                 self.spent = True
                 break
             for query, t in zip(jobs, self._play([query.branch for query in jobs]), strict=True):

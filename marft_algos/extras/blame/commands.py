@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,7 +205,10 @@ def run_blame(argv: list[str]) -> int:
     """``marft blame EPISODES``."""
     asked: BlameArguments = arguments.parse(BlameArguments, argv, prog="marft blame")
     source = source_of(asked.episodes or RunFolder.newest())
-    note = partial(say, error=asked.json)
+
+    def note(text: str) -> None:
+        say(text, error=asked.json)
+
     with _blaming(source, asked, None) as prepared:
         team, (least, most) = prepared.player, prepared.costs()
         temperature = f"sampled at temperature {team.sampling.temperature:g}"
