@@ -7,6 +7,10 @@ No weight moves, so every policy may be hosted. A candidate is a profile for eac
     3. parent of the next child: drawn by the number of kinds of starts at which a candidate is the best
     4. next agent in turn: the proposer reads its profile and some of the parent's episodes, and writes another profile
 
+With a credit rule that replays (``credit = {rule = "blame", failures = 4}``), the next agent is drawn by how much its
+turns cost in the parent's failures, and the proposer reads the credit of every turn. That is worth its cost in teams of
+eight agents or so (docs/why-did-my-team-fail.md).
+
 The candidate with the highest mean score over all that it played, each mean drawn towards 1/2 by two episodes, is what
 the team is prompted with when it is evaluated.
 
@@ -35,7 +39,8 @@ from marft_envs.registration import named_function
 
 Proposer = Callable[[str, str, Sequence[Mapping[str, Any]]], str]
 """(agent, its profile, episodes) -> another profile. An episode has ``task_id``, ``score``, ``success`` and ``turns``:
-of each turn the agent, its prompt from the task (``observation``), its ``text`` and what came of it (``result``)."""
+of each turn the agent, its prompt from the task (``observation``), its ``text``, what came of it (``result``), and its
+``credit`` if a rule has replayed it."""
 _FENCED = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 _ASKED = (resources.files("marft_algos.algorithms") / "gepa.txt").read_text(encoding="utf-8").rstrip()
 _CHARS = 4000
@@ -50,6 +55,8 @@ class GEPAConfig(GroupConfig):
     """Parent and child: 2."""
     proposer: str | dict[str, Any] = ""
     """Who writes profiles: ``module:function``, or the table of a hosted model, ``{kind="openai", model="…"}``."""
+    credit: str | dict[str, Any] = "broadcast"
+    """Credit rule; with one that replays, ``{rule = "blame", failures = 4}``, the agent to blame is rewritten next."""
     shown: Annotated[int, COUNT] = 4
     """Episodes that the proposer reads, those with the lowest scores first, and the best one last."""
     proposal_tokens: Annotated[int, COUNT] = 1024
@@ -144,12 +151,16 @@ class GEPA(Algorithm):
         rng = seeds.generator(seeds.parents(self.seed, self.turn))
         self.parent = int(rng.choice(best)) if best else 0
         parent = self.pool[self.parent]
-        if not self.base:
+        if not (agents := list(self.base)):
             return  # every episode was lost to an infrastructure error
-        agent = list(self.base)[self.turn % len(self.base)]
+        agent, failed = agents[self.turn % len(agents)], [e["turns"] for e in parent.episodes if not e["success"]]
+        credits = [(turn["agent"], turn.get("credit", 0.0)) for turns in failed for turn in turns]
+        costs = np.maximum([-sum(credit for name, credit in credits if name == own) for own in agents], 0.0)
+        if costs.any():
+            agent = str(rng.choice(agents, p=costs / costs.sum()))
         self.turn += 1
         profile = parent.profiles.get(agent, self.base[agent])
-        ranked = sorted(parent.episodes, key=lambda e: e["score"])
+        ranked = sorted(parent.episodes, key=lambda e: (e["score"], not any("credit" in turn for turn in e["turns"])))
         shown = ranked[: self.config.shown - 1] + ranked[-1:] if len(ranked) > self.config.shown else ranked
         written = self._propose(agent, profile, shown)
         self.child = {**parent.profiles, agent: written} if written.strip() and written != profile else {}
@@ -198,10 +209,12 @@ def _score(trajectory: Trajectory) -> float:
 
 def _shown(trajectory: Trajectory) -> dict[str, Any]:
     """Returns what a proposer is shown of an episode; it never holds the gold answer."""
-    turns = [
+    turns: list[dict[str, Any]] = [
         {"agent": t.agent, "observation": t.observation or "", "text": t.turn.text, "result": t.turn.result}
         for t in trajectory.transitions
     ]
+    for turn, credit in zip(turns, trajectory.replayed, strict=False) if any(trajectory.replayed) else ():
+        turn["credit"] = credit
     return {"task_id": trajectory.task_id, "score": _score(trajectory), "success": trajectory.success, "turns": turns}
 
 
@@ -211,5 +224,6 @@ def _written(episode: Mapping[str, Any]) -> str:
     for turn in episode["turns"]:
         prompt = f"[prompt of {turn['agent']}]\n{turn['observation']}\n" if turn["observation"] else ""
         came = f"\n[result]\n{turn['result']}" if turn["result"] else ""
-        lines.append(f"{prompt}[reply of {turn['agent']}]\n{turn['text']}{came}")
+        credit = f", which changed the expected score by {turn['credit']:+.3f}" if "credit" in turn else ""
+        lines.append(f"{prompt}[reply of {turn['agent']}{credit}]\n{turn['text']}{came}")
     return "\n".join(lines)[:_CHARS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from marft_algos.credit import formulas
 from marft_algos.credit.branches import Ablation, Branch, BranchReplayer
 from marft_algos.credit.recorded import outcome, team_outcome
 from marft_algos.credit.rewards import Relation, ReturnChain, Rule, register
-from marft_algos.ranges import COUNT, Settings
+from marft_algos.ranges import COUNT, NOT_NEGATIVE, Settings
 from marft_algos.types import Keep, Need, Trajectory, Transition
 from marft_envs.errors import ConfigError
 
@@ -80,6 +81,46 @@ class Counterfactual(Settings, _Replayed):
             others = [outcome(b, t.agent) for b in played[i * self.samples : (i + 1) * self.samples] if b is not None]
             if others:
                 credits[d][t.index] = outcome(d, t.agent) - sum(others) / len(others)
+        return [dataclasses.replace(d, replayed=credits[d]) for d in trajectories]
+
+
+@register("blame")
+@dataclass(frozen=True)
+class BlameCredit(Settings, _Replayed):
+    """V(earlier layers and the turn) − V(earlier layers), V the mean of R over continuations: minus a turn's blame.
+
+    On both sides all that follows is drawn anew, so luck in it is no part of the credit. Where each layer has one turn,
+    it is VinePPO's advantage (arXiv 2410.01679): what is played on from after a turn is played on from before the next.
+    """
+
+    keep: ClassVar[Keep] = "decisions"
+    samples: Annotated[int, COUNT] = 4
+    """Continuations before and after each turn: each costs the rest of an episode."""
+    failures: Annotated[int, NOT_NEGATIVE] = 0
+    """Ask about every policy's turns, hosted ones' too, but in so many episodes without success alone (of each chunk,
+    where an iteration is played in chunks); 0: about the turns that are learnt from."""
+
+    def replay(self, trajectories: Sequence[Trajectory], replayer: BranchReplayer, iteration: int) -> list[Trajectory]:
+        """Plays on from before and after every turn, with the same random numbers."""
+        failed = [d for d in trajectories if not d.success][: self.failures]
+        asked = [(d, t) for d in failed for t in d.transitions if t.policy]
+        if not self.failures:
+            asked = [(d, t) for d in trajectories for t in d.transitions if has_loss(t)]
+        earlier = {t: frozenset(u.index for u in d.transitions if u.layer < t.layer) for d, t in asked}
+        starts = dict[tuple[Trajectory, frozenset[int]], Branch]()
+        for d, t in asked:
+            state = replayer.state(d, None if self.failures else t.layer)
+            for given in (earlier[t], earlier[t] | {t.index}):
+                starts[d, given] = Branch(state, d.number, {i: d.transitions[i].turn.text for i in given})
+        branches = [dataclasses.replace(b, sample=j) for b in starts.values() for j in range(1, self.samples + 1)]
+        played = iter(replayer.play(branches, iteration))
+        ends = {at: [b for b in islice(played, self.samples) if b is not None] for at in starts}
+        credits = {d: [0.0] * len(d.transitions) for d in trajectories}
+        for d, t in asked:
+            after, before = ends[d, earlier[t] | {t.index}], ends[d, earlier[t]]
+            if after and before:
+                v_after, v = (sum(outcome(b, t.agent) for b in some) / len(some) for some in (after, before))
+                credits[d][t.index] = v_after - v
         return [dataclasses.replace(d, replayed=credits[d]) for d in trajectories]
 
 

@@ -58,7 +58,8 @@ def recorded(source: str) -> list[tuple[str, Episode]]:
         ]
     except DataError as error:
         said = str(error).rstrip(".")
-        raise DataError(f"{said}{'' if said.endswith('?') else '.'} Expected {form}.") from error
+        cut = "To drop a last line that was cut off: head -n -1 FILE"
+        raise DataError(f"{said}{'' if said.endswith('?') else '.'} Expected {form}. {cut}") from error
     if not found:
         raise DataError(f"'{source}' holds no episode. Expected {form}.")
     return found

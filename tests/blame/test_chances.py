@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,8 @@ from marft_algos.config.evaluation import EvalConfig
 from marft_algos.credit.branches import Branch
 from marft_algos.extras.blame.chances import ALPHA, LOOKS, Chances, Query, difference, exact, half_width, looks
 from marft_algos.runs.intervals import Interval
+from marft_algos.types import NO_REPLY, Transition
+from marft_envs import TurnRecord
 
 SIMULATED = 2_000
 
@@ -42,15 +46,18 @@ class Coins:
 
     def play(self, branches: list[Branch], iteration: int) -> list[Any]:
         self.played += branches
-        turn = SimpleNamespace(index=0, extras={"tokens": 2, "prompt_tokens": 5})
-        results = [SimpleNamespace(success=bool(self.rng.random() < self.heads[b.episode])) for b in branches]
-        for result in results:
-            result.episode = SimpleNamespace(turns=[turn])
+        turn = Transition(TurnRecord(0, 0, 0, "a", "a", (), ""), reply=replace(NO_REPLY, usage=(5, 2)))
+        wins = [bool(self.rng.random() < self.heads[b.episode]) for b in branches]
+        results = [SimpleNamespace(success=won, transitions=[turn]) for won in wins]
         return [None if self.rng.random() < self.lose else result for result in results]
 
 
-def asked(n: int, **more: Any) -> list[Query]:
-    return [Query(Branch(None, i, **more), 0, 2) for i in range(n)]  # type: ignore[arg-type]
+def found(coins: Coins, width: float = 0.15, budget: float = math.inf) -> tuple[Chances, list[Interval]]:
+    """The chances of all coins."""
+    chances = Chances(coins, EvalConfig(), width, budget)  # type: ignore[arg-type]
+    queries = [Query(Branch(None, i), 2) for i in range(len(coins.heads))]  # type: ignore[arg-type]
+    chances.find(queries)
+    return chances, [query.chance for query in queries]
 
 
 def test_intervals_cover_although_sampling_stops_early() -> None:
@@ -59,38 +66,34 @@ def test_intervals_cover_although_sampling_stops_early() -> None:
     # Clear chances, unclear ones, and ones near which the rule stops at another look.
     heads = np.concatenate([rng.random(SIMULATED), rng.choice([0.01, 0.05, 0.1, 0.2, 0.5, 0.8, 0.97], SIMULATED)])
     coins = Coins(heads)
-    chances = Chances(coins, EvalConfig(), 0.15)  # type: ignore[arg-type]
-    found = chances.of(asked(len(heads)))
-    assert np.mean([i.low <= p <= i.high for i, p in zip(found, heads, strict=True)]) >= 1 - ALPHA
-    assert max(map(half_width, found)) <= 0.15
-    pairs = list(zip(found[::2], found[1::2], heads[::2] - heads[1::2], strict=True))
+    chances, intervals = found(coins)
+    assert np.mean([i.low <= p <= i.high for i, p in zip(intervals, heads, strict=True)]) >= 1 - ALPHA
+    assert max(map(half_width, intervals)) <= 0.15
+    pairs = list(zip(intervals[::2], intervals[1::2], heads[::2] - heads[1::2], strict=True))
     assert len(pairs) == SIMULATED
     assert np.mean([(d := difference(a, b)).low <= truth <= d.high for a, b, truth in pairs]) >= 0.94
-    sizes = [i.n for i in found]
+    sizes = [i.n for i in intervals]
     assert set(sizes) == set(looks(0.15)) and len(set(sizes)) == LOOKS
-    clear = [i.n for i, p in zip(found, heads, strict=True) if p < 0.02]
-    assert np.mean(clear) < 20 < 60 < np.mean([i.n for i, p in zip(found, heads, strict=True) if 0.4 < p < 0.6])
+    clear = [i.n for i, p in zip(intervals, heads, strict=True) if p < 0.02]
+    assert np.mean(clear) < 20 < 60 < np.mean([i.n for i, p in zip(intervals, heads, strict=True) if 0.4 < p < 0.6])
     assert chances.tokens == 2 * chances.episodes == 2 * len(coins.played) and chances.read == 5 * chances.episodes
     samples = [b.sample for b in coins.played if b.episode == 0]
     assert len(set(samples)) == len(samples) and 0 not in samples  # no two plays share their random numbers
 
 
-def test_what_is_given_whole_is_known_after_one_look_and_a_budget_is_kept() -> None:
-    given = Chances(Coins([1.0]), EvalConfig(), 0.1).of(asked(1, texts={0: "said"}))  # type: ignore[arg-type]
-    assert given == [Interval(1.0, 1.0, 1.0, looks(0.1)[0])]
+def test_a_budget_is_kept() -> None:
     first, _, last = looks(0.15)
-    for budget, played in ((2 * first - 1, 0), (2 * first, first), (2 * last, last), (None, last)):
-        chances = Chances(Coins([0.5]), EvalConfig(), 0.15, budget)  # type: ignore[arg-type]
-        (found,) = chances.of(asked(1))
-        assert found.n == played and chances.tokens == 2 * played
+    for budget, played in ((2 * first - 1, 0), (2 * first, first), (2 * last, last), (math.inf, last)):
+        chances, (chance,) = found(Coins([0.5]), budget=budget)
+        assert chance.n == played and chances.tokens == 2 * played
         assert chances.spent is (played < last)
 
 
 def test_replays_that_are_lost_are_no_failures() -> None:
     coins = Coins([1.0], lost=0.5)
-    (found,) = Chances(coins, EvalConfig(), 0.15).of(asked(1))  # type: ignore[arg-type]
-    assert found.mean == 1.0 and 0 < found.n < len(coins.played)
-    assert found == exact(found.n, found.n)
+    _, (chance,) = found(coins)
+    assert chance.mean == 1.0 and 0 < chance.n < len(coins.played)
+    assert chance == exact(chance.n, chance.n)
 
 
 def test_a_difference_of_known_chances_is_known() -> None:

@@ -161,9 +161,9 @@ BAD = {
     "without a failure": (changed(success=True), "no failure among the 2 episodes.*marft eval"),
     "of a served team": (changed(success=None), "2 say nothing of success"),
     "lost to the machine": (changed(fault="machine", stop_reason="error: x"), "no failure"),
-    "cut in a line": (cut, r"cut.jsonl:2: .*head -n -1 cut.jsonl"),
+    "cut in a line": (cut, "cut.jsonl:2: .*head -n -1 FILE"),
     "an imported trace without its environment": (rows, "name no environment.*--cases"),
-    "spans": (spans, "Expected a recorded episode a line"),
+    "spans": (spans, "Expected one recorded episode a line"),
     "a run's code": (changed(env_id="program:python x.py"), "trust"),
 }
 
@@ -186,7 +186,7 @@ def test_an_imported_trace_with_its_environment_is_blamed() -> None:
     episodes = [*trajectory.read("episodes.jsonl"), *(replace(e, task_id="relay/9") for e in recorded("more.jsonl", 1))]
     found = blame(episodes, player(relay), env=relay)
     assert len(found.episodes) == 2 and sum(found.left_out.values()) == 1
-    with pytest.raises(MarftError, match=r"--team RUN, or --engines MODEL"):
+    with pytest.raises(MarftError, match="--engines RUN, or --engines MODEL"):
         blame(episodes)
     with pytest.raises(MarftError, match="'nothing'"):
         blame(episodes, player(relay), by=("nothing",))

@@ -13,9 +13,9 @@ import marft_envs
 from helpers import noisy
 from helpers.flex import PlainTask, flex
 from helpers.noisy import chance, failures, kept, player, tabular
+from marft_algos.extras.blame.blaming import BlameSettings, out_of_reach
 from marft_algos.extras.blame.commands import blame
-from marft_algos.extras.blame.report import Blame
-from marft_algos.extras.blame.turns import BY, EpisodeBlame, TurnBlame, out_of_reach
+from marft_algos.extras.blame.report import Blame, EpisodeBlame, TurnBlame
 from marft_algos.runs.intervals import Interval
 from marft_envs import Episode, FlexEnv, Independent, Outcome, TurnRecord
 from marft_envs.core.partners import FixedPartners, expert
@@ -266,4 +266,4 @@ def test_episodes_of_every_family_are_replayed_and_played_on(id: str) -> None:
     by = player(makes(id), lambda policy, messages: dict.fromkeys(said[policy], 1 / len(said[policy])))
     found = blame(failures(by, 1, 4), by, width=0.4)
     assert len(found.episodes) == 1 and not found.left_out
-    assert {r.by.split()[0] for t in found.episodes[0].turns for r in t.replacements} == {*BY}
+    assert {r.by.split()[0] for t in found.episodes[0].turns for r in t.replacements} == {*BlameSettings.by}

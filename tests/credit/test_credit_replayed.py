@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import marft_envs
+from helpers import noisy
 from helpers.branching import PARAMS, Trusting, engine
 from helpers.flex import PlainTask, flex
 from helpers.runs import quiet_display, settings, timeless, train
@@ -70,6 +72,39 @@ def test_counterfactual_credit_is_the_return_minus_the_siblings_mean() -> None:
                 rewards.append(x["a_0"] * x["b_0"] + x["c_0"])
             assert rule(d).rewards[t.index] == pytest.approx(d.score - np.mean(rewards))
         assert d.replayed_tokens > 0
+
+
+def test_blame_is_what_a_turn_cost_and_a_state_is_played_on_from_once() -> None:
+    rule, chain = credit.get({"rule": "blame", "samples": 3}), StaticDAG([[0, 1], [0, 0]])
+    for d in play(2, lambda x: x["a_0"] * x["b_0"], rule, chain):
+        now, anew = said(d), [[float(row_seed(0, 1, d.number, k, j) % 1000) for k in (0, 1)] for j in (1, 2, 3)]
+        start, after_a = np.mean([a * b for a, b in anew]), np.mean([now["a_0"] * b for _, b in anew])
+        assert rule(d).rewards == pytest.approx([after_a - start, d.score - after_a])
+        assert d.replayed_tokens == sum(len(f"{int(x)}") + 1 for a, b in anew for x in (a, b, b))
+    for d in play(2, lambda x: x["a_0"] * x["b_0"], rule):  # at once: neither is given where the other is drawn
+        now, anew = said(d), [[float(row_seed(0, 1, d.number, k, j) % 1000) for k in (0, 1)] for j in (1, 2, 3)]
+        kept = np.mean([now["a_0"] * b - a * b for a, b in anew]), np.mean([a * now["b_0"] - a * b for a, b in anew])
+        assert rule(d).rewards == pytest.approx(kept)
+
+
+def test_blame_of_failures_is_unbiased_for_a_team_without_tokens() -> None:
+    """Against enumeration: minus what ``marft blame`` estimates, of hosted agents too."""
+    by, rule = noisy.player(relay), credit.get({"rule": "blame", "samples": 400, "failures": 2})
+    tries = Replayer(by.renderer, by.engine, by.sampling)
+    collector = Collector(VectorEnv([relay]), by.renderer, by.engine, by.sampling, states=tries.states)
+    played = rule.replay(collector.collect(range(8), keep=rule.keep), tries, 0)
+    asked = [d for d in played if not d.success][:2]
+    assert len(asked) == 2 < len(played)
+    for d in played:
+        v = [noisy.chance(noisy.before(d.episode, relay, k), lambda *_: None) for k in (0, 1)] + [
+            float(bool(d.success))
+        ]
+        expected = [v[1] - v[0], v[2] - v[1]] if d in asked else [0.0, 0.0]
+        assert d.replayed == pytest.approx(expected, abs=3 * 0.5 / math.sqrt(400))
+
+
+def relay() -> Any:
+    return marft_envs.make("relay-v0")
 
 
 def test_a_dummy_gets_no_counterfactual_credit_where_its_successors_are_deterministic() -> None:

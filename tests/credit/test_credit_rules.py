@@ -147,7 +147,7 @@ def test_rules_that_tell_agents_apart_need_agent_chains(rule: str | dict[str, ob
             check(made, facts)
 
 
-@pytest.mark.parametrize("rule", ["counterfactual", "leave_one_out", "shapley"])
+@pytest.mark.parametrize("rule", ["blame", "counterfactual", "leave_one_out", "shapley"])
 def test_rules_that_replay_need_an_environment_that_can_be_copied(rule: str) -> None:
     facts = RunFacts(EVERYTHING, 8, TEAM)
     for made in (MARFT(MARFTConfig(credit=rule)), IPPO(IPPOConfig(credit=rule)), MAGRPO(MAGRPOConfig(credit=rule))):

@@ -111,7 +111,7 @@ bench run g_trained_on.toml --out x --plan | is trained on 'nope' | no label tha
 bench run g_reference.toml --out x --plan | The reference 'nope' is not in 'envs' | Known: relay-v0 | marft bench run --help
 bench run g_settings.toml --out x --plan | no setting 'iteratoins' | Did you mean 'iterations'? All: marft train | Did you mean 'iterations'
 bench run g_value.toml --out x --plan | lora_r is 0 | expected at least 1 | marft bench run --help
-bench run g_credit.toml --out x --plan | no credit rule 'nope' | Known: broadcast, counterfactual, difference, | marft bench run --help
+bench run g_credit.toml --out x --plan | no credit rule 'nope' | Known: blame, broadcast, counterfactual, | marft bench run --help
 bench run g_label.toml --out x --plan | In the grid: [algorithm.other] is not in | Known: marft, reinforce, rft | marft bench run --help
 bench run broken.toml --out x --plan | 'broken.toml' is not TOML: | Expected lines such as: lr = 1e-4 | marft bench run --help
 bench run g_code.toml --out x --plan | 'g_code.toml' has settings that run code, | Read them, and if you want that: marft bench | marft bench run g_code.toml --out x --plan

@@ -66,7 +66,7 @@ train --env relay-v0 --data rows.jsonl | 'relay-v0' takes no 'data' | Known: att
 train --name ../esc | A run named '../esc' would lie outside runs | Expected a name such as 'first', or | --runs-dir FOLDER
 train --runs-dir empty.jsonl | Cannot write | Expected a folder, or room for one, there: | --runs-dir or --name
 train --loggers wandbb | invalid choice 'wandbb' for argument | Expected one of ('tensorboard', 'trackio' | marft train --help
-train --credit nope | There is no credit rule 'nope' | Known: broadcast, counterfactual, difference, | marft train --help
+train --credit nope | There is no credit rule 'nope' | Known: blame, broadcast, counterfactual, | marft train --help
 train --reduction-slots 3 | 3 reduction slots cannot be dealt to 1 ranks | Expected a power of two, no fewer | --reduction-slots 8. (A run that goes on with other
 train --shard base --full-finetune | A base that is trained itself is not sharded | Leave out --full-finetune, or --shard base | --full-finetune, or --shard base
 train --nproc 0 | --nproc 0: | expected how many processes train together on | --nproc 0: expected how many processes train

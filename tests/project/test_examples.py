@@ -49,3 +49,23 @@ def test_somebody_elses_environment_is_wrapped_checked_and_trained(tmp_path: Pat
     (made,) = (tmp_path / "runs").iterdir()
     assert (made / "report.html").is_file()
     assert len((made / "metrics.jsonl").read_text(encoding="utf-8").splitlines()) == 2
+
+
+@pytest.mark.ci
+def test_prompts_are_searched_in_turn_and_by_blame(tmp_path: Path) -> None:
+    source = ROOT / "examples" / "blame" / "reflection.py"
+    assert len(source.read_text(encoding="utf-8").splitlines()) <= 120
+    head, robin, blame = run(tmp_path, str(source), "--agents", "2", "--seeds", "1").splitlines()
+    assert head.split()[:4] == ["agents", "faulty", "rule", "episodes"]
+    assert int(robin.split()[-1]) == 0 < int(blame.split()[5])
+
+
+@pytest.mark.ci
+def test_noise_is_compared_at_as_many_turns(tmp_path: Path) -> None:
+    source = str(ROOT / "examples" / "blame" / "noise.py")
+    _, *lines = run(tmp_path, source, "--env", "relay-v0", "--episodes", "20").splitlines()
+    assert [line.split()[1:3] for line in lines] == [
+        ["broadcast", "2.0"],
+        ["counterfactual", "14.0"],
+        ["blame", "14.0"],
+    ]

@@ -132,7 +132,7 @@ def test_several_candidates_can_be_streamed() -> None:
     )
 
 
-@pytest.mark.parametrize("rule", ["counterfactual", "shapley"])
+@pytest.mark.parametrize("rule", ["blame", "counterfactual", "shapley"])
 def test_rules_that_replay_can_replay_each_group_as_it_comes(rule: str) -> None:
     def play(streamed: bool) -> tuple[list[Any], int]:
         pay, tries = credit.get(rule), Replayer(Trusting(), engine(), PARAMS)

@@ -12,7 +12,8 @@ import pytest
 import marft_envs
 from helpers.fake_servers import Answer, chat, serving
 from helpers.runs import settings, timeless, train
-from helpers.teams import episode
+from helpers.teams import episode, put
+from marft_algos.algorithms import gepa
 from marft_algos.algorithms.gepa import GEPA, Candidate, GEPAConfig
 from marft_algos.cli import main
 from marft_algos.config import trust
@@ -107,6 +108,18 @@ def test_the_proposer_reads_the_worst_episodes_and_the_best() -> None:
     assert [turn["agent"] for turn in episodes[0]["turns"]] == ["a", "b"]
 
 
+def test_by_blame_the_agent_whose_turns_cost_the_most_in_the_parents_failures_is_next() -> None:
+    made = GEPA(GEPAConfig(proposer=f"{__name__}:write", credit={"rule": "blame", "failures": 2}, shown=2))
+    data = pair(0, "x", 0.0, 0.0, {}) + pair(1, "x", 0.0, 0.0, {})
+    put(data[2], replayed=[0.25, -0.5])
+    ASKED.clear()
+    made.credit(data, Estimates())
+    ((agent, _, episodes),) = ASKED
+    assert agent == "b" and [turn["credit"] for turn in episodes[0]["turns"]] == [0.25, -0.5], "what was replayed first"
+    assert "[reply of b, which changed the expected score by -0.500]" in gepa._written(episodes[0])
+    assert "changed" not in gepa._written(episodes[1])
+
+
 def test_what_is_restored_goes_on_alike() -> None:
     one, other = (GEPA(GEPAConfig(proposer=f"{__name__}:write")) for _ in range(2))
     one.credit(pair(0, "x", 0.5, 0.0, {}), Estimates())
@@ -171,7 +184,7 @@ def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         messages = body["messages"]
         if len(messages) == 1:  # the proposer
-            assert "Score" in messages[0]["content"] and "[reply of planner_0]" in messages[0]["content"]
+            assert "Score" in messages[0]["content"] and "[reply of planner_0" in messages[0]["content"]
             return 200, chat("They guess.\n```\nREPEAT the digit that you read.\n```")
         digits = [c for c in messages[-1]["content"] if c.isdigit()]
         obeys = "REPEAT" in messages[0]["content"] or "Pass the digit on" in messages[0]["content"]
@@ -180,11 +193,24 @@ def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     with serving(answer) as fake:
         table = f'{{kind="openai", model="m", url="{fake.url}"}}'
         words = ["train", "gepa", "--env", "relay-v0", "--engines", f"planner_0={table}", f"solver_0={table}"]
-        words += ["--proposer", table, "--iterations", "6", "--episodes-per-iteration", "16", "--eval-episodes", "40"]
+        words += [
+            "--credit",
+            "rule=blame",
+            "failures=2",
+            "--proposer",
+            table,
+            "--iterations",
+            "6",
+            "--episodes-per-iteration",
+            "16",
+            "--eval-episodes",
+            "40",
+        ]
         assert main([*words, "--runs-dir", str(tmp_path), "--name", "told", "--eval-every", "0"]) == 0
         run = RunFolder.open(tmp_path / "told")
         scores = [line["eval/success"] for line in run.metrics() if "eval/success" in line]
         assert scores[0] < 0.5 and scores[-1] == 1.0
+        assert sum(line.get("branches", 0) for line in run.metrics()) > 0
         assert "REPEAT" in json.loads(run.profiles_file.read_text())["solver_0"]
 
 

@@ -10,7 +10,9 @@ whatever the rule that stops it. Here it stops as soon as the interval is as nar
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -24,6 +26,7 @@ from marft_algos.types import Trajectory
 
 ALPHA = 0.05
 LOOKS = 3
+_GRID = 1 << 40
 UNKNOWN = Interval(math.nan, 0.0, 1.0, 0)
 """A chance that nobody has looked at: the budget was spent before."""
 
@@ -37,12 +40,9 @@ def exact(successes: int, n: int, alpha: float = ALPHA / LOOKS) -> Interval:
 
 
 def _low(successes: int, n: int, alpha: float) -> float:
-    """Returns the chance at which so many successes or more have probability alpha / 2, by bisection."""
-    low, high = 0.0, successes / n
-    for _ in range(40 * (successes > 0)):
-        p = (low + high) / 2
-        low, high = (p, high) if 1 - binomial_cdf(successes - 1, n, p) < alpha / 2 else (low, p)
-    return low
+    """Returns the chance at which so many successes or more have probability alpha / 2."""
+    chances, tail = range(_GRID * successes // n), lambda i: 1 - binomial_cdf(successes - 1, n, i / _GRID)
+    return bisect_left(chances, alpha / 2, key=tail) / _GRID
 
 
 def half_width(interval: Interval) -> float:
@@ -69,15 +69,16 @@ def difference(a: Interval, b: Interval) -> Interval:
     return Interval(mean, max(low, -1.0), min(high, 1.0), min(a.n, b.n))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Query:
-    """Asks for the chance that a branch ends in success."""
+    """Asks for the chance that a branch ends in success, and keeps what is known of it."""
 
     branch: Branch
-    start: int
-    """History index of its first turn."""
-    cost: int
+    cost: int = 0
     """Tokens that a play of it is expected to sample."""
+    chance: Interval = UNKNOWN
+    wins: int = 0
+    played: int = 0
 
 
 @dataclass
@@ -88,7 +89,7 @@ class Chances:
     limits: ErrorLimits
     width: float
     """Half-width of the intervals."""
-    budget: int | None = None
+    budget: float | None = None
     """Tokens that may be sampled; None: as many as it takes."""
     tokens: int = 0
     """Sampled so far, as the engines count them."""
@@ -97,50 +98,36 @@ class Chances:
     episodes: int = 0
     spent: bool = False
     """Whether the budget ended it before all chances were known."""
-    _drawn: dict[int, int] = field(default_factory=dict)
+    _drawn: Counter[int] = field(default_factory=Counter)
 
-    def of(self, questions: Sequence[Query]) -> list[Interval]:
-        """Returns the chance that each asks for; where nothing is sampled after its start, it is known after one look.
-
-        Every play draws samples of its own, which no other play shares.
+    def find(self, queries: Iterable[Query]) -> None:
+        """Finds the chances asked for. Every play draws samples of its own, which no other play shares.
 
         Raises:
             InfrastructureError: Too many of the replays were lost.
         """
-        wins, played, sampled = ([0] * len(questions) for _ in range(3))
-        known, wanted = [UNKNOWN] * len(questions), list(range(len(questions)))
+        wanted = list(queries)
         for look in looks(self.width):
-            jobs = [i for i in wanted for _ in range(look - played[i])]
-            if self.budget is not None and self.tokens + sum(questions[i].cost for i in jobs) > self.budget:
-                self.spent = self.spent or bool(jobs)
+            wanted = [query for query in wanted if half_width(query.chance) > self.width]
+            jobs = [query for query in wanted for _ in range(look - query.played)]
+            if jobs and self.budget and self.tokens + sum(query.cost for query in jobs) > self.budget:
+                self.spent = True
                 break
-            for i, t in zip(jobs, self._play([questions[i] for i in jobs]), strict=True):
+            for query, t in zip(jobs, self._play([query.branch for query in jobs]), strict=True):
                 if t is not None:
-                    played[i] += 1
-                    wins[i] += t.success is True
-                    sampled[i] += self._count(questions[i], t)
-            for i in wanted:
-                known[i] = exact(wins[i], played[i])
-                if played[i] and not sampled[i]:
-                    known[i] = Interval(known[i].mean, known[i].mean, known[i].mean, played[i])
-            wanted = [i for i in wanted if half_width(known[i]) > self.width]
-        return known
+                    query.played, query.wins = query.played + 1, query.wins + (t.success is True)
+            for query in wanted:
+                query.chance = exact(query.wins, query.played)
 
-    def _play(self, questions: Sequence[Query]) -> list[Trajectory | None]:
-        branches = []
-        for branch in (question.branch for question in questions):
-            sample = self._drawn[branch.episode] = self._drawn.get(branch.episode, 0) + 1
-            branches.append(replace(branch, sample=sample))
-        played = self.replayer.play(branches, EVALUATION)
+    def _play(self, branches: Sequence[Branch]) -> list[Trajectory | None]:
+        drawn = []
+        for branch in branches:
+            self._drawn[branch.episode] += 1
+            drawn.append(replace(branch, sample=self._drawn[branch.episode]))
+        played = self.replayer.play(drawn, EVALUATION)
         check([], self.limits, "a blame", self.replayer.branches, self.replayer.lost)
         self.episodes += len(played)
+        for t in (t for episode in played if episode is not None for t in episode.transitions):
+            read, tokens = t.reply.usage or (len(t.request.prompt_ids), len(t.reply.action_ids))
+            self.read, self.tokens = self.read + read, self.tokens + tokens
         return played
-
-    def _count(self, question: Query, t: Trajectory) -> bool:
-        """Counts the tokens of a play; returns whether anything was sampled in it."""
-        given = question.branch.texts
-        own = [turn for turn in t.episode.turns[question.start :] if not isinstance(given.get(turn.index), str)]
-        for extras in (turn.extras or {} for turn in own):
-            self.tokens += extras.get("tokens", 0)
-            self.read += extras.get("prompt_tokens", 0)
-        return bool(own)

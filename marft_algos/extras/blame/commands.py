@@ -6,7 +6,7 @@ import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +20,13 @@ from marft_algos.extras.blame.blaming import BlameSettings, Blaming, Named, blam
 from marft_algos.extras.blame.report import Blame
 from marft_algos.lazy import require_training
 from marft_algos.ranges import NOT_NEGATIVE, POSITIVE
+from marft_algos.rollout.demonstrations import recorded
 from marft_algos.runs import paths
 from marft_algos.runs.folder import RunFolder
 from marft_algos.terminal import clean, say
 from marft_envs import Episode
-from marft_envs.errors import ConfigError, DataError
-from marft_envs.records import trajectory
-from marft_envs.records.chats import holds_rows
+from marft_envs.errors import ConfigError
+from marft_envs.records.chats import PROMPT
 
 SLOTS = 64
 """Episodes that engines play on at once."""
@@ -43,12 +43,12 @@ class BlameArguments(BlameSettings):
     episodes: Annotated[str, tyro.conf.Positional] = ""
     """A run (its last evaluation), a folder of marft eval --engines, or a JSONL file of episodes; empty: the newest run
     in runs/."""
-    team: str = ""
-    """The run whose team plays on; empty: the one that the episodes lie in."""
-    checkpoint: str = ""
-    """``last``, ``best`` or an iteration's number; empty: the one of the evaluation's file, else the last."""
     engines: dict[str, Any] | str = ""
-    """Who plays on, as for marft eval; empty: the team, or as the evaluation was played."""
+    """Who plays on, as for marft eval; empty: the team of the run that the episodes lie in, or as the evaluation was
+    played."""
+    checkpoint: str = ""
+    """Of this run: ``last``, ``best`` or an iteration's number; empty: the one of the evaluation's file, else the
+    last."""
     temperature: Annotated[float | None, POSITIVE] = None
     """Of what is sampled; none: that of the run's training, of the evaluation, else 1."""
     seed: Annotated[int, NOT_NEGATIVE] = 0
@@ -77,7 +77,7 @@ class Source:
 
 def blame(
     episodes: RunFolder | Path | str | Sequence[Episode],
-    team: Player | RunFolder | str | None = None,
+    team: Player | RunFolder | str = "",
     *,
     env: Any = None,
     **options: Any,
@@ -86,20 +86,20 @@ def blame(
 
     Args:
         episodes: A run, a folder of ``marft eval --engines``, a JSONL file, or records.
-        team: Who plays on: a run, or what plays episodes (``load_team(RUN).player``); None: as the command.
+        team: Who plays on: a run, or what plays episodes (``load_team(RUN).player``); empty: as the command.
         env: Their environment, an id, an environment or a function that makes one; None: each record names its own.
         **options: Fields of ``BlameSettings``; ``engines``, ``checkpoint``, ``temperature``, ``seed`` of the command.
 
     Raises:
         MarftError: As ``blaming``; there is no team; too many replays were lost.
     """
-    given = str(team.root) if isinstance(team, RunFolder) else team if isinstance(team, str) else ""
-    asked = BlameArguments(team=given, **options)
+    if team and not isinstance(team, Player):
+        options["engines"] = str(getattr(team, "root", team))
     if isinstance(episodes, RunFolder | Path | str):
-        source = source_of(str(episodes.root if isinstance(episodes, RunFolder) else episodes))
+        source = source_of(str(getattr(episodes, "root", episodes)))
     else:
         source = Source("the episodes", [(f"no. {i}", e) for i, e in enumerate(episodes, 1)])
-    with _blaming(source, asked, team if isinstance(team, Player) else None, env) as prepared:
+    with _blaming(source, BlameArguments(**options), team if isinstance(team, Player) else None, env) as prepared:
         return prepared.run()
 
 
@@ -107,7 +107,8 @@ def blame(
 def _blaming(source: Source, asked: BlameArguments, player: Player | None, env: Any = None) -> Iterator[Blaming]:
     make = environments.given(env) if not isinstance(env, str) else environments.env_factory(env, {})
     failed = failures(source.episodes, source.name)
-    lent = nullcontext(player) if player else _team(source, asked)
+    lend = _engines if asked.engines or source.settings else _trained
+    lent = nullcontext(player) if player else lend(source, asked)
     with lent as team, blaming(failed, team, asked, make, source=source.name) as prepared:
         yield prepared
 
@@ -130,19 +131,13 @@ def source_of(path: str) -> Source:
         if not (evaluated := run.recorded("eval")):
             raise ConfigError(f"'{run.root}' has no evaluation yet. Go on with it: marft train --resume {run.root}")
         place = run.episodes_file("eval", evaluated[-1])
-    if holds_rows(place):
+    found = recorded(str(place))
+    if PROMPT in found[0][1].info:
         raise ConfigError(
             f"'{path}' holds rows of replies, which name no environment, so that nothing can be played on. Expected"
             " episodes. Make cases of these traces, play them by the command that this prints, and blame that:"
             " marft traces FILE --cases cases.jsonl"
         )
-    try:
-        found = [(f"{e.task_id} (no. {i} of {place.name})", e) for i, e in enumerate(trajectory.read(place), 1)]
-    except DataError as error:
-        raise DataError(
-            f"{error} Expected a recorded episode a line, as marft eval --out writes them. A last line that was cut"
-            f" off: head -n -1 {place} > whole.jsonl"
-        ) from error
     if (evaluation := place.with_name("eval.json")).is_file():
         return Source(str(place), found, settings=json.loads(evaluation.read_text(encoding="utf-8")))
     inside, (kind, _, number) = place.parent.parent, place.stem.partition("-")
@@ -155,28 +150,27 @@ def source_of(path: str) -> Source:
 
 
 @contextmanager
-def _team(source: Source, asked: BlameArguments) -> Iterator[Player]:
-    """Lends what plays on."""
-    run = RunFolder.find(asked.team) if asked.team else source.run
-    if asked.engines or (source.settings and not asked.team):
-        with _engines(source, asked) as player:
-            yield player
-        return
-    if run is None:
+def _trained(source: Source, asked: BlameArguments) -> Iterator[Player]:
+    """Lends the team of the run that episodes lie in.
+
+    Raises:
+        ConfigError: They lie in none.
+    """
+    if source.run is None:
         raise ConfigError(
-            f"Nobody plays on: '{source.name}' lies in no run, and in no evaluation. Name the team that played: --team"
-            " RUN, or --engines MODEL."
+            f"Nobody plays on: '{source.name}' lies in no run, and in no evaluation. Name the team that played:"
+            " --engines RUN, or --engines MODEL."
         )
     require_training()
     from marft_algos.training.evaluate import HeldOut
 
-    settings = paths.of_run(run).changed(**{"temperature": asked.temperature} if asked.temperature else {})
-    with closing(HeldOut(settings, 1)) as held_out:
-        if asked.checkpoint or source.iteration != 0 or asked.team:  # the first evaluation is of the untrained team
-            numbered = source.iteration is not None and not asked.team
-            held_out.load(run, asked.checkpoint or (str(source.iteration) if numbered else "last"))
-        player = held_out.player
-        yield replace(player, sampling=replace(player.sampling, greedy=False), seed=asked.seed)
+    settings = paths.of_run(source.run)
+    changes = {"eval_greedy": False, "seed": asked.seed, "temperature": asked.temperature or settings.temperature}
+    with closing(HeldOut(settings.changed(**changes), 1)) as held_out:
+        checkpoint = asked.checkpoint or ("last" if source.iteration is None else str(source.iteration))
+        if checkpoint != "0":  # the first evaluation is of the untrained team
+            held_out.load(source.run, checkpoint)
+        yield held_out.player
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Says what blame found: a sentence, a table of agents, JSON, and episodes for the viewer."""
+"""What blame found, and how it is said: a sentence, a table of agents, JSON, and episodes for the viewer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,72 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from marft_algos.extras.blame.turns import EpisodeBlame, TurnBlame
-from marft_algos.runs.intervals import mean
+from marft_algos.extras.blame.chances import UNKNOWN
+from marft_algos.runs.intervals import Interval, mean
 from marft_algos.terminal import aligned
+from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.records import trajectory
 
 _ORDINALS = dict(enumerate(["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"], 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Something else in a turn's place, and what came of it."""
+
+    by: str
+    """``expert``, ``silence``, ``policy NAME``, or ``cut to AGENT``: that agent does not see the turn."""
+    chance: Interval
+    """Of success: P(success | earlier layers, the replacement); the rest is played on."""
+    text: str = ""
+    """What stands there, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBlame:
+    """One turn of a failed episode."""
+
+    record: TurnRecord
+    """Its agent, text and index, as recorded."""
+    nth: int
+    """Which of its agent's turns it is, from 1."""
+    before: Interval
+    """Chance of success when it is drawn anew: V of the earlier layers."""
+    after: Interval
+    """Chance of success when it is kept: V of the earlier layers and this turn."""
+    blame: Interval
+    """``before`` − ``after``."""
+    replacements: tuple[Replacement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeBlame:
+    """One failed episode."""
+
+    name: str
+    """Task, and where it was recorded."""
+    episode: Episode
+    turns: tuple[TurnBlame, ...]
+    """Those that the team played, in order; what wrappers play belongs to the environment."""
+    flips: tuple[int, ...] = ()
+    """The smallest set of turns that, drawn anew, restores ``BlameSettings.share`` of the chance at the start; other
+    turns keep their words where their agents are shown the same. Empty: no set that was tried."""
+    flipped: Interval = UNKNOWN
+    """Chance of success when this set is drawn anew."""
+    hopeless: int | None = None
+    """The turn from which success was out of reach: after it and all later turns the chance is below
+    ``BlameSettings.hopeless``. None: from the start."""
+
+    @property
+    def culprit(self) -> TurnBlame | None:
+        """Returns the turn with the largest blame, if its interval is above 0; None: no turn is shown to be."""
+        worst = self.ranked[0]
+        return worst if worst.blame.low > 0 else None
+
+    @property
+    def ranked(self) -> list[TurnBlame]:
+        """Returns the turns, the most blamed first; of equals the earlier one."""
+        return sorted(self.turns, key=lambda turn: -turn.blame.mean)
 
 
 @dataclass(frozen=True, slots=True)
