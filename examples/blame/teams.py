@@ -5,7 +5,8 @@ r"""Healthy teams whose errors are known, for planted faults: who they are, and 
 | ``message`` | ``steps-v0``, six steps | 6, a chain | functions that err at .05 |
 | ``math`` | ``math-quartet-v0`` | 4, a chain | functions that err at .1; the critic repairs a wrong step at .3 |
 | ``search`` | ``rag-chain-v0``, three hops | 7, a chain | functions that err at .05; a search engine |
-| ``documents`` | ``docs-tree-v0``, ledgers of two windows | 7: 4, 2 and 1 at once | the model ``embedded-docs`` |
+| ``documents`` | ``docs-tree-v0``, two windows | 7: 4, 2, 1 at once | functions that err at .08, joiners at .03 |
+| ``model`` | the same | the same | the language model ``embedded-docs``, sampled at temperature 1 |
 | ``vote`` | ``math-debate-v0`` | 4: 3 solvers at once, a judge | functions that err at .25, the judge at .05 |
 
 A function reads its prompt alone. Whether it errs depends on its turn's seed, so equal seeds are equal luck.
@@ -91,11 +92,22 @@ def vote(agent, read, rng):
     return f"{a}{sign}{b}={first}, {first}*{c}={first * int(c)}"
 
 
+def read_ledger(agent, read, rng):
+    """Adds up the entries of a page, or the notes of others."""
+    *_, page = read.removesuffix(".").split("Sum.\n")
+    mapper = agent.startswith("mapper")
+    entries = re.findall(r"[+-]?(?:[a-z])?\d+", page) if mapper else numbers(page)
+    slip = rng.choice(WRONG) if rng.random() < (0.08 if mapper else 0.03) else 0
+    return f"\\boxed{{{sum(int(re.sub('[a-z]', '', str(entry))) for entry in entries) + slip}}}"
+
+
+LEDGERS = {"kinds": "total", "level": 0, "lengths": 2}
 FAMILIES = {
     "message": ("steps-v0", {"horizon": 6, "hidden": 0.5}, step),
     "math": ("math-quartet-v0", {}, calculate),
     "search": ("rag-chain-v0", {"hops": 3}, search),
-    "documents": ("docs-tree-v0", {"kinds": "total", "level": 0, "lengths": 2}, "embedded-docs"),
+    "documents": ("docs-tree-v0", LEDGERS, read_ledger),
+    "model": ("docs-tree-v0", LEDGERS, "embedded-docs"),
     "vote": ("math-debate-v0", {}, vote),
 }
 """Family -> environment, its arguments, and a function (agent, what it reads, random numbers) or a model's name."""
