@@ -91,7 +91,7 @@ def main(argv=None):
     """Blames, draws, learns and compares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--episodes", type=int, default=80, help="training problems whose failures are blamed")
+    parser.add_argument("--episodes", type=int, default=40, help="training problems whose failures are blamed")
     parser.add_argument("--rows", type=int, default=48)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)

@@ -73,7 +73,7 @@ class Planter:
         seed: Of positions and of other episodes' words.
     """
 
-    def __init__(self, player, played=PLAYED, seed=0):
+    def __init__(self, player, played, seed):
         self.rng = random.Random(seed)
         healthy = player.play(Prompts(list(range(played)), [{} for _ in range(played)]))
         self.success = sum(t.success is True for t in healthy) / played
@@ -146,7 +146,7 @@ class Planter:
             played = self.play(number, case.states[0], texts, *alone)
             if [e.success is False for e in played] == [True, *[kind == "either" for _ in alone]]:
                 return places, played[0]
-        raise SystemExit(f"{PLAYED} episodes are too few for {kind} at {places}.")
+        raise SystemExit(f"{len(self.all)} episodes are too few for {kind} at {places}.")
 
 
 def stripped(episode, index):
@@ -155,14 +155,14 @@ def stripped(episode, index):
     return replace(episode, turns=turns, index=index)
 
 
-def make(folder, families=tuple(PLAN), plan=PLAN, seed=0):
+def make(folder, plan, played=PLAYED, seed=0):
     """Writes ``FAMILY.jsonl``, episodes for ``marft blame``, and ``labels.json``, the culprits in the same order."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "labels.json"
     labels = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"success": {}}
-    for family in families:
+    for family in plan:
         with team(family, seed) as player:
-            planter = Planter(player, seed=seed)
+            planter = Planter(player, played, seed)
             labels["success"][family] = planter.success
             made = [(kind, *fault) for kind, n in plan[family].items() for fault in planter.faults(kind, n)]
         (folder / f"{family}.jsonl").unlink(missing_ok=True)
@@ -219,11 +219,11 @@ def by_judge(family, episodes, options):
     make_env = marft_envs.from_rows(rows, team=["You find the turn that made a team fail."])
     with closing(make_env()) as one:
         (judge,) = one.possible_agents
-    engine = json.loads(options.engine) if options.engine.startswith("{") else options.engine
+    engine = json.loads(options.engine) if str(options.engine).startswith("{") else options.engine
     played = marft_algos.evaluate({judge: engine}, env=make_env, episodes=len(rows), max_new_tokens=16)
     answers = [None] * len(episodes)
     for row in played.episodes:
-        (i,) = [i for i, given in zip(asked, rows, strict=True) if row.task_id == f"rows/{rows.index(given)}"]
+        i = asked[int(row.task_id.rpartition("/")[2]) - 1]
         named = [int(n) for n in re.findall(r"\d+", row.turns[0].text)[:1]]
         answers[i] = {"turns": [n for n in named if n < len(episodes[i].turns)], "pair": []}
     return answers, {"episodes": len(rows)}
@@ -265,9 +265,9 @@ def score(folder, names):
         for name in names
         for file in (folder / name).glob("*.json")
     }
-    for family in PLAN:
+    for family in (name for name in labels if name != "success"):
         turns = [len(e.turns) for e in trajectory.read(folder / f"{family}.jsonl")]
-        for kind in PLAN[family]:
+        for kind in dict.fromkeys(label["kind"] for label in labels[family]):
             at = [i for i, label in enumerate(labels[family]) if label["kind"] == kind]
             alike = sum(by_chance(labels[family][i], turns[i]) for i in at) / len(at)
             line = [family, kind, str(len(at)), f"{alike:.3f}"]
@@ -307,7 +307,7 @@ def main(argv=None):
     options = parser.parse_args(argv)
     families = [options.family] if options.family else [*PLAN]
     if options.do == "make":
-        make(options.folder, families, seed=options.seed)
+        make(options.folder, {family: PLAN[family] for family in families}, seed=options.seed)
     for name in options.names if options.do == "answer" else ():
         answer(options.folder, name, families, options)
     if options.do == "score":
