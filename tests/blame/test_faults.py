@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,27 +14,27 @@ from marft_envs.records import trajectory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "blame"
-PLAN = {
+PLAN = {  # as many as there are places
     "message": {"turn": 6, "policy": 2, "cut": 5},
     "math": {"turn": 4},
     "search": {"turn": 7, "policy": 2, "cut": 6, "tool": 3},
     "documents": {"turn": 7, "cut": 3, "either": 11},
     "vote": {"both": 3},
 }
-"""As many as there are places."""
-
-
-class Never:
-    """Random numbers of an agent that does not err."""
-
-    random = staticmethod(lambda: 1.0)
-    choice = randrange = staticmethod(lambda *given: 0)
+NEVER = SimpleNamespace(random=lambda: 1.0, choice=lambda given: 0, randrange=lambda *given: 0)
+"""Random numbers of an agent that does not err."""
 
 
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module("faults")
+
+
+def unlike(who: Any, e: Any, env: Any) -> list[int]:
+    """The turns that an unerring agent would not have said."""
+    read = ["\n\n".join(m["content"] for m in shown if m["role"] == "user") for shown, _ in trajectory.prompts(e, env)]
+    return [turn.index for turn in e.turns if turn.text != who(turn.agent, read[turn.index], NEVER)]
 
 
 @pytest.mark.ci
@@ -45,24 +46,17 @@ def test_labels_are_the_turns_that_an_unerring_agent_would_not_have_said(faults:
         assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes()
     labels = json.loads((tmp_path / "a" / "labels.json").read_text())
     for family, kinds in PLAN.items():
-        assert 0.5 < labels["success"][family] < 0.9
         _, _, who = importlib.import_module("teams").FAMILIES[family]
-        episodes = list(trajectory.read(tmp_path / "a" / f"{family}.jsonl"))
-        env = trajectory.rebuild(episodes[0])
+        episodes, env = list(trajectory.read(tmp_path / "a" / f"{family}.jsonl")), None
         for label, e in zip(labels[family], episodes, strict=True):
             assert e.success is False and all(turn.extras is None for turn in e.turns)
-            wrong = []
-            for turn, (messages, _) in zip(e.turns, trajectory.prompts(e, env), strict=True):
-                read = "\n\n".join(m["content"] for m in messages if m["role"] == "user")
-                wrong += [turn.index] if turn.text != who(turn.agent, read, Never) else []
-            if label["kind"] == "policy":
-                assert wrong[0] in label["turns"]
-            elif family == "math":  # whose critic has repaired what others of them got wrong
-                assert {*label["turns"]} <= {*wrong}
+            wrong, turns = unlike(who, e, env := env or trajectory.rebuild(e)), label["turns"]
+            if family == "math":  # whose critic has repaired what others of them got wrong
+                assert {*turns} <= {*wrong}
             else:  # whoever is not shown what it needs guesses later
-                assert wrong[: len(label["turns"])] == label["turns"]
-        for kind, n in kinds.items():
-            assert len({tuple(label["turns"]) for label in labels[family] if label["kind"] == kind}) == n
+                assert wrong[0] in turns if label["kind"] == "policy" else wrong[: len(turns)] == turns
+        assert all(len({str(x["turns"]) for x in labels[family] if x["kind"] == kind}) == kinds[kind] for kind in kinds)
+        assert 0.5 < labels["success"][family] < 0.9
 
 
 @pytest.mark.ci
@@ -75,16 +69,12 @@ def test_methods_are_measured_on_the_same_episodes(faults: Any, tmp_path: Path) 
         mine = [{"turns": label["turns"], "pair": label["turns"]} for label in labels[family]]
         (tmp_path / "mine" / f"{family}.json").write_text(json.dumps({"answers": mine}))
         faults.main(["answer", str(tmp_path), "blame", "last", "--family", family])
-    head, single, pair = faults.score(tmp_path, ["mine", "last", "blame"])
-    assert head == ["family", "kind", "n", "all alike", "mine", "last", "blame"]
-    assert single[:4] == ["message", "turn", "6", "0.167"] and pair[:4] == ["vote", "both", "3", "0.167"]
-    assert [cell[:5] for cell in single[4:]] == ["1.000", "0.167", "1.000"]
-    assert [cell[:5] for cell in pair[4:]] == ["1.000", "0.000", "1.000"]
-
-
-def test_a_judge_that_names_no_turn_is_wrong(faults: Any, tmp_path: Path) -> None:
-    faults.make(tmp_path, {"message": {"turn": 2}}, played=20)
-    for said, answer in (("Turn 1 is wrong.", [1]), ("All is well.", []), ("77", [])):
-        options = faults.argparse.Namespace(judged=2, engine=lambda messages, said=said: said)
-        answers, cost = faults.by_judge("message", list(trajectory.read(tmp_path / "message.jsonl")), options)
-        assert [given["turns"] for given in answers] == [answer, answer] and cost["episodes"] == 2
+    _, *lines = faults.score(tmp_path, ["mine", "last", "blame"])
+    assert [[cell[:7] for cell in line] for line in lines] == [
+        ["message", "turn", "6", "0.167", "1.000 [", "0.167 [", "1.000 ["],
+        ["vote", "both", "3", "0.167", "1.000 [", "0.000 [", "1.000 ["],
+    ]
+    for said, answer in (("Turn 1 is wrong.", [1]), ("All is well.", []), ("77", [])):  # a judge may name no turn
+        options = SimpleNamespace(judged=2, engine=lambda messages, said=said: said)
+        answers, _ = faults.by_judge("message", list(trajectory.read(tmp_path / "message.jsonl")), options)
+        assert [given["turns"] for given in answers if given] == [answer, answer]
