@@ -51,7 +51,7 @@ PLAN = {
     "math": {"turn": 200},
     "search": {"turn": 50, "policy": 50, "cut": 50, "tool": 50},
     "documents": {"turn": 120, "cut": 80, "either": 100},
-    "model": {"turn": 50},
+    "model": {"turn": 21},
     "vote": {"both": 100},
 }
 """Family -> kind -> failures.

@@ -78,3 +78,20 @@ def test_methods_are_measured_on_the_same_episodes(faults: Any, tmp_path: Path) 
         options = SimpleNamespace(judged=2, engine=lambda messages, said=said: said)
         answers, _ = faults.by_judge("message", list(trajectory.read(tmp_path / "message.jsonl")), options)
         assert [given["turns"] for given in answers if given] == [answer, answer]
+
+
+@pytest.mark.ci
+def test_demonstrations_are_drawn_where_blame_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    module = importlib.import_module("demonstrations")
+    Path("blame.json").write_text(
+        json.dumps({"shipping_0 1 Ship": 3.0, "router_0 2 Move": 1.0, "orders_0 1 Move": 0.0})
+    )
+    module.main([".", "--rows", "12", "--seeds", "1", "--epochs", "1", "--problems", "4"])
+    drawn, control = (
+        [json.loads(x) for x in Path(f"{a}-0.jsonl").read_text().splitlines()] for a in ("blame", "random")
+    )
+    kinds = [[module.kind(row["agent"], row["messages"]) for row in rows] for rows in (drawn, control)]
+    assert {*kinds[0]} == {"shipping_0 1 Ship", "router_0 2 Move"} and len({*kinds[1]}) > 5
+    assert 0 <= sum(map(module.size, control)) - sum(map(module.size, drawn)) < max(map(module.size, control))
