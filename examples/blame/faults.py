@@ -278,7 +278,7 @@ def score(folder, names):
                     if (name, family) in given and (answer := given[name, family][i]) is not None
                 ]
                 share = exact(sum(hits), len(hits), 0.05)
-                line.append(f"{share.score()}, n = {len(hits)}" if hits else "–")
+                line.append(share.score() + f", n = {len(hits)}" * (len(hits) < len(at)) if hits else "–")
             lines.append(line)
     return lines
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -95,3 +96,11 @@ def test_demonstrations_are_drawn_where_blame_points(monkeypatch: pytest.MonkeyP
     kinds = [[module.kind(row["agent"], row["messages"]) for row in rows] for rows in (drawn, control)]
     assert {*kinds[0]} == {"shipping_0 1 Ship", "router_0 2 Move"} and len({*kinds[1]}) > 5
     assert 0 <= sum(map(module.size, control)) - sum(map(module.size, drawn)) < max(map(module.size, control))
+
+
+def test_the_page_has_the_figures_of_the_packed_data_set(faults: Any, tmp_path: Path) -> None:
+    with tarfile.open(EXAMPLES / "faults.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    page = (ROOT / "docs" / "why-did-my-team-fail.md").read_text(encoding="utf-8")
+    lines = [" | ".join(line) for line in faults.score(tmp_path / "faults", ["first", "last", "judge", "blame"])]
+    assert len(lines) == 14 and all(f"| {line} |" in page for line in lines)
