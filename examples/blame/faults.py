@@ -207,7 +207,7 @@ Which turn made the team fail? Reply with the number of that turn alone."""
 
 
 def by_judge(family, episodes, options):
-    """Asks a language model once for each episode; a reply without the number of a turn names none."""
+    """Asks a language model for one turn of each episode; a reply without the number of a turn names none."""
     rows, asked, env = [], random.Random(0).sample(range(len(episodes)), min(options.judged, len(episodes))), None
     for i in asked:
         env = env or trajectory.rebuild(episodes[i], trusted=True)
@@ -225,7 +225,7 @@ def by_judge(family, episodes, options):
     for row in played.episodes:
         i = asked[int(row.task_id.rpartition("/")[2]) - 1]
         named = [int(n) for n in re.findall(r"\d+", row.turns[0].text)[:1]]
-        answers[i] = {"turns": [n for n in named if n < len(episodes[i].turns)], "pair": []}
+        answers[i] = {"turns": [n for n in named if n < len(episodes[i].turns)]}
     return answers, {"episodes": len(rows)}
 
 
@@ -275,7 +275,7 @@ def score(folder, names):
                 hits = [
                     found(labels[family][i], answer)
                     for i in at
-                    if (name, family) in given and (answer := given[name, family][i]) is not None
+                    if (answer := given.get((name, family), {i: None})[i]) and (kind not in DOUBLE or "pair" in answer)
                 ]
                 share = exact(sum(hits), len(hits), 0.05)
                 line.append(share.score() + f", n = {len(hits)}" * (len(hits) < len(at)) if hits else "–")
