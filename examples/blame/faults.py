@@ -39,8 +39,8 @@ import marft_algos
 import marft_envs
 from marft_algos.credit.branches import Branch
 from marft_algos.extras.blame import blame
+from marft_algos.extras.blame.blaming import replayed
 from marft_algos.extras.blame.chances import exact
-from marft_algos.extras.blame.turns import replayed
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.rollout.replay import Replayer
 from marft_algos.seeds import EVALUATION
