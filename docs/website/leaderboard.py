@@ -99,7 +99,7 @@ def read(path: Path) -> Pack:
     runs = tables.grouped(shown, lambda row: (row["env"], tables.label(row)))
     labels, boards = tomllib.loads(grid).get("algorithm", {}), list[Board]()
     for setting in dict.fromkeys(line.env for line in lines):
-        beside = sorted((x for x in lines if x.env == setting), key=lambda x: -x.mean.mean if x.mean else 1)
+        beside = sorted((x for x in lines if x.env == setting), key=lambda x: -round(x.mean.mean, 9) if x.mean else 1)
         whole = [configs[setting, line.algorithm] for line in beside]
         team = next((c for c, x in zip(whole, beside, strict=True) if not x.algorithm.startswith(SINGLE)), whole[0])
         best, entries = runs[setting, beside[0].algorithm], []

@@ -41,7 +41,8 @@ class Interval:
     def points(self, unit: str = " points", scale: int = 100, digits: int | None = None) -> str:
         """Writes a difference of scores in percentage points: ``+28.0 points [+25.1, +31.0]``; of others at scale 1."""
         places = digits or (1 if scale > 1 else 3)
-        mean, low, high = (f"{scale * x:+.{places}f}" for x in (self.mean, self.low, self.high))
+        # Differences of equal scores are 0 up to rounding, whose sign is the processor's.
+        mean, low, high = (f"{round(scale * x, 9) + 0.0:+.{places}f}" for x in (self.mean, self.low, self.high))
         return f"{mean}{unit}" + ("" if math.isnan(self.low) else f" [{low}, {high}]{self.seeds}")
 
     @property

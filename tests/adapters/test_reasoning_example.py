@@ -18,7 +18,6 @@ FEW = {"preset": "quickstart", "max_new_tokens": 24, "eval_every": 0, "eval_epis
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module, as started from its folder."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "reasoning"))
     return importlib.import_module("run")
 

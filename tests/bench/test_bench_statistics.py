@@ -109,6 +109,7 @@ def test_seeds_that_agree_say_how_far_they_bound_other_seeds(
     found = st.estimate(panels, difference=difference)
     assert str(found).endswith(said) and found.seeds in tables.points(found)
     assert ("over problems" in said) is ("over problems" in found.points())
+    assert Interval(-1e-17, -1e-4, 0.0, 2).points() == "+0.0 points [-0.0, +0.0]", "rounding has no sign"
 
 
 def test_runs_that_are_all_above_the_others_say_so_of_their_seeds() -> None:
