@@ -26,8 +26,7 @@ def test_demonstrations_are_right_for_the_environment_and_for_the_packages_score
     tasks = importlib.import_module("tasks")
     for task in tasks.TASKS:
         for team in (False, True):
-            env = tasks.environment(task, team=team)
-            episodes, replies = [], iter(tasks.rows(task, 8, team=team))
+            env, episodes, replies = tasks.environment(task, team=team), [], iter(tasks.rows(task, 8, team=team))
             for number in range(tasks.FIRST, tasks.FIRST + 8):
                 env.reset(options={"task_id": str(number)})
                 while not env.done:

@@ -192,6 +192,11 @@ def test_an_imported_trace_with_its_environment_is_blamed() -> None:
         blame(episodes, player(relay), by=("nothing",))
 
 
+def test_an_evaluation_of_models_needs_no_consent() -> None:
+    assert main(["eval", "--env", ENV, "--engines", "embedded", "--episodes", "4", "--out", "ev"]) == 0
+    assert blame("ev", failures=1, width=0.4).episodes
+
+
 def test_what_does_not_fork_is_refused_and_what_to_do_instead_is_said() -> None:
     class Server(Relay):
         copyable = False

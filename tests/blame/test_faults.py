@@ -82,19 +82,15 @@ def test_methods_are_measured_on_the_same_episodes(faults: Any, tmp_path: Path) 
 
 
 @pytest.mark.ci
-def test_demonstrations_are_drawn_where_blame_points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    module = importlib.import_module("demonstrations")
-    Path("blame.json").write_text(
-        json.dumps({"shipping_0 1 Ship": 3.0, "router_0 2 Move": 1.0, "orders_0 1 Move": 0.0})
-    )
+@pytest.mark.usefixtures("faults", "here")
+def test_demonstrations_are_drawn_where_blame_points() -> None:
+    module, blamed = importlib.import_module("demonstrations"), {"shipping_0 1 Ship": 3.0, "router_0 2 Move": 1.0}
+    Path("blame.json").write_text(json.dumps({**blamed, "orders_0 1 Move": 0.0}))
     module.main([".", "--rows", "12", "--seeds", "1", "--epochs", "1", "--problems", "4"])
-    drawn, control = (
-        [json.loads(x) for x in Path(f"{a}-0.jsonl").read_text().splitlines()] for a in ("blame", "random")
-    )
+    files = [Path(f"{name}-0.jsonl").read_text().splitlines() for name in ("blame", "random")]
+    drawn, control = (list(map(json.loads, lines)) for lines in files)
     kinds = [[module.kind(row["agent"], row["messages"]) for row in rows] for rows in (drawn, control)]
-    assert {*kinds[0]} == {"shipping_0 1 Ship", "router_0 2 Move"} and len({*kinds[1]}) > 5
+    assert {*kinds[0]} == {*blamed} and len({*kinds[1]}) > 5
     assert 0 <= sum(map(module.size, control)) - sum(map(module.size, drawn)) < max(map(module.size, control))
 
 

@@ -194,7 +194,7 @@ def _as_played(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     engines |= {agent: str(Path(folder).parents[3]) for agent, folder in settings["adapters"].items()}
     if odd := [agent for agent, engine in engines.items() if "function" in engine]:
         raise ConfigError(f"A function of Python played {odd[0]}, which no file can name. Name who plays on: --engines")
-    trust.check({"engines": engines}, name)
+    trust.check({"engines": settings["engines"]}, name)
     return engines
 
 
