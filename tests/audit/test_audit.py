@@ -359,7 +359,8 @@ def test_every_combination_of_settings_is_a_row(capsys: pytest.CaptureFixture[st
     assert lines[0] == "algorithm  cosine  scale  wrong signs  noise  score"
     assert {line for line in lines if line.startswith("grpo")} == {"grpo turn_mean=batch", "grpo turn_mean=episode"}
     shown = {rule: lines[lines.index(f"magrpo credit={rule}") + 1] for rule in ("broadcast", "blame", "counterfactual")}
-    assert shown == {"broadcast": "  –  –  0 of 0  –  1.000", "blame": "  refused", "counterfactual": "  refused"}
+    assert shown == {**dict.fromkeys(("broadcast", "blame"), "  –  –  0 of 0  –  1.000"), "counterfactual": "  refused"}
+    assert main(["audit", "magrpo", "--credit", "blame"]) == 0 and "magrpo     16 of 16  –" in capsys.readouterr().out
 
 
 @pytest.mark.ci

@@ -169,7 +169,7 @@ def _audit(
     named = " ".join([name, *(f"{key}={value}" for key, value in values.items())]) if options.all else name
     try:
         made = update.settings(algorithm, values)
-        offers = frozenset(NEEDS) - {"branches"}
+        offers = frozenset(NEEDS) - ({"branches"} if made.rule.name != "blame" else set())
         stale = int(bool(task.game and task.game.moved))
         needs.check(made, RunFacts(offers, made.group_size, task.team, stale))
         size = options.group_size if "groups" in algorithm.needs else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -93,11 +93,19 @@ class Play:
     """Number of the problem; all are equally likely."""
     planned: tuple[tuple[str, int], ...] = ()
     """Agent and state of the layer that would have run, of a truncated episode."""
+    replayed: tuple[float, ...] = ()
+    """What a credit rule that replays rewards each turn with."""
 
     def value(self, agent: str) -> float:
         """Returns the return of an agent: the team's and turns' rewards, and its own."""
         own = sum(layer.agent_rewards.get(agent, 0.0) for layer in self.episode.layers)
         return self.episode.team_return + own
+
+    def history(self, t: int, *, kept: bool) -> Hashable:
+        """Names what was said before the layer of turn t, and in this turn if that is kept."""
+        layer = self.episode.turns[t].layer
+        turns = enumerate(zip(self.episode.turns, self.turns, strict=True))
+        return self.prompt, tuple((i, said) for i, (turn, said) in turns if turn.layer < layer or (kept and i == t))
 
 
 def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree, cut: int = 0) -> list[Play]:
@@ -271,4 +279,4 @@ def trajectory(play: Play, policies: TablePolicies, number: int, group: int) -> 
         transitions.append(transition(record, agent, state, reply))
     planned = [transition(p.turn, *at) for p, at in zip(play.episode.planned, play.planned, strict=True)]
     episode = dataclasses.replace(play.episode, index=number)
-    return Trajectory(episode, transitions, number=number, group=group, planned=planned)
+    return Trajectory(episode, transitions, number=number, group=group, planned=planned, replayed=play.replayed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -135,6 +135,31 @@ class Enumeration:
         logprobs = [self.policies.reply(state, tokens).sum().item() for _, state, tokens in play.turns]
         return math.exp(sum(logprobs)) / self.prompts
 
+    def credited(self, algorithm: Algorithm) -> Enumeration:
+        """Returns the task with the credit of each turn by the rule ``blame``, of exact chances under the policies."""
+        if algorithm.rule.name != "blame":
+            return self
+        plays = self._blamed(self.plays)
+        return dataclasses.replace(
+            self, plays=plays, whole=plays if self.plays is self.whole else self._blamed(self.whole)
+        )
+
+    def _blamed(self, plays: Sequence[Play]) -> list[Play]:
+        shares, totals = defaultdict[Any, float](float), defaultdict[Any, float](float)
+        for play in plays:
+            share = self.probability(play)
+            for t, (agent, _, _) in enumerate(play.turns):
+                for kept in (False, True):
+                    at = agent, play.history(t, kept=kept)
+                    shares[at] += share
+                    totals[at] += share * play.value(agent)
+
+        def credit(play: Play, t: int) -> float:
+            before, after = ((play.turns[t][0], play.history(t, kept=kept)) for kept in (False, True))
+            return totals[after] / shares[after] - totals[before] / shares[before]
+
+        return [dataclasses.replace(p, replayed=tuple(credit(p, t) for t in range(len(p.turns)))) for p in plays]
+
     def score(self) -> float:
         """Computes J, the team's expected return."""
         return sum(self.probability(play) * play.episode.team_return for play in self.whole)
@@ -205,6 +230,7 @@ def expected(
         critic: What V is, for algorithms with a critic.
         group_size: Episodes of a group; None: the population limit.
     """
+    task = task.credited(algorithm)
     trajectories, weights = task.groups(group_size) if group_size else (task.batch(), None)
     with task.moved():
         return ascent(algorithm, trajectories, task.policies, fitted(algorithm, task, critic), weights)
@@ -305,6 +331,7 @@ def noise(
         seed: Of the draws.
     """
     rng, size, updates = np.random.default_rng(seed), algorithm.group_size, list[np.ndarray]()
+    task = task.credited(algorithm)
     heads, shares = fitted(algorithm, task, critic), np.array([task.probability(play) for play in task.plays])
     prompts = np.array([play.prompt for play in task.plays])
     for _ in range(draws):
@@ -333,8 +360,9 @@ def climbed(algorithm: Algorithm, task: Enumeration, critic: Critic, steps: int,
         expectations = np.array([task.probability(play) for play in task.plays]) * LARGE
         counts = np.floor(expectations).astype(int)
         counts[np.argsort(counts - expectations)[: LARGE - counts.sum()]] += 1
-        batch = task.played(task.plays, counts.tolist())
-        update = ascent(algorithm, batch, task.policies, fitted(algorithm, task, critic))
+        now = task.credited(algorithm)
+        batch = now.played(now.plays, counts.tolist())
+        update = ascent(algorithm, batch, task.policies, fitted(algorithm, now, critic))
         length = math.sqrt(sum(float(u @ u) for u in update.values()))
         rate = first * (1.0 - step / steps) / length if length > SMALL else 0.0
         task.policies.ascend({policy: rate * u for policy, u in update.items()})
