@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -106,6 +107,23 @@ class Play:
         layer = self.episode.turns[t].layer
         turns = enumerate(zip(self.episode.turns, self.turns, strict=True))
         return self.prompt, tuple((i, said) for i, (turn, said) in turns if turn.layer < layer or (kept and i == t))
+
+
+def blamed(plays: Sequence[Play], shares: Sequence[float]) -> list[Play]:
+    """Returns episodes whose turns are rewarded with what they change of the expected return; see ``BlameCredit``."""
+    weights, totals = defaultdict[Any, float](float), defaultdict[Any, float](float)
+    for play, share in zip(plays, shares, strict=True):
+        for t, (agent, _, _) in enumerate(play.turns):
+            for kept in (False, True):
+                at = agent, play.history(t, kept=kept)
+                weights[at] += share
+                totals[at] += share * play.value(agent)
+
+    def credit(play: Play, t: int) -> float:
+        before, after = ((play.turns[t][0], play.history(t, kept=kept)) for kept in (False, True))
+        return totals[after] / weights[after] - totals[before] / weights[before]
+
+    return [dataclasses.replace(p, replayed=tuple(credit(p, t) for t in range(len(p.turns)))) for p in plays]
 
 
 def enumerated(env: FlexEnv, prompts: int, tree: ReplyTree, cut: int = 0) -> list[Play]:

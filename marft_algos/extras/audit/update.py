@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from marft_algos.extras.audit.episodes import (
     Play,
     ReplyTree,
     TablePolicies,
+    blamed,
     copies,
     enumerated,
     fraction,
@@ -139,26 +140,8 @@ class Enumeration:
         """Returns the task with the credit of each turn by the rule ``blame``, of exact chances under the policies."""
         if algorithm.rule.name != "blame":
             return self
-        plays = self._blamed(self.plays)
-        return dataclasses.replace(
-            self, plays=plays, whole=plays if self.plays is self.whole else self._blamed(self.whole)
-        )
-
-    def _blamed(self, plays: Sequence[Play]) -> list[Play]:
-        shares, totals = defaultdict[Any, float](float), defaultdict[Any, float](float)
-        for play in plays:
-            share = self.probability(play)
-            for t, (agent, _, _) in enumerate(play.turns):
-                for kept in (False, True):
-                    at = agent, play.history(t, kept=kept)
-                    shares[at] += share
-                    totals[at] += share * play.value(agent)
-
-        def credit(play: Play, t: int) -> float:
-            before, after = ((play.turns[t][0], play.history(t, kept=kept)) for kept in (False, True))
-            return totals[after] / shares[after] - totals[before] / shares[before]
-
-        return [dataclasses.replace(p, replayed=tuple(credit(p, t) for t in range(len(p.turns)))) for p in plays]
+        plays, whole = (blamed(of, [self.probability(play) for play in of]) for of in (self.plays, self.whole))
+        return dataclasses.replace(self, plays=plays, whole=whole)
 
     def score(self) -> float:
         """Computes J, the team's expected return."""
