@@ -32,6 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    monkeypatch.setattr("marft_algos.config.keys._announced", set[tuple[str, str]]())  # said once a process
     with fake_hub.serving() as made:
         point_at(made.url, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", made.token)
