@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -109,10 +109,11 @@ class Play:
         return self.prompt, tuple((i, said) for i, (turn, said) in turns if turn.layer < layer or (kept and i == t))
 
 
-def blamed(plays: Sequence[Play], shares: Sequence[float]) -> list[Play]:
+def blamed(plays: Sequence[Play], probability: Callable[[Play], float]) -> list[Play]:
     """Returns episodes whose turns are rewarded with what they change of the expected return; see ``BlameCredit``."""
     weights, totals = defaultdict[Any, float](float), defaultdict[Any, float](float)
-    for play, share in zip(plays, shares, strict=True):
+    for play in plays:
+        share = probability(play)
         for t, (agent, _, _) in enumerate(play.turns):
             for kept in (False, True):
                 at = agent, play.history(t, kept=kept)

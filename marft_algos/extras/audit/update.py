@@ -140,7 +140,8 @@ class Enumeration:
         """Returns the task with the credit of each turn by the rule ``blame``, of exact chances under the policies."""
         if algorithm.rule.name != "blame":
             return self
-        plays, whole = (blamed(of, [self.probability(play) for play in of]) for of in (self.plays, self.whole))
+        plays = blamed(self.plays, self.probability)
+        whole = plays if self.whole is self.plays else blamed(self.whole, self.probability)
         return dataclasses.replace(self, plays=plays, whole=whole)
 
     def score(self) -> float:
