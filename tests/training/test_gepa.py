@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,10 @@ def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     def answer(path: str, body: dict[str, Any]) -> Answer:
         messages = body["messages"]
         if len(messages) == 1:  # the proposer
-            assert "Score" in messages[0]["content"] and "[reply of planner_0" in messages[0]["content"]
+            assert "Score" in messages[0]["content"]
+            assert re.search(
+                r"\[reply of planner_0(, which changed the expected score by [^]]+)?\]", messages[0]["content"]
+            )
             return 200, chat("They guess.\n```\nREPEAT the digit that you read.\n```")
         digits = [c for c in messages[-1]["content"] if c.isdigit()]
         obeys = "REPEAT" in messages[0]["content"] or "Pass the digit on" in messages[0]["content"]
@@ -193,19 +197,8 @@ def test_a_hosted_team_learns_to_be_told_better(tmp_path: Path) -> None:
     with serving(answer) as fake:
         table = f'{{kind="openai", model="m", url="{fake.url}"}}'
         words = ["train", "gepa", "--env", "relay-v0", "--engines", f"planner_0={table}", f"solver_0={table}"]
-        words += [
-            "--credit",
-            "rule=blame",
-            "failures=2",
-            "--proposer",
-            table,
-            "--iterations",
-            "6",
-            "--episodes-per-iteration",
-            "16",
-            "--eval-episodes",
-            "40",
-        ]
+        words += ["--proposer", table, "--iterations", "6", "--episodes-per-iteration", "16", "--eval-episodes", "40"]
+        words += ["--credit", "rule=blame", "failures=2"]
         assert main([*words, "--runs-dir", str(tmp_path), "--name", "told", "--eval-every", "0"]) == 0
         run = RunFolder.open(tmp_path / "told")
         scores = [line["eval/success"] for line in run.metrics() if "eval/success" in line]
