@@ -213,19 +213,19 @@ def test_what_does_not_fork_is_refused_and_what_to_do_instead_is_said() -> None:
 @pytest.mark.ci
 def test_a_program_is_run_again_from_its_start_and_none_of_its_runs_is_left() -> None:
     def make() -> Any:
-        rows = [{"problem": "a", "answer": "1"}, {"problem": "b", "answer": "1"}]
-        agents = ["writer_0", "reader_0"]
+        rows, agents = [{"problem": problem, "answer": "1"} for problem in "ab"], ["writer_0", "reader_0"]
         return marft_envs.make(
             "program:helpers.program_team:team", agents=agents, data=rows, grader="blame.test_command:right"
         )
 
     by = player(make)
-    before = threading.active_count()
+    before = threading.enumerate()
     found = blame(failures(by, 1, 8), by, env=make, again=True, width=0.25)
     (e,) = found.episodes
     assert [turn.record.agent for turn in e.turns] == ["writer_0", "reader_0"] and not found.left_out
     assert {r.by for r in e.turns[0].replacements} == {"silence", "policy reader_0"}  # no expert, nothing to cut
-    assert found.played > 50 and threading.active_count() <= before
+    new = [thread for thread in threading.enumerate() if thread not in before]
+    assert found.played > 50 and not [thread for thread in new if thread.join(30) or thread.is_alive()]
 
 
 def right(problem: Any, answer: str) -> float:
