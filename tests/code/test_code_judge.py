@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, stdio
+from helpers.fake_sandbox import ADD, CRASH, GOLD, SCRIPT, WRONG, ZERO, FakeSandbox, calls, in_containers, stdio
 from marft_algos.runs.intervals import pass_at_k, pass_hat_k
 from marft_envs.core.faults import is_infrastructure_error
 from marft_envs.errors import ConfigError, DataError
@@ -349,17 +349,7 @@ def test_pass_at_k_and_pass_hat_k_are_the_chances_over_all_draws() -> None:
 HUGE = st.sampled_from([1300, 40_000]).map(lambda bits: 1 << bits)  # beyond the floats; beyond 4,300 digits
 NUMBERS = st.integers() | st.floats() | st.booleans() | HUGE | HUGE.map(lambda one: -one)
 LEAVES = NUMBERS | st.none() | st.complex_numbers() | st.text(max_size=4) | st.binary(max_size=4)
-HASHABLE = st.recursive(LEAVES, lambda one: st.tuples(one, one) | st.frozensets(one, max_size=3), max_leaves=4)
-CONTAINERS = st.recursive(
-    LEAVES,
-    lambda one: (
-        st.lists(one, max_size=3)
-        | st.lists(one, max_size=3).map(tuple)
-        | st.sets(HASHABLE, max_size=3)
-        | st.dictionaries(HASHABLE, one, max_size=3)
-    ),
-    max_leaves=8,
-)
+CONTAINERS = in_containers(LEAVES, 3, 8)
 
 
 def nested(value: Any, depth: int, make: Any) -> Any:

@@ -132,3 +132,14 @@ def test_what_a_talk_saves_is_of_the_fixed_talk_of_its_score() -> None:
     assert share.shape == (2, 20)
     assert share.mean() == pytest.approx(5 / needed(0.9, 0.925)[0] - 1)
     assert share[0, 19] - share[0, 0] == pytest.approx(needed(0.9, 0.925)[1] / needed(0.9, 0.925)[0])  # a failure costs
+
+
+def test_the_reliable_tool_never_fails_and_the_other_one_does_in_marked_calls() -> None:
+    env = marft_envs.make("examples.reliability:reliability-v0", calls=4)
+    for said, works in (("0", [1, 1, 1, 1]), ("1", [1, 0, 0, 1]), ("2", [0, 0, 0, 0])):
+        assert play(env, "reliability/0110", lambda agent, text, said=said: said) == all(works)
+        assert [4 * turn.reward for turn in env.episode.turns] == works
+    shown = [turn.text for seed in range(200) for turn in experts.play(env, seed).turns]
+    assert len(shown) == 800 and 0.75 < shown.count("1") / 800 < 0.85
+    with pytest.raises(ConfigError, match="calls is 3; expected an even number"):
+        marft_envs.make("examples.reliability:reliability-v0", calls=3)

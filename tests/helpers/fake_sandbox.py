@@ -6,6 +6,8 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 from marft_envs.families.code.problem import CodeProblem, Test
 from marft_envs.sandbox.types import Call, CallResult, Limits, StdioResult
 
@@ -116,3 +118,14 @@ ADD = CodeProblem(
     entry_point="add",
     solution=GOLD,
 )
+
+
+def in_containers(leaves: Any, size: int, most: int) -> Any:
+    """Draws leaves, and lists, tuples, sets and dicts of them with at most so many members and leaves."""
+    keys = st.recursive(leaves, lambda one: st.tuples(one, one) | st.frozensets(one, max_size=size), max_leaves=5)
+
+    def containers(one: Any) -> Any:
+        lists = st.lists(one, max_size=size)
+        return lists | lists.map(tuple) | st.sets(keys, max_size=size) | st.dictionaries(keys, one, max_size=size)
+
+    return st.recursive(leaves, containers, max_leaves=most)
