@@ -11,7 +11,7 @@ import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import gymnasium
@@ -110,11 +110,7 @@ class FlexEnv(AECEnv):
             "is_parallelizable": self.dependency.is_simultaneous,  # PettingZoo's parallel view: all act in one step
         }
         self.env_id, self.env_kwargs = env_id, dict[str, Any]()
-        names, replies = self.possible_agents, task.sample_actions
-        self.observation_spaces = {
-            name: obs_mod.space(observation, images=optional(task, "images") is not None) for name in names
-        }
-        self.action_spaces = {name: UnicodeText(candidates=partial(replies, name)) for name in names}
+        obs_mod.space(observation)  # refuses an unknown kind
         self.agents: list[str] = []
         self.agent_selection = self.possible_agents[0]
         self._rng: np.random.Generator | None = None
@@ -215,6 +211,17 @@ class FlexEnv(AECEnv):
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the rollout observation of ``agent``; legal for agents not on turn, and pure."""
         return obs_mod.render(self.observation_kind, self.schedule.observation(agent))
+
+    @cached_property
+    def observation_spaces(self) -> dict[str, Any]:
+        """The agents' observation spaces; made when asked for, as forks copy what there is."""
+        images = optional(self.task, "images") is not None
+        return {name: obs_mod.space(self.observation_kind, images=images) for name in self.possible_agents}
+
+    @cached_property
+    def action_spaces(self) -> dict[str, Any]:
+        """The agents' action spaces; made when asked for."""
+        return {a.name: UnicodeText(candidates=partial(self.task.sample_actions, a.name)) for a in self.team}
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""
@@ -355,16 +362,10 @@ class FlexEnv(AECEnv):
 
     def _planned(self, turn: Turn, index: int) -> PlannedTurn:
         agent, layers = turn.agent, self.schedule.record.layers
-        record = TurnRecord(
-            index, layers[-1].round if layers else 0, len(layers), agent, self.profile(agent).role, turn.sees, text=""
-        )
-        return PlannedTurn(
-            record,
-            observation=self.task.observe(agent),
-            messages=self.messages(agent),
-            tools=optional(self.task, "tools")(agent),
-            team_view=self.team_view(agent),
-        )
+        number, role = layers[-1].round if layers else 0, self.profile(agent).role
+        record = TurnRecord(index, number, len(layers), agent, role, turn.sees, text="")
+        tools, seen = optional(self.task, "tools")(agent), self.task.observe(agent)
+        return PlannedTurn(record, seen, self.messages(agent), tools=tools, team_view=self.team_view(agent))
 
 
 _NAME = re.compile(r"\w[\w.-]*")
