@@ -14,9 +14,12 @@ mean square of the weight. With f for ``failure`` and s for the share of calls o
 | 1 if it worked, else 0: imitation | f | √(1 − sf) | 0.02 |
 | the reward less its mean: reinforcement with a baseline | f | √(sf(1 − sf)) | 0.16 |
 
+Both grow with the root of the number of calls. With 16,384 calls of agents that call tool 0 in a share 1 − s = 0.2, and
+√(s(1 − s)) as the factor that both have, imitation has 1.0 and reinforcement 8. Around 1, chance moves the share as
+far as what is learnt does.
+
 No weight without negative values has more than f/√(1 − f): if a call that worked has the weight a, the signal is at
-most f·a, and the noise at least a·√(1 − f). As signal/noise grows with the root of the number of calls, imitation needs
-about 1/(sf) times as many, here 62.
+most f·a, and the noise at least a·√(1 − f). So imitation needs about 1/(sf) times as many calls, here 62.
 
 Try it: ``marft play examples.reliability:reliability-v0``.
 """
