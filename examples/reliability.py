@@ -14,9 +14,8 @@ mean square of the weight. With f for ``failure`` and s for the share of calls o
 | 1 if it worked, else 0: imitation | f | √(1 − sf) | 0.02 |
 | the reward less its mean: reinforcement with a baseline | f | √(sf(1 − sf)) | 0.16 |
 
-Both grow with the root of the number of calls. With 16,384 calls of agents that call tool 0 in a share 1 − s = 0.2, and
-√(s(1 − s)) as the factor that both have, imitation has 1.0 and reinforcement 8. Around 1, chance moves the share as
-far as what is learnt does.
+Summed over N calls, an update has √(N·s(1 − s)) times this ratio: 1.0 for imitation and 8 for reinforcement at
+N = 16,384. At a ratio of 1, chance moves the share of tool 0 as far as what is learnt does.
 
 No weight without negative values has more than f/√(1 − f): if a call that worked has the weight a, the signal is at
 most f·a, and the noise at least a·√(1 − f). So imitation needs about 1/(sf) times as many calls, here 62.
