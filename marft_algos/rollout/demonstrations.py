@@ -165,8 +165,8 @@ class Demonstrations:
         if not trajectories:
             raise DataError(
                 f"None of {sum(map(len, why.values()))} {self.what} can be learnt from: {reasons(why)}. Expected"
-                " episodes of this environment's training problems, with replies within --max-new-tokens and prompts"
-                " within the model's context; what is imitated has to succeed."
+                " successful episodes of this environment's training problems, with replies within --max-new-tokens and"
+                " prompts within the model's context; or more of them (--episodes-per-iteration, --warm-episodes)."
             )
         return trajectories
 
