@@ -42,7 +42,8 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
         self.agents: list[str] = []
         self.metadata = {**env.metadata, "is_parallelizable": True}
         self.render_mode = env.render_mode
-        self.observation_spaces, self.action_spaces = env.observation_spaces, env.action_spaces
+        self.observation_spaces = {name: env.observation_space(name) for name in self.possible_agents}
+        self.action_spaces = {name: env.action_space(name) for name in self.possible_agents}
 
     def observation_space(self, agent: str) -> Any:
         """Returns the agent's observation space."""

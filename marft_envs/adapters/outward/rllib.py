@@ -42,7 +42,8 @@ class RLlibEnv(MultiAgentEnv):
         self.env: Any = env
         self.possible_agents = list(env.possible_agents)
         self.agents = self.possible_agents[:]
-        self.observation_spaces, self.action_spaces = env.observation_spaces, env.action_spaces
+        self.observation_spaces = {name: env.observation_space(name) for name in self.possible_agents}
+        self.action_spaces = {name: env.action_space(name) for name in self.possible_agents}
         self.render_mode = env.render_mode
         self._acted: set[str] = set()
         self._ended: set[str] = set()
