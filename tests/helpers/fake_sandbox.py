@@ -122,7 +122,7 @@ ADD = CodeProblem(
 
 def in_containers(leaves: Any, size: int, most: int) -> Any:
     """Draws leaves, and lists, tuples, sets and dicts of them with at most so many members and leaves."""
-    keys = st.recursive(leaves, lambda one: st.tuples(one, one) | st.frozensets(one, max_size=size), max_leaves=5)
+    keys = st.recursive(leaves, lambda one: st.tuples(one, one) | st.frozensets(one, max_size=size), max_leaves=6)
 
     def containers(one: Any) -> Any:
         lists = st.lists(one, max_size=size)
