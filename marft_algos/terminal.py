@@ -17,6 +17,7 @@ import stat
 import sys
 import textwrap
 import threading
+import time
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -183,3 +184,17 @@ def say(*parts: object, error: bool = False, sep: str = " ", end: str = "\n") ->
     text = clean((folded(text) if _FOLDS.get() and not error else text) + end)
     stream.write(text.encode(encoding, "replace").decode(encoding))
     stream.flush()
+
+
+class Progress:
+    """Says how many episodes of a long evaluation have ended: a tenth of them and five seconds apart, or more."""
+
+    def __init__(self) -> None:
+        self._tenth, self._said = 0, time.monotonic()
+
+    def __call__(self, ended: int, total: int, lost: int) -> None:
+        tenth, now = ended * 10 // total, time.monotonic()
+        if tenth > self._tenth and now - self._said > 5:
+            self._said = now
+            say(f"  {ended}/{total} episodes, infrastructure errors {lost}", error=True)
+        self._tenth = tenth

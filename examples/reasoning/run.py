@@ -73,12 +73,12 @@ def trained(folder, **settings):
     return folder
 
 
-def trl(out, task, seed, tokens, start):
+def trl(out, task, seed, tokens, start, dtype):
     """Trains with TRL; returns the folder of the model."""
     export, model = out / "exports" / f"{task}-{seed}", out / "trl" / f"{task}-{seed}"
     if not (export / "export.json").is_file():
         subprocess.run([sys.executable, "-m", "marft_algos", "export", start, "--out", export], check=True)
-    words = [task, export, "--seed", seed, "--tokens", tokens, "--out", model]
+    words = [task, export, "--seed", seed, "--tokens", tokens, "--dtype", dtype, "--out", model]
     subprocess.run([sys.executable, HERE / "trl_grpo.py", *map(str, words)], check=True)
     return model
 
@@ -95,7 +95,7 @@ def job(out, task, who, seed, tokens, questions, common):
     else:
         played = start = warm(out, task, seed, common, team=team)
         if who == "trl":
-            played = trl(out, task, seed, tokens, start)
+            played = trl(out, task, seed, tokens, start, "bfloat16" if common["dtype"] == "bf16" else "float32")
         elif algo := WHO[who]:
             played = trained(
                 out / "runs" / file.stem, **common, **where, algo=algo, start=str(start), warm_start=0, seed=seed,
@@ -134,12 +134,14 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tokens", type=int, default=150_000)
     parser.add_argument("--questions", type=int, default=200)
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="of the frozen weights, everybody's")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     o = parser.parse_args()
+    common = {**COMMON, "dtype": o.dtype}
     for task in () if o.table else o.tasks:
         for seed in o.seeds:
             for who in o.who:
-                job(o.out.resolve(), task, who, seed, o.tokens, o.questions, COMMON)
+                job(o.out.resolve(), task, who, seed, o.tokens, o.questions, common)
     table(o.out)
 
 

@@ -37,7 +37,7 @@ def right(completions, gold, **_):
     return [float(same(t if b is None else b, g)) for t, b, g in zip(texts, boxed, gold, strict=True)]
 
 
-def trained(name, export, policy, *, seed, tokens, lr, out, longest=96):
+def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
     """Trains the adapter, and saves the model with the adapter merged into it.
 
     Args:
@@ -48,6 +48,7 @@ def trained(name, export, policy, *, seed, tokens, lr, out, longest=96):
         tokens: Processed tokens; it ends with the iteration that reaches them.
         lr: Learning rate.
         out: Folder of the model.
+        dtype: Of the frozen weights; the adapter's are float32.
         longest: Tokens of a reply.
 
     Returns:
@@ -62,7 +63,7 @@ def trained(name, export, policy, *, seed, tokens, lr, out, longest=96):
         def on_step_end(self, args, state, control, **_):
             control.should_training_stop |= state.num_input_tokens_seen >= tokens
 
-    base = AutoModelForCausalLM.from_pretrained(export / "base", dtype="float32")
+    base = AutoModelForCausalLM.from_pretrained(export / "base", dtype=dtype)
     config = GRPOConfig(
         str(out / "trainer"), seed=seed, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
         save_strategy="no", disable_tqdm=True, logging_steps=1, max_steps=1000, lr_scheduler_type="constant",
@@ -76,7 +77,7 @@ def trained(name, export, policy, *, seed, tokens, lr, out, longest=96):
         processing_class=AutoTokenizer.from_pretrained(export / policy), callbacks=[Budget()],
     )  # fmt: skip
     trainer.train()
-    trainer.model.merge_and_unload().save_pretrained(out)
+    trainer.model.float().merge_and_unload().save_pretrained(out)
     trainer.processing_class.save_pretrained(out)
     return [
         {"tokens": row["num_tokens"], "reward": row["reward"]} for row in trainer.state.log_history if "reward" in row
@@ -91,11 +92,12 @@ def main():
     parser.add_argument("--policy", default="actor_0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--out", type=Path, required=True)
     o = parser.parse_args()
     o.out.mkdir(parents=True, exist_ok=True)
-    steps = trained(o.task, o.export, o.policy, seed=o.seed, tokens=o.tokens, lr=o.lr, out=o.out)
+    steps = trained(o.task, o.export, o.policy, seed=o.seed, tokens=o.tokens, lr=o.lr, out=o.out, dtype=o.dtype)
     (o.out / "iterations.json").write_text(json.dumps(steps), encoding="utf-8")
     print(*(f"{step['tokens']:>9.0f} tokens  reward {step['reward']:.3f}" for step in steps), sep="\n")
 

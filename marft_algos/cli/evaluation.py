@@ -12,14 +12,11 @@ from marft_algos.config.evaluation import COMPARE_ONLY, ENGINES_ONLY, EvalArgume
 from marft_algos.lazy import check_packages
 from marft_algos.ranges import hints
 from marft_algos.runs.intervals import Interval
-from marft_algos.terminal import say
+from marft_algos.terminal import Progress, say
 from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.evaluation.resumable import ResumableEvaluation
-
-_SAID = 10
-"""Times that progress is said."""
 
 
 def run_eval(argv: list[str]) -> int:
@@ -69,7 +66,7 @@ def _engines(options: EvalArguments, argv: list[str]) -> int:
     config = options.of_engines()
     command = typed("eval", *argv, *([] if options.out else ["--out", config.out]))
     try:
-        evaluation, results, note = resumable.run(config, command, _announce, _Progress())
+        evaluation, results, note = resumable.run(config, command, _announce, Progress())
     except KeyboardInterrupt:
         say(f"stopped; what has ended is kept. Go on: {command}")
         return 130
@@ -102,18 +99,6 @@ def _announce(evaluation: ResumableEvaluation) -> None:
     shown = arguments.task(config.env, held_out_kwargs(config.env, {}, config.env_kwargs))
     say(f"{shown}, {len(evaluation.problems)} problems, {config.samples} samples each, {way}")
     say(f"folder:  {evaluation.root}" + (f" ({done} episodes have ended before)" if done else ""))
-
-
-class _Progress:
-    """Says how far it is, a few times."""
-
-    def __init__(self) -> None:
-        self._said = 0
-
-    def __call__(self, ended: int, total: int, lost: int) -> None:
-        if ended * _SAID // total > self._said:
-            self._said = ended * _SAID // total
-            say(f"  {ended}/{total} episodes, infrastructure errors {lost}", error=True)
 
 
 def _say(evaluation: ResumableEvaluation, content: Mapping[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.lazy import require_training
 from marft_algos.runs import breakdown, paths
 from marft_algos.runs import folder as runs
-from marft_algos.terminal import clean, say
+from marft_algos.terminal import Progress, clean, say
 from marft_envs.core.types import AgentSpec
 from marft_envs.errors import ConfigError, did_you_mean
 
@@ -37,7 +37,7 @@ def play(options: EvalArguments) -> int:
 
     torch.set_num_threads(config.threads)
     trained = checkpoint.pick(run.checkpoints, options.checkpoint) if run and not options.untrained else None
-    with closing(HeldOut(config, servers=options.served())) as evaluation:
+    with closing(HeldOut(config, servers=options.served(), on_progress=Progress())) as evaluation:
         return _play(options, evaluation, run, trained)
 
 
@@ -61,7 +61,8 @@ def _play(options: EvalArguments, evaluation: HeldOut, run: runs.RunFolder | Non
         if once and edges is not None:  # else it is seen when it is played
             _check_seen(swapped, evaluation.team, {agent for agent, _ in edges})
     evaluation.check()
-    _announce(config, eval_kwargs(config), len(evaluation.evaluation_set))
+    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
+    say(f"{arguments.task(config.env, eval_kwargs(config))}, {len(evaluation.evaluation_set)} episodes, {way}")
     played = evaluation.play()
     before = play.records(played)
     if words := too_long(played, set()):
@@ -105,16 +106,9 @@ def _waited(played: Sequence[Trajectory], seconds: Sequence[float]) -> list[Traj
     path = np.mean([t.critical_path for t in played if not t.infrastructure_error])
     say(f"waited       {half:.3g} s an episode (median), {most:.3g} (95 %), for {path:.3g} tokens one after the other")
     each = iter(seconds)
-    timed = [{} if t.infrastructure_error else {"seconds": next(each)} for t in played]
-    return [
-        dataclasses.replace(t, episode=dataclasses.replace(t.episode, metrics={**t.metrics, **more}))
-        for t, more in zip(played, timed, strict=True)
-    ]
-
-
-def _announce(config: TrainConfig, kwargs: Mapping[str, Any], episodes: int) -> None:
-    way = "greedy" if config.eval_greedy else f"sampled at temperature {config.temperature:g}"
-    say(f"{arguments.task(config.env, kwargs)}, {episodes} episodes, {way}")
+    timed = ({} if t.infrastructure_error else {"seconds": next(each)} for t in played)
+    metrics = [{**t.metrics, **more} for t, more in zip(played, timed, strict=True)]
+    return [replace(t, episode=replace(t.episode, metrics=m)) for t, m in zip(played, metrics, strict=True)]
 
 
 def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, runs.RunFolder | None]:
@@ -148,7 +142,7 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, runs.RunFolder 
     if options.one_by_one:
         changed["num_envs"] = 1
     changed |= {"env_kwargs": kwargs, "eval_greedy": config.eval_greedy and not options.sampled}
-    return dataclasses.replace(config, **changed), run
+    return replace(config, **changed), run
 
 
 def _agent_called(name: str, team: Sequence[AgentSpec]) -> str:

@@ -94,6 +94,7 @@ class HeldOut:
         episodes: Only so many of the problems, the first; None: all.
         servers: That play the policies, see ``hosting.served``; empty: they are played here. They hold adapters until
             :meth:`close`.
+        on_progress: Called with (ended, all, lost) after every episode of a play.
 
     Attributes:
         evaluation_set: The problems.
@@ -108,8 +109,9 @@ class HeldOut:
     """
 
     def __init__(
-        self, config: TrainConfig, episodes: int | None = None, servers: Mapping[str, object] | None = None
-    ) -> None:
+        self, config: TrainConfig, episodes: int | None = None, servers: Mapping[str, object] | None = None,
+        on_progress: Callable[[int, int, int], None] = lambda *_: None,
+    ) -> None:  # fmt: skip
         self.config, self.make_env = config, environments.env_factory(config, environments.eval_kwargs(config))
         held_out = started(config.env, self.make_env)
         with closing(environments.make_env(config, config.env_kwargs)) as env, closing(held_out):
@@ -126,7 +128,7 @@ class HeldOut:
         self._publisher, self._version = hosting.publisher(config, self._engine, self.policies), -1
         self._publish()
         self.profiles: dict[str, str] = {}
-        self.waited: list[float] = []
+        self.waited, self._on_progress = list[float](), on_progress
 
     def check(self) -> None:
         """Checks that the problems fit the models' contexts, and that calls are read as models write them.
@@ -181,13 +183,14 @@ class HeldOut:
         self._publisher.publish(self.policies.policies, self._version)
 
     def _play(self, by: Player) -> list[Trajectory]:
-        self.waited, began = [], time.perf_counter()
+        self.waited, began, lost = [], time.perf_counter(), 0
 
         def ended(trajectory: Trajectory) -> None:
-            nonlocal began
-            now = time.perf_counter()
-            self.waited += [] if trajectory.infrastructure_error else [now - began]
-            began = now
+            nonlocal began, lost
+            before, began = began, time.perf_counter()
+            lost += trajectory.infrastructure_error
+            self.waited += [] if trajectory.infrastructure_error else [began - before]
+            self._on_progress(len(self.waited) + lost, len(self.evaluation_set), lost)
 
         return by.play(with_profiles(self.evaluation_set, [self.profiles]), ended)
 

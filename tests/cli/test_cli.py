@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import os
 import re
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -351,11 +353,8 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
     for split, n in (("train", 40), ("test", 12)):
         rows = [{"id": f"{split}-{i}", "problem": f"What is {i} and 1?", "answer": str(i + 1)} for i in range(n)]
         (here / f"sums_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    argv = [
-        "train", "--env", "math-solo-v0", "--data", "sums_{split}.jsonl", "--models", str(model), *QUICK, "--name",
-        "sums",
-    ]  # fmt: skip
-    assert main(argv) == 0
+    of = ["--env", "math-solo-v0", "--data", "sums_{split}.jsonl", "--models", str(model), "--name", "sums"]
+    assert main(["train", *of, *QUICK]) == 0
     assert main(["eval", "sums", "--out", "rows.jsonl"]) == 0
     rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
     assert {row["task_id"] for row in rows} == {f"test-{i}" for i in range(12)}
@@ -363,10 +362,14 @@ def test_a_run_on_two_files_is_evaluated_on_the_second(
     capsys.readouterr()
     started, many = list[int](), VectorEnv.__init__
     monkeypatch.setattr(VectorEnv, "__init__", lambda vec, makers: (started.append(len(makers)), many(vec, makers))[1])
-    assert main(["eval", "sums", "--one-by-one", "--episodes", "3", "--out", "waited.jsonl"]) == 0
+    with monkeypatch.context() as patch:  # a clock by which every call of it comes six seconds later
+        patch.setattr("marft_algos.terminal.time", SimpleNamespace(monotonic=itertools.count(0, 6).__next__))
+        assert main(["eval", "sums", "--one-by-one", "--episodes", "3", "--out", "waited.jsonl"]) == 0
     assert started == [1, 1]  # the untrained team, and the trained one: an episode at a time
     alone = [json.loads(line) for line in Path("waited.jsonl").read_text().splitlines()]
-    waited = [line for line in capsys.readouterr().out.splitlines() if line.startswith("waited ")]
+    said = capsys.readouterr()
+    assert said.err.split("\n") == [f"  {i}/3 episodes, infrastructure errors 0" for i in (1, 2, 3, 1, 2, 3)] + [""]
+    waited = [line for line in said.out.splitlines() if line.startswith("waited ")]
     assert len(waited) == 2 and all(0 < float(line.split()[1]) < 60 for line in waited)
     assert f"for {sum(row['critical_path'] for row in alone) / 3:.3g} tokens one after the other" in waited[1]
 
