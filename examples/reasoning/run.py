@@ -101,9 +101,8 @@ def job(out, task, who, seed, tokens, questions, common):
                 out / "runs" / file.stem, **common, **where, algo=algo, start=str(start), warm_start=0, seed=seed,
                 processed_budget=tokens, iterations=1000,
             )  # fmt: skip
-    engines = who == "trl" or who.endswith("untrained")
-    team_of = {agent: str(played) for agent in agents(task, team=team)} if engines else str(played)
-    marft_algos.evaluate(team_of, **(where if engines else {}), episodes=questions, out=str(recorded))
+    models = dict.fromkeys(agents(task, team=team), str(played))
+    marft_algos.evaluate(models, **where, episodes=questions, out=str(recorded))
     episodes = list(map(json.loads, (recorded / "episodes.jsonl").read_text(encoding="utf-8").splitlines()))
     outcomes = {e["task_id"]: float(s == 1) for e, (s, _) in zip(episodes, scores(episodes), strict=True)}
     file.parent.mkdir(parents=True, exist_ok=True)
