@@ -2,11 +2,13 @@
 
     python examples/readers.py tree rows/tree.jsonl --documents 360 --merges 18000
     python examples/readers.py whole rows/whole.jsonl --documents 7000
+    python examples/readers.py skill runs/tree --merges 300
     marft sft --env docs-tree-v0 --env-kwargs kinds=total lengths=8 --demonstrations rows/tree.jsonl --policies shared
 
 A row is a prompt (``messages``), the reply to imitate (``action``) and who replies (``agent``). The task's own expert
 merges two notes in one step, ``38-25=13``. Here the larger number stands first, and the tens of the other are added
-before its ones: ``38-20=18-5=13``. Each step then needs one digit, and no step crosses zero.
+before its ones: ``38-20=18-5=13``. Each step then needs one digit, and no step crosses zero. ``skill`` counts the right
+replies of a trained team to merges that no demonstration shows.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ import random
 from pathlib import Path
 
 import marft_envs
+from marft_envs.families.math.grader import extract_boxed
 
 SETTINGS = {"kinds": "total", "level": 0, "lengths": 8}
 MOST = (9, 20, 60, 99)
 """Largest numbers that are drawn for either note of a merge, each as often."""
+CLASSES = ("one digit", "one and two digits", "two digits, same sign", "two digits, different signs")
 HELD_OUT = 26
 """Of 256 pairs of numbers, how many no demonstration shows."""
 
@@ -72,14 +76,14 @@ def read_or_merged(env, agent):
     return merged(*map(int, notes))
 
 
-def merges(env, n, rng):
-    """Yields rows of merges alone, of numbers up to 99 with either sign, in the prompts of the tree."""
+def merges(env, n, rng, *, shown=True):
+    """Yields rows of merges alone, of numbers up to 99 with either sign; ``shown``: those for demonstrations."""
     joiners = [row for row in played(env, 0, read_or_merged) if row["agent"].startswith("reducer")]
     for _ in range(n):
         row = joiners[-1] if rng.random() < 1 / 8 else joiners[0]
         tag = rng.choice(("mapper", "reducer"))
         one, other = 0, 0
-        while (one, other) == (0, 0) or held_out(one, other):
+        while (one, other) == (0, 0) or held_out(one, other) is shown:
             one, other = (rng.randint(-most, most) for most in (rng.choice(MOST), rng.choice(MOST)))
         *before, last = row["messages"]
         asked = {**last, "content": f"Sum.\n\n[{tag}]\n{one}\n\n[{tag}]\n{other}"}
@@ -93,6 +97,21 @@ def tree(documents, n, seed):
     return rows + [row for i in range(documents) for row in played(env, seed * 100_000 + i, read_or_merged)]
 
 
+def skill(run, n, checkpoint="last"):
+    """Returns for each class of merges whether each reply of a team is right."""
+    import marft_algos
+
+    team, right = marft_algos.load_team(run, checkpoint=checkpoint), {name: [] for name in CLASSES}
+    env = marft_envs.make("docs-tree-v0", **SETTINGS)
+    for row in merges(env, n, random.Random(1), shown=False):
+        one, other = (int(line) for line in row["messages"][-1]["content"].splitlines() if line.lstrip("-").isdecimal())
+        said = team.say(row["agent"], row["messages"], (), 0).text
+        two = (abs(one) > 9) + (abs(other) > 9)
+        name = CLASSES[two + (two == 2 and one * other < 0)]
+        right[name].append(extract_boxed(said) == str(one + other))
+    return right
+
+
 def whole(documents, n, seed):
     """Returns the rows of one agent that reads whole ledgers."""
     env = marft_envs.make("docs-solo-v0", window=0, **SETTINGS)
@@ -104,18 +123,24 @@ def whole(documents, n, seed):
 
 
 def main():
-    """Writes the rows."""
+    """Writes the rows, or prints the share of right merges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("who", choices=("tree", "whole"))
-    parser.add_argument("file", type=Path)
+    parser.add_argument("what", choices=("tree", "whole", "skill"))
+    parser.add_argument("path", type=Path, help="file of the rows, or folder of the run")
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--merges", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--checkpoint", default="last")
     options = parser.parse_args()
-    rows = {"tree": tree, "whole": whole}[options.who](options.documents, options.merges, options.seed)
-    options.file.parent.mkdir(parents=True, exist_ok=True)
-    options.file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    print(f"{len(rows)} rows: {options.file}")
+    if options.what == "skill":
+        found = skill(str(options.path), options.merges, options.checkpoint)
+        for name, right in {**found, "all": [x for each in found.values() for x in each]}.items():
+            print(f"{name:<28} {sum(right) / max(len(right), 1):.3f}, n = {len(right)}")
+        return
+    rows = {"tree": tree, "whole": whole}[options.what](options.documents, options.merges, options.seed)
+    options.path.parent.mkdir(parents=True, exist_ok=True)
+    options.path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    print(f"{len(rows)} rows: {options.path}")
 
 
 if __name__ == "__main__":
