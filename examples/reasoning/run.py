@@ -30,7 +30,7 @@ WHO = {
 }  # fmt: skip
 """Row of the table -> our algorithm, if there is one."""
 COMMON = {"preset": "smollm2", "max_new_tokens": 96, "eval_every": 0, "eval_episodes": 2}
-WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 8, "episodes_per_iteration": 64, "iterations": 4}
+WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 8, "episodes_per_iteration": 64}
 
 
 def of_team(who):
@@ -55,10 +55,9 @@ def warm(out, task, seed, common, *, team):
     if not rows.is_file():
         words = ["rows", task, rows, *["--team"] * team]
         subprocess.run([sys.executable, HERE / "tasks.py", *words], check=True)
-    return trained(
-        out / "warm" / f"{rows.stem}-{seed}", **{**common, **WARM}, **place(task, team=team), seed=seed,
-        demonstrations=str(rows),
-    )  # fmt: skip
+    settings = {**common, **WARM, "iterations": 8 if team else 4}  # a team has two rows of a question
+    folder = out / "warm" / f"{rows.stem}-{seed}"
+    return trained(folder, **settings, **place(task, team=team), seed=seed, demonstrations=str(rows))
 
 
 def trained(folder, **settings):
