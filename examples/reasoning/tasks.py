@@ -18,7 +18,8 @@ import marft_envs
 from marft_envs.families.math.grader import extract_boxed
 
 TASKS = {
-    "chain_sum": {"min_terms": 3, "max_terms": 4, "min_digits": 2, "max_digits": 2},
+    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2},
+    "family_relationships": {},
     "leg_counting": {"min_animals": 2, "max_animals": 4, "max_instances": 9},
     "spell_backward": {"min_word_len": 4, "max_word_len": 7},
     "letter_counting": {"min_words": 2, "max_words": 4},
@@ -46,11 +47,38 @@ def sums(terms):
     return ", ".join(steps)
 
 
+def path(story, start, end):
+    """Returns how two people of a family are related, person by person.
+
+    >>> path("Ann is married to Bob. They have a child called Cy. Cy is married to Di.", "Bob", "Di")
+    "Bob's child Cy's spouse Di"
+    """
+    near, couple = {}, ()
+    for sentence in story.split(". "):
+        if pair := re.match(r"(\w+) is married to (\w+)", sentence):
+            couple = pair.groups()
+            links = [(*couple, "spouse"), (*reversed(couple), "spouse")]
+        else:
+            children = re.findall(r"[A-Z]\w*", sentence.partition("called")[2])
+            links = [link for p in couple for c in children for link in ((p, c, "child"), (c, p, "parent"))]
+        for one, other, word in links:
+            near.setdefault(one, {})[other] = word
+    ways = {start: start}
+    for person in (queue := [start]):
+        for other, word in near[person].items():
+            if other not in ways:
+                ways[other] = f"{ways[person]}'s {word} {other}"
+                queue.append(other)
+    return ways[end]
+
+
 def working(name, question):
     """Returns how a question of a data set is worked out, from what the package says of it."""
     about = question["metadata"]
     if name == "chain_sum":
         return sums([int(term.replace(" ", "")) for term in re.findall(r"[-+]? ?\d+", about["expression"])])
+    if name == "family_relationships":
+        return path(question["question"].partition("\n")[0], about["person1"], about["person2"])
     if name == "leg_counting":
         from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
