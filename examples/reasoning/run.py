@@ -3,7 +3,7 @@
     python examples/reasoning/run.py runs/reasoning --tasks chain_sum leg_counting --seeds 0 1 2
     python examples/reasoning/run.py runs/reasoning --table
 
-Everybody begins with demonstrations of 256 questions, and then has the same processed tokens. A job that has its file
+Everybody begins with demonstrations of 512 questions, and then has the same processed tokens. A job that has its file
 in ``results`` is not run again. Scores are those of the package's own scorer, of greedy replies to questions that
 nobody was trained on.
 """
@@ -30,7 +30,8 @@ WHO = {
 }  # fmt: skip
 """Row of the table -> our algorithm, if there is one."""
 COMMON = {"preset": "smollm2", "max_new_tokens": 96, "eval_every": 0, "eval_episodes": 2}
-WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 8, "episodes_per_iteration": 64}
+QUESTIONS = 512
+WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 16, "episodes_per_iteration": 64}
 
 
 def of_team(who):
@@ -53,9 +54,10 @@ def warm(out, task, seed, common, *, team):
     """Returns the run that learnt from demonstrations."""
     rows = out / "rows" / f"{task}-{'team' if team else 'alone'}.jsonl"
     if not rows.is_file():
-        words = ["rows", task, rows, *["--team"] * team]
-        subprocess.run([sys.executable, HERE / "tasks.py", *words], check=True)
-    settings = {**common, **WARM, "iterations": 8 if team else 4}  # a team has two rows of a question
+        words = ["rows", task, rows, "--questions", QUESTIONS, *["--team"] * team]
+        subprocess.run([sys.executable, HERE / "tasks.py", *map(str, words)], check=True)
+    iterations = QUESTIONS * (2 if team else 1) // WARM["episodes_per_iteration"]  # a team has two rows of a question
+    settings = {**common, **WARM, "iterations": iterations}
     folder = out / "warm" / f"{rows.stem}-{seed}"
     return trained(folder, **settings, **place(task, team=team), seed=seed, demonstrations=str(rows))
 
