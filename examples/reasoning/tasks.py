@@ -1,7 +1,7 @@
 """Tasks of reasoning-gym for one agent and for a team: demonstrations of their working, and the package's own scores.
 
-    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum.jsonl --questions 256
-    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum-team.jsonl --questions 256 --team
+    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum.jsonl --questions 512
+    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum-team.jsonl --questions 512 --team
     python examples/reasoning/tasks.py score evals/NAME/episodes/*.jsonl
 
 ``ENVS`` has the environments of both, for ``--env-kwargs``. In a team the reasoner works and the actor answers.
@@ -132,7 +132,7 @@ def main():
     write = verbs.add_parser("rows")
     write.add_argument("task", choices=TASKS)
     write.add_argument("file", type=Path)
-    write.add_argument("--questions", type=int, default=256)
+    write.add_argument("--questions", type=int, default=512)
     write.add_argument("--team", action="store_true")
     read = verbs.add_parser("score")
     read.add_argument("files", type=Path, nargs="+")
