@@ -6,6 +6,11 @@
 Everybody begins with demonstrations of 512 questions, and then has the same processed tokens. A job that has its file
 in ``results`` is not run again. Scores are those of the package's own scorer, of greedy replies to questions that
 nobody was trained on.
+
+A task is chosen if the agent that has learnt from demonstrations alone scores 0.2 to 0.7. Stated before the other rows
+were trained, for 75,000 processed tokens, 200 questions and three seeds: GRPO here and TRL's differ by less than 10
+points, and 0 is in the interval; nobody is significantly above GRPO here; and the team has no significant advantage, as
+the agent sees everything that the team sees.
 """
 
 from __future__ import annotations
@@ -132,7 +137,7 @@ def main():
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--who", nargs="+", choices=WHO, default=list(WHO))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--tokens", type=int, default=75_000)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="of the frozen weights, everybody's")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")

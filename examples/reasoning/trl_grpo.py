@@ -1,7 +1,7 @@
 """TRL's GRPO from a warm-started adapter: the same prompts, grader, adapter and processed tokens as `marft train`.
 
     marft export runs/chain_sum-warm --out exports/warm
-    python examples/reasoning/trl_grpo.py chain_sum exports/warm --policy actor_0 --out models/trl --tokens 150000
+    python examples/reasoning/trl_grpo.py chain_sum exports/warm --policy actor_0 --out models/trl --tokens 75000
     marft eval --env reasoning_gym:chain_sum --env-kwargs … --engines actor_0=models/trl --episodes 200
 
 A processed token is one of a prompt or of a reply, and a prompt counts for each of its replies.
@@ -91,7 +91,7 @@ def main():
     parser.add_argument("export", type=Path)
     parser.add_argument("--policy", default="actor_0")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--tokens", type=int, default=75_000)
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--out", type=Path, required=True)
