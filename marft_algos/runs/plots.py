@@ -90,7 +90,7 @@ def _outcomes(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     Where a task does not say what is solved, an evaluation's ``success`` is the mean return, and so is its name.
     """
     evaluated = [m for m in metrics if "eval/success" in m]
-    solved, returns = _trained(metrics, "success"), _trained(metrics, "return")
+    solved, returns = (single(metrics, key).series[key] for key in ("success", "return"))
     name, trained = ("success", solved) if solved or not returns else ("return", returns)
     points = [(float(m["iteration"]), float(m["eval/success"])) for m in evaluated]
     band = [(float(m["iteration"]), float(m["eval/low"]), float(m["eval/high"])) for m in evaluated]
@@ -106,24 +106,22 @@ def _outcomes(metrics: Sequence[Mapping[str, Any]]) -> list[Diagram]:
     return shown
 
 
-def _trained(metrics: Sequence[Mapping[str, Any]], key: str) -> Points:
-    return [(float(m["iteration"]), float(m[key])) for m in metrics if key in m]
-
-
 def _smooth(points: Points) -> Points:
     """Averages over the last five iterations: single ones are noisy."""
     return [(x, fmean(y for _, y in points[max(0, i - 4) : i + 1])) for i, (x, _) in enumerate(points)]
 
 
 def _grouped(metrics: Sequence[Mapping[str, Any]], kind: str, key: str, title: str, note: str) -> Diagram:
-    series: dict[str, Points] = {}
-    for m in metrics:
-        for name, value in m.items():
-            parts = name.split("/")
-            if len(parts) == 3 and parts[0] == kind and parts[2] == key and math.isfinite(value):
-                # Rounding noise around 0 (the KL of a single minibatch) would fill the axis.
-                y = float(value) if abs(value) > NOISE else 0.0
-                series.setdefault(parts[1], []).append((float(m["iteration"]), y))
+    """Returns a line per policy or agent; where they are more than the colors, a line per role: its agents' mean."""
+    entries = [(m["iteration"], *name.split("/"), v) for m in metrics for name, v in m.items() if name.count("/") == 2]
+    found = [(x, name, y) for x, of, name, what, y in entries if (of, what) == (kind, key) and math.isfinite(y)]
+    many, lines = len({name for _, name, _ in found}) > len(COLORS), dict[str, dict[float, list[float]]]()
+    for x, name, y in found:
+        line = lines.setdefault(re.sub(r"_\d+$", "", name) if many else name, {})
+        # Rounding noise around 0 (the KL of a single minibatch) would fill the axis.
+        line.setdefault(float(x), []).append(float(y) if abs(y) > NOISE else 0.0)
+    series = {label: [(x, fmean(ys)) for x, ys in line.items()] for label, line in lines.items()}
+    note += "; means of the agents of a role" if many else ""
     return Diagram(title, note, series, share=key in _SHARES, floor=_FLOORS.get(key))
 
 

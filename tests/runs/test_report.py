@@ -95,18 +95,17 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
     before, after, difference = gain
     for number in (f"{before.mean:.3f}", f"{after.mean:.3f}", f"{100 * difference.mean:+.1f} points", f"n = {after.n}"):
         assert number in page
-    for word in (
-        "KL",
-        "entropy",
-        "clip share",
-        "value error",
-        "reply length",
-        "advantage",
-        "planner_0",
-        "letters/",
-        "lora_r = 2",
-    ):
+    curves = ("KL", "entropy", "clip share", "value error", "reply length")
+    for word in (*curves, "advantage", "planner_0", "letters/", "lora_r = 2"):
         assert word in page
+
+
+def test_more_agents_than_colors_are_drawn_by_role() -> None:
+    """A line per agent could not be told apart, and a legend of thirty names leaves no room for a curve."""
+    judge, lengths = {"agent/judge/length": 2.0}, {f"agent/mapper_{i}/length": float(i) for i in range(8)}
+    few, many = (plots.diagrams([{"iteration": 1, **lengths, **more}])[0] for more in ({}, judge))
+    assert few.series == {f"mapper_{i}": [(1, i)] for i in range(8)} and "role" not in few.note
+    assert many.series == {"mapper": [(1, 3.5)], "judge": [(1, 2.0)]} and "role" in many.note
 
 
 def test_what_is_solved_and_what_is_paid_are_two_diagrams() -> None:
