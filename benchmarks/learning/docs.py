@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import sys
@@ -32,15 +33,21 @@ Row = Mapping[str, Any]
 TEAM = "chain"
 MIXED = ("solo-all", "solo-all-processed")
 """Teams trained on several lengths: their evaluation set is no length of its own."""
+CHECK = 2
+"""Documents of an evaluation that only shows that a run can be played."""
 NAMES = {
     "tree": "readers in a tree",
     "chain": "readers in a chain",
     "chain-capped": "chain, stopped at the limit",
     "memory-terse": "one agent, page by page",
     "solo-terse": "one agent, all at once",
+    "solo-working": "one agent, all at once, with working",
 }
 """Who -> what a figure calls it."""
-MODELS = {"embedded-docs": "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes)"}
+MODELS = {
+    "embedded-docs": "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes)",
+    "smollm2-135m": "SmolLM2-135M, the tree shown joins alone beside ledgers",
+}
 """Base model -> what a figure says of it."""
 RAISED, TITLE = ("memory-terse",), "#1f2937"
 """Whose name stands a line higher, since another's is beside it; the ink of the title."""
@@ -57,6 +64,7 @@ def finished(rows: Iterable[Row]) -> dict[tuple[str, int], list[Row]]:
     settings: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         shown = row["status"] == "done" and not row["hidden"] and row["env"] not in MIXED
+        shown = shown and len(row["problems"]) > CHECK
         if shown and row["algorithm"] != "untrained":
             settings.setdefault(place(row["env"]), []).append(row)
     return {setting: sorted(runs, key=lambda run: int(run["seed"])) for setting, runs in settings.items()}
@@ -130,7 +138,7 @@ def both(one: Row, other: Row) -> tuple[list[float], list[float]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: str = TEAM, model: str = "") -> None:
+def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, title: str) -> None:
     """Draws score over latency, a curve for each who, named where it ends: a mark a length, the range of seeds."""
     figure = plots.figure(7, 4.2)
     axes = figure.add_subplot()
@@ -155,45 +163,44 @@ def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, team: st
     axes.set_xlabel("latency of an answer (critical path): tokens generated one after another", fontsize=9)
     plots.finish(axes, "score (share of documents solved)")
     axes.tick_params(labelsize=9)
-    figure.suptitle(claim(settings, team, model), fontsize=10, weight="bold", color=TITLE, x=0.03, ha="left")
+    figure.suptitle(title, fontsize=10, weight="bold", color=TITLE, x=0.03, ha="left")
     figure.savefig(file, dpi=120, facecolor="white", pil_kwargs={"optimize": True})
 
 
-def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str) -> str:
-    """Says of a model what its team has on the longest documents, and what other methods have at its latency."""
+def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str, limit: float) -> str:
+    """Says of a model what its team has on the longest documents, and what other methods have within its limit."""
     longest = max(length for who, length in settings if who == team)
-    latency, score = {}, {}
-    for (who, length), runs in settings.items():
-        if length == longest:
-            latency[who] = statistics.fmean(run["critical_path"] for run in runs)
-            score[who] = statistics.fmean(statistics.fmean(known(run)) for run in runs)
-    rivals = [score[who] for who in score if who != team and latency[who] <= latency[team]]
-    runs = settings[team, longest]
-    words = (
-        f"{MODELS.get(model, model)}:\n"
-        f"at a latency of {latency[team]:.0f} tokens {NAMES.get(team, team)} solve {score[team]:.3f} of "
-        f"{longest}-window ledgers,\n"
-    )
-    words += f"other methods at most {max(rivals):.3f} " if rivals else ""
+    score, runs = dict[str, float](), settings[team, longest]
+    for (who, length), of in settings.items():
+        if length == longest and statistics.fmean(run["critical_path"] for run in of) <= limit:
+            score[who] = statistics.fmean(statistics.fmean(known(run)) for run in of)
+    ours, who = score.pop(team), NAMES.get(team, team)
+    words = f"{MODELS.get(model, model)}:\n"
+    words += f"within a latency of {limit:g} tokens {who} solve {ours:.3f} of {longest}-window ledgers,\n"
+    words += f"other methods at most {max(score.values()):.3f} " if score else ""
     return words + f"({len(runs)} seeds, {len(runs[0]['problems'])} ledgers each)"
 
 
-def base_model(folder: BenchFolder) -> str:
-    """Returns the model that a benchmark's policies began as."""
-    jobs = [folder.job_file(row["key"]) for row in folder.rows() if row["status"] == "done"]
-    named = {str(json.loads(job.read_text(encoding="utf-8"))["config"]["models"]) for job in jobs}
-    return ", ".join(sorted(named))
+def condition(folder: BenchFolder, team: str) -> tuple[str, float]:
+    """Returns the model that policies began as, and the latency that an answer of the team may have."""
+    done = [folder.job_file(row["key"]) for row in folder.rows() if row["status"] == "done"]
+    jobs = [json.loads(file.read_text(encoding="utf-8")) for file in done]
+    models = sorted({str(job["config"]["models"]) for job in jobs})
+    limits = [job["config"]["env_kwargs"].get("max_path", math.inf) for job in jobs if place(job["env"])[0] == team]
+    return ", ".join(models), min(limits)
 
 
 def main() -> int:
     """Prints the tables of one folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of the benchmark")
+    parser.add_argument("folders", type=Path, nargs="+", help="of benchmarks; whom an earlier one has is left out")
     parser.add_argument("--team", default=TEAM, help="whom the others are compared with")
     parser.add_argument("--figure", type=Path, help="draw score over latency here")
     args = parser.parse_args()
-    folder = BenchFolder(args.folder)
-    settings = finished(folder.rows())
+    settings: dict[tuple[str, int], list[Row]] = {}
+    for folder in map(BenchFolder, args.folders):
+        found, there = finished(folder.rows()), {who for who, _ in settings}
+        settings |= {key: runs for key, runs in found.items() if key[0] not in there}
     head = [
         "length",
         "who",
@@ -209,7 +216,7 @@ def main() -> int:
     print(table(["length", "who", "at first", "gained in training, points, by seed"], gains(settings)))
     print(table(["length", "difference, points", "by seed", "over seeds"], differences(settings, args.team)))
     if args.figure:
-        draw(settings, args.figure, args.team, base_model(folder))
+        draw(settings, args.figure, claim(settings, args.team, *condition(BenchFolder(args.folders[0]), args.team)))
     return 0
 
 

@@ -49,11 +49,11 @@ def test_what_training_added_is_the_last_evaluation_less_the_first() -> None:
 
 
 def test_a_figure_names_its_model_in_the_title() -> None:
-    rows = [run("tree-8", [1.0, 0.0]), run("memory-8", [0.0, 0.0], critical_path=5.0), run("chain-8", [1.0, 1.0])]
-    rows[2]["critical_path"] = 90.0
-    model, *words = docs.claim(docs.finished(rows), "tree", "embedded-docs").splitlines()
+    rows = [run("tree-8", [1.0, 0.0, 0.5]), run("memory-8", [0.0] * 3, critical_path=9.0), run("chain-8", [1.0] * 3)]
+    rows[2]["critical_path"], check = 90.0, run("solo-8", [1.0] * 2)
+    model, *words = docs.claim(docs.finished([*rows, check]), "tree", "embedded-docs", 10).splitlines()
     assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes):"
     assert words == [
-        "at a latency of 8 tokens readers in a tree solve 0.500 of 8-window ledgers,",
-        "other methods at most 0.000 (1 seeds, 2 ledgers each)",
+        "within a latency of 10 tokens readers in a tree solve 0.500 of 8-window ledgers,",
+        "other methods at most 0.000 (1 seeds, 3 ledgers each)",
     ]
