@@ -3,7 +3,7 @@
     python examples/reasoning/run.py runs/reasoning --tasks chain_sum leg_counting --seeds 0 1 2
     python examples/reasoning/run.py runs/reasoning --table
 
-Everybody begins with demonstrations of 512 questions, and then has the same processed tokens. A job that has its file
+Everybody begins with demonstrations of 128 questions, and then has the same processed tokens. A job that has its file
 in ``results`` is not run again. Scores are those of the package's own scorer, of greedy replies to questions that
 nobody was trained on.
 
@@ -34,8 +34,10 @@ WHO = {
     "team untrained": None, "team warm": None, "marft": "marft",
 }  # fmt: skip
 """Row of the table -> our algorithm, if there is one."""
-COMMON = {"preset": "smollm2", "max_new_tokens": 96, "eval_every": 0, "eval_episodes": 2}
-QUESTIONS = 512
+COMMON = {"max_new_tokens": 96, "eval_every": 0, "eval_episodes": 2}
+DTYPES = {"smollm2": "float32", "smollm2-bf16": "bfloat16"}
+"""Preset -> type of the frozen weights, as TRL calls it."""
+QUESTIONS = 128
 WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "minibatches": 16, "episodes_per_iteration": 64}
 
 
@@ -79,12 +81,12 @@ def trained(folder, **settings):
     return folder
 
 
-def trl(out, task, seed, tokens, start, dtype):
+def trl(out, task, seed, tokens, start, preset):
     """Trains with TRL; returns the folder of the model."""
     export, model = out / "exports" / f"{task}-{seed}", out / "trl" / f"{task}-{seed}"
     if not (export / "export.json").is_file():
         subprocess.run([sys.executable, "-m", "marft_algos", "export", start, "--out", export], check=True)
-    words = [task, export, "--seed", seed, "--tokens", tokens, "--dtype", dtype, "--out", model]
+    words = [task, export, "--seed", seed, "--tokens", tokens, "--dtype", DTYPES[preset], "--out", model]
     subprocess.run([sys.executable, HERE / "trl_grpo.py", *map(str, words)], check=True)
     return model
 
@@ -101,7 +103,7 @@ def job(out, task, who, seed, tokens, questions, common):
     else:
         played = start = warm(out, task, seed, common, team=team)
         if who == "trl":
-            played = trl(out, task, seed, tokens, start, "bfloat16" if common["dtype"] == "bf16" else "float32")
+            played = trl(out, task, seed, tokens, start, common["preset"])
         elif algo := WHO[who]:
             played = trained(
                 out / "runs" / file.stem, **common, **where, algo=algo, start=str(start), warm_start=0, seed=seed,
@@ -139,10 +141,10 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tokens", type=int, default=75_000)
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="of the frozen weights, everybody's")
+    parser.add_argument("--preset", choices=DTYPES, default="smollm2", help="its precision is everybody's")
     parser.add_argument("--table", action="store_true", help="print the table of what is there")
     o = parser.parse_args()
-    common = {**COMMON, "dtype": o.dtype}
+    common = {**COMMON, "preset": o.preset}
     for task in () if o.table else o.tasks:
         for seed in o.seeds:
             for who in o.who:

@@ -1,7 +1,7 @@
 """Tasks of reasoning-gym for one agent and for a team: demonstrations of their working, and the package's own scores.
 
-    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum.jsonl --questions 512
-    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum-team.jsonl --questions 512 --team
+    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum.jsonl --questions 128
+    python examples/reasoning/tasks.py rows chain_sum rows/chain_sum-team.jsonl --questions 128 --team
     python examples/reasoning/tasks.py score evals/NAME/episodes/*.jsonl
 
 ``ENVS`` has the environments of both, for ``--env-kwargs``. In a team the reasoner works and the actor answers.
@@ -22,7 +22,7 @@ TASKS = {
     "family_relationships": {},
     "leg_counting": {"min_animals": 2, "max_animals": 4, "max_instances": 9},
     "spell_backward": {"min_word_len": 4, "max_word_len": 7},
-    "letter_counting": {"min_words": 2, "max_words": 4},
+    "letter_counting": {"min_words": 3, "max_words": 6},
 }
 """Data set -> its settings. A question is created from its number alone, so every question can be asked again."""
 ALONE = {"profiles": "Work in short steps. Then give the answer in \\boxed{}."}
@@ -132,7 +132,7 @@ def main():
     write = verbs.add_parser("rows")
     write.add_argument("task", choices=TASKS)
     write.add_argument("file", type=Path)
-    write.add_argument("--questions", type=int, default=512)
+    write.add_argument("--questions", type=int, default=128)
     write.add_argument("--team", action="store_true")
     read = verbs.add_parser("score")
     read.add_argument("files", type=Path, nargs="+")
