@@ -177,8 +177,9 @@ def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: s
     ours, who = score.pop(team), NAMES.get(team, team)
     words = f"{MODELS.get(model, model)}:\n"
     words += f"within a latency of {limit:g} tokens {who} solve {ours:.3f} of {longest}-window ledgers,\n"
+    seeds = f"{len(runs)} and {min(len(settings[other, longest]) for other in score)}" if score else f"{len(runs)}"
     words += f"other methods at most {max(score.values()):.3f} " if score else ""
-    return words + f"({len(runs)} seeds, {len(runs[0]['problems'])} ledgers each)"
+    return words + f"({seeds} seeds, {len(runs[0]['problems'])} ledgers each)"
 
 
 def condition(folder: BenchFolder, team: str) -> tuple[str, float]:
@@ -201,22 +202,13 @@ def main() -> int:
     for folder in map(BenchFolder, args.folders):
         found, there = finished(folder.rows()), {who for who, _ in settings}
         settings |= {key: runs for key, runs in found.items() if key[0] not in there}
-    head = [
-        "length",
-        "who",
-        "score by seed",
-        "documents",
-        "sampled",
-        "processed",
-        "critical path",
-        "trained: processed",
-    ]
-    print(table(*means(settings)))
-    print(table(head, scores(settings)))
-    print(table(["length", "who", "at first", "gained in training, points, by seed"], gains(settings)))
-    print(table(["length", "difference, points", "by seed", "over seeds"], differences(settings, args.team)))
     if args.figure:
         draw(settings, args.figure, claim(settings, args.team, *condition(BenchFolder(args.folders[0]), args.team)))
+    costs = ("sampled", "processed", "critical path", "trained: processed")
+    print(table(*means(settings)))
+    print(table(["length", "who", "score by seed", "documents", *costs], scores(settings)))
+    print(table(["length", "who", "at first", "gained in training, points, by seed"], gains(settings)))
+    print(table(["length", "difference, points", "by seed", "over seeds"], differences(settings, args.team)))
     return 0
 
 

@@ -55,5 +55,5 @@ def test_a_figure_names_its_model_in_the_title() -> None:
     assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes):"
     assert words == [
         "within a latency of 10 tokens readers in a tree solve 0.500 of 8-window ledgers,",
-        "other methods at most 0.000 (1 seeds, 3 ledgers each)",
+        "other methods at most 0.000 (1 and 1 seeds, 3 ledgers each)",
     ]
