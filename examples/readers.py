@@ -8,7 +8,7 @@
 A row is a prompt (``messages``), the reply to imitate (``action``) and who replies (``agent``). The task's own expert
 merges two notes in one step, ``38-25=13``. Here the larger number stands first, and the tens of the other are added
 before its ones: ``38-20=18-5=13``. Each step then needs one digit, and no step crosses zero. ``skill`` counts the right
-replies of a trained team to merges that no demonstration shows.
+replies of a trained team to merges whose numbers are in none that is shown alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = (9, 20, 60, 99)
 """Largest numbers that are drawn for either note of a merge, each as often."""
 CLASSES = ("one digit", "one and two digits", "two digits, same sign", "two digits, different signs")
 HELD_OUT = 26
-"""Of 256 pairs of numbers, how many no demonstration shows."""
+"""Of 256 pairs of numbers, how many are in no merge that is shown alone."""
 
 
 def held_out(one, other):
