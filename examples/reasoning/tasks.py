@@ -18,11 +18,9 @@ import marft_envs
 from marft_envs.families.math.grader import extract_boxed
 
 TASKS = {
-    "chain_sum": {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2},
+    "chain_sum": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
     "family_relationships": {},
-    "leg_counting": {"min_animals": 2, "max_animals": 4, "max_instances": 9},
-    "spell_backward": {"min_word_len": 4, "max_word_len": 7},
-    "letter_counting": {"min_words": 3, "max_words": 6},
+    "leg_counting": {"min_animals": 2, "max_animals": 3, "max_instances": 5},
 }
 """Data set -> its settings. A question is created from its number alone, so every question can be asked again."""
 ALONE = {"profiles": "Work in short steps. Then give the answer in \\boxed{}."}
@@ -79,14 +77,10 @@ def working(name, question):
         return sums([int(term.replace(" ", "")) for term in re.findall(r"[-+]? ?\d+", about["expression"])])
     if name == "family_relationships":
         return path(question["question"].partition("\n")[0], about["person1"], about["person2"])
-    if name == "leg_counting":
-        from reasoning_gym.arithmetic.leg_counting import ANIMALS
+    from reasoning_gym.arithmetic.leg_counting import ANIMALS
 
-        legs = [(n, ANIMALS[animal]) for animal, n in about["animals"].items()]
-        return ", ".join(f"{n}*{each}={n * each}" for n, each in legs) + "; " + sums([n * each for n, each in legs])
-    if name == "spell_backward":
-        return f"{' '.join(about['word'])} > {' '.join(reversed(about['word']))}"
-    return ", ".join(f"{' '.join(word)} {word.count(about['target_letter'])}" for word in about["span"])
+    legs = [(n, ANIMALS[animal]) for animal, n in about["animals"].items()]
+    return ", ".join(f"{n}*{each}={n * each}" for n, each in legs) + "; " + sums([n * each for n, each in legs])
 
 
 def created(name, number):

@@ -67,9 +67,9 @@ def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
     config = GRPOConfig(
         str(out / "trainer"), seed=seed, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
         save_strategy="no", disable_tqdm=True, logging_steps=1, max_steps=1000, lr_scheduler_type="constant",
-        learning_rate=lr, warmup_steps=6, num_generations=8, max_completion_length=longest, temperature=1.0,
-        # An iteration has 64 replies and two steps, as in the preset smollm2.
-        per_device_train_batch_size=16, gradient_accumulation_steps=2, steps_per_generation=4,
+        learning_rate=lr, warmup_steps=6, num_generations=4, max_completion_length=longest, temperature=1.0,
+        # An iteration has 64 replies to 16 questions, and four steps, as in ``run.py``.
+        per_device_train_batch_size=16, gradient_accumulation_steps=1, steps_per_generation=4,
     )  # fmt: skip
     trainer = GRPOTrainer(
         PeftModel.from_pretrained(base, export / policy, is_trainable=True), right, config,
