@@ -18,7 +18,7 @@ import marft_envs
 from marft_envs.families.math.grader import extract_boxed
 
 TASKS = {
-    "chain_sum": {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
+    "chain_sum": {"min_terms": 3, "max_terms": 4, "min_digits": 1, "max_digits": 1},
     "family_relationships": {},
     "leg_counting": {"min_animals": 2, "max_animals": 3, "max_instances": 5},
 }
