@@ -194,7 +194,7 @@ class Progress:
 
     def __call__(self, ended: int, total: int, lost: int) -> None:
         tenth, now = ended * 10 // total, time.monotonic()
-        if tenth > self._tenth and now - self._said > 5:
+        if tenth != self._tenth and now - self._said > 5:
             self._said = now
             say(f"  {ended}/{total} episodes, infrastructure errors {lost}", error=True)
         self._tenth = tenth
