@@ -4,7 +4,8 @@
     python examples/reasoning/tasks.py rows chain_sum rows/chain_sum-team.jsonl --questions 128 --team
     python examples/reasoning/tasks.py score evals/NAME/episodes/*.jsonl
 
-``ENVS`` has the environments of both, for ``--env-kwargs``. In a team the reasoner works and the actor answers.
+``ALONE`` and ``TEAM`` are what ``--env-kwargs`` takes beside the settings. In a team the reasoner works and the actor
+answers.
 """
 
 from __future__ import annotations
