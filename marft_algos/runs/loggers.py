@@ -155,11 +155,11 @@ class Display:
             self._returns.append(float(metrics["return"]))
             self._lost += int(metrics.get("infrastructure_errors", 0))
             if self._live is None:
-                kls = {key.split("/")[1]: v for key, v in metrics.items() if key.endswith("/kl") and abs(v) > NOISE}
-                kl = [f"{policy} KL {v:.4f}" for policy, v in kls.items()]
+                what, end = ("loss", "/loss") if DEMONSTRATED in metrics else ("KL", "/kl")
+                per = [(k.split("/")[1], v) for k, v in metrics.items() if k.endswith(end) and abs(v) > NOISE]
                 lost = f"infrastructure errors {metrics.get('infrastructure_errors', 0)}"
-                parts = [f"iteration {self._where()}", *_outcome(metrics), *kl, lost]
-                self.note("  ".join([*parts, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
+                parts = [f"iteration {self._where()}", *_outcome(metrics), *(f"{p} {what} {v:.4f}" for p, v in per)]
+                self.note("  ".join([*parts, lost, f"{metrics['time_total']:.1f} s", f"left {self.left()}"]))
 
     def left(self) -> str:
         """Estimates the time left, from the run's mean pace since it was started or resumed."""

@@ -131,10 +131,10 @@ def test_the_progress_line_names_return_and_success() -> None:
     text = StringIO()
     with loggers.Display(12, 0, "t", Console(file=text, width=200)) as display:
         display.log({"iteration": 1, "return": 0.811, "success": 0.44, "time_total": 1.0})
-        display.log({"iteration": 2, "return": 1.3, "success": 1.0, "rejected": 12.0, "time_total": 1.0})
+        display.log({"iteration": 2, "return": 1.3, "success": 1, "rejected": 12, "policy/a/loss": 2, "time_total": 1})
     one, two = text.getvalue().splitlines()
     assert "  return 0.811  success 0.440  " in one
-    assert "  return of demonstrations 1.300  infrastructure errors" in two and "success" not in two
+    assert "  return of demonstrations 1.300  a loss 2.0000  infra" in two and "success" not in two
 
 
 def test_curves_are_drawn_in_both_formats(run: RunFolder) -> None:
