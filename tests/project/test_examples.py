@@ -62,10 +62,10 @@ def test_prompts_are_searched_in_turn_and_by_blame(tmp_path: Path) -> None:
 
 @pytest.mark.ci
 def test_noise_is_compared_at_as_many_turns(tmp_path: Path) -> None:
-    source = str(ROOT / "examples" / "blame" / "noise.py")
-    _, *lines = run(tmp_path, source, "--env", "relay-v0", "--episodes", "20").splitlines()
-    assert [line.split()[1:3] for line in lines] == [
-        ["broadcast", "2.0"],
-        ["counterfactual", "14.0"],
-        ["blame", "14.0"],
-    ]
+    said = run(tmp_path, str(ROOT / "examples/blame/noise.py"), "--env", "relay-v0", "--episodes", "20").splitlines()
+    assert [s.split()[1:3] for s in said[1:]] == [["broadcast", "2.0"], ["counterfactual", "14.0"], ["blame", "14.0"]]
+
+
+def test_what_docstrings_show_comes_out(tmp_path: Path) -> None:
+    files = [str(file) for file in (ROOT / "examples").rglob("*.py") if ">>> " in file.read_text(encoding="utf-8")]
+    assert files and not run(tmp_path, "-m", "doctest", *files)
