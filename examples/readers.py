@@ -2,8 +2,8 @@
 
     python examples/readers.py tree rows/tree.jsonl --documents 360 --merges 18000
     python examples/readers.py whole rows/whole.jsonl --documents 7000
+    marft sft --demonstrations rows/tree.jsonl --env docs-tree-v0 --preset smollm2 --policies shared --name tree
     python examples/readers.py skill runs/tree --merges 300
-    marft sft --env docs-tree-v0 --env-kwargs kinds=total lengths=8 --demonstrations rows/tree.jsonl --policies shared
 
 A row is a prompt (``messages``), the reply to imitate (``action``) and who replies (``agent``). The task's own expert
 merges two notes in one step, ``38-25=13``. Here the larger number stands first, and the tens of the other are added

@@ -87,7 +87,8 @@ def line(claim: Mapping[str, Any], runs: Curves) -> list[str]:
     one, other = (side(claim, runs, which) for which in ("of", "less"))
     found, (asks, verdict) = difference(one - other), decided(claim)
     here = f"{claim.get('metric', 'score')} {one.mean():.3f}, {other.mean():.3f}"
-    return [claim["says"], claim["paper"], asks, here, points(found).partition(";")[0], verdict(found)]
+    comes_out = f"{verdict(found)} {claim.get('length', '')}".rstrip()
+    return [claim["says"], claim["paper"], asks, here, points(found).partition(";")[0], comes_out]
 
 
 def text(folder: Path) -> str:
