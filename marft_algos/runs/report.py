@@ -96,11 +96,8 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> dict[str, An
     last, gain, cards = (metrics[-1] if metrics else {}), run.gain(), []
     if gain is not None:
         before, after, difference = gain
-        cards += [
-            ("untrained team", *_parts(before.score())),
-            ("trained team", *_parts(after.score())),
-            ("gain, paired", *_parts(difference.points())),
-        ]
+        said = {"untrained team": before.score(), "trained team": after.score(), "gain, paired": difference.points()}
+        cards += [(what, *text.partition(" ")[::2]) for what, text in said.items()]
     counted = ("infrastructure_errors", "eval/infrastructure_errors", "tokens")
     lost, failed, tokens = (sum(int(m.get(key, 0)) for m in metrics) for key in counted)
     cards += [
@@ -110,12 +107,6 @@ def _headline(run: RunFolder, metrics: Sequence[dict[str, Any]]) -> dict[str, An
     ]
     scored = f"n = {gain[1].n}: {run.evaluation_set()}; brackets are 95 % intervals." if gain is not None else ""
     return {"cards": cards, "scored": scored}
-
-
-def _parts(text: str) -> tuple[str, str]:
-    """Splits a number from its interval."""
-    number, _, bounds = text.partition(" [")
-    return number, f"[{bounds}" if bounds else ""
 
 
 def _curves(metrics: Sequence[dict[str, Any]]) -> list[tuple[plots.Diagram, str, dict[str, str]]] | str:

@@ -93,7 +93,7 @@ def test_the_page_shows_what_the_run_measured(run: RunFolder) -> None:
     gain = run.gain()
     assert gain is not None
     before, after, difference = gain
-    for number in (f"{before.mean:.3f}", f"{after.mean:.3f}", f"{100 * difference.mean:+.1f} points", f"n = {after.n}"):
+    for number in (f"{before.mean:.3f}", f"{after.mean:.3f}", f"{100 * difference.mean:+.1f}</b>", f"n = {after.n}"):
         assert number in page
     curves = ("KL", "entropy", "clip share", "value error", "reply length")
     for word in (*curves, "advantage", "planner_0", "letters/", "lora_r = 2"):
