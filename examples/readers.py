@@ -48,8 +48,8 @@ def merged(one, other):
     return f"{words}={one + other}. \\boxed{{{one + other}}}"
 
 
-def worked(document, every=2):
-    """Returns the reply that reads a whole ledger, and writes the balance down after every second entry."""
+def worked(document, every):
+    """Returns the reply that reads a whole ledger, and writes the balance down after so many entries each."""
     balances, balance = [], 0
     for i, (written, amount) in enumerate(document.facts, 1):
         balance += amount
@@ -112,12 +112,12 @@ def skill(run, n, checkpoint="last"):
     return right
 
 
-def whole(documents, n, seed):
+def whole(documents, every, seed):
     """Returns the rows of one agent that reads whole ledgers."""
     env = marft_envs.make("docs-solo-v0", window=0, **SETTINGS)
 
     def reply(env, agent):
-        return worked(env.task.problem)
+        return worked(env.task.problem, every)
 
     return [row for i in range(documents) for row in played(env, seed * 100_000 + i, reply)]
 
@@ -129,6 +129,7 @@ def main():
     parser.add_argument("path", type=Path, help="file of the rows, or folder of the run")
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--merges", type=int, default=0)
+    parser.add_argument("--every", type=int, default=2, help="entries for each balance that is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", default="last")
     options = parser.parse_args()
@@ -137,7 +138,8 @@ def main():
         for name, right in {**found, "all": [x for each in found.values() for x in each]}.items():
             print(f"{name:<28} {sum(right) / max(len(right), 1):.3f}, n = {len(right)}")
         return
-    rows = {"tree": tree, "whole": whole}[options.what](options.documents, options.merges, options.seed)
+    make, n = (tree, options.merges) if options.what == "tree" else (whole, options.every)
+    rows = make(options.documents, n, options.seed)
     options.path.parent.mkdir(parents=True, exist_ok=True)
     options.path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     print(f"{len(rows)} rows: {options.path}")
