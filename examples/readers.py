@@ -54,7 +54,8 @@ def worked(document, every):
     for i, (written, amount) in enumerate(document.facts, 1):
         balance += amount
         if i % every == 0:
-            balances.append(f"{written[1]}{balance}")
+            letter = written[1:2] if written[1:2].isalpha() else ""  # the first entry has none
+            balances.append(f"{letter}{balance}")
     return f"{' '.join(balances)}. \\boxed{{{balance}}}"
 
 
