@@ -2,7 +2,6 @@
 
     marft export runs/chain_sum-warm --out exports/warm
     python examples/reasoning/trl_grpo.py chain_sum exports/warm --policy actor_0 --out models/trl --tokens 75000
-    marft eval --env reasoning_gym:chain_sum --env-kwargs … --engines actor_0=models/trl --episodes 200
 
 A processed token is one of a prompt or of a reply, and a prompt counts for each of its replies.
 """
@@ -38,7 +37,7 @@ def right(completions, gold, **_):
 
 
 def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
-    """Trains the adapter, and saves the model with the adapter merged into it.
+    """Trains the adapter, and saves it.
 
     Args:
         name: Data set.
@@ -47,7 +46,7 @@ def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
         seed: Of questions and sampling.
         tokens: Processed tokens; it ends with the iteration that reaches them.
         lr: Learning rate.
-        out: Folder of the model.
+        out: Folder of the adapter.
         dtype: Of the frozen weights; the adapter's are float32.
         longest: Tokens of a reply.
 
@@ -61,13 +60,13 @@ def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
 
     class Budget(TrainerCallback):
         def on_step_end(self, args, state, control, **_):
-            control.should_training_stop |= state.num_input_tokens_seen >= tokens
+            control.should_training_stop |= state.num_input_tokens_seen >= tokens and state.global_step % 4 == 0
 
     base = AutoModelForCausalLM.from_pretrained(export / "base", dtype=dtype)
     config = GRPOConfig(
         str(out / "trainer"), seed=seed, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to=[],
         save_strategy="no", disable_tqdm=True, logging_steps=1, max_steps=1000, lr_scheduler_type="constant",
-        learning_rate=lr, warmup_steps=6, num_generations=4, max_completion_length=longest, temperature=1.0,
+        learning_rate=lr, loss_type="grpo", num_generations=4, max_completion_length=longest, temperature=1.0,
         # An iteration has 64 replies to 16 questions, and four steps, as in ``run.py``.
         per_device_train_batch_size=16, gradient_accumulation_steps=1, steps_per_generation=4,
     )  # fmt: skip
@@ -77,8 +76,7 @@ def trained(name, export, policy, *, seed, tokens, lr, out, dtype, longest=96):
         processing_class=AutoTokenizer.from_pretrained(export / policy), callbacks=[Budget()],
     )  # fmt: skip
     trainer.train()
-    trainer.model.float().merge_and_unload().save_pretrained(out)
-    trainer.processing_class.save_pretrained(out)
+    trainer.model.save_pretrained(out)
     return [
         {"tokens": row["num_tokens"], "reward": row["reward"]} for row in trainer.state.log_history if "reward" in row
     ]
