@@ -8,7 +8,7 @@
 A row is a prompt (``messages``), the reply to imitate (``action``) and who replies (``agent``). The task's own expert
 merges two notes in one step, ``38-25=13``. Here the larger number stands first, and the tens of the other are added
 before its ones: ``38-20=18-5=13``. Each step then needs one digit, and no step crosses zero. ``skill`` counts the right
-replies of a trained team to merges whose numbers are in none that is shown alone.
+replies of a trained team to different merges, whose numbers are, in either order, in none of ``tree`` that is alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ MOST = (9, 20, 60, 99)
 """Largest numbers that are drawn for either note of a merge, each as often."""
 CLASSES = ("one digit", "one and two digits", "two digits, same sign", "two digits, different signs")
 HELD_OUT = 26
-"""Of 256 pairs of numbers, how many are in no merge that is shown alone."""
+"""Of 256 ordered pairs of numbers, how many are in no merge that is shown alone."""
+SHOWN = 18_000
+"""Merges alone that demonstrations have."""
 
 
 def held_out(one, other):
@@ -73,8 +75,12 @@ def read_or_merged(env, agent):
     """Returns the expert's reply to a page, and merges notes in steps of one digit."""
     if not agent.startswith("reducer"):
         return env.task.expert(agent)
-    notes = [line for line in env.messages(agent)[-1]["content"].splitlines() if line.lstrip("-").isdecimal()]
-    return merged(*map(int, notes))
+    return merged(*numbers({"messages": env.messages(agent)}))
+
+
+def numbers(row):
+    """Returns the two numbers that a row merges."""
+    return tuple(int(line) for line in row["messages"][-1]["content"].splitlines() if line.lstrip("-").isdecimal())
 
 
 def merges(env, n, rng, *, shown=True):
@@ -104,8 +110,14 @@ def skill(run, n, checkpoint="last"):
 
     team, right = marft_algos.load_team(run, checkpoint=checkpoint), {name: [] for name in CLASSES}
     env = marft_envs.make("docs-tree-v0", **SETTINGS)
-    for row in merges(env, n, random.Random(1), shown=False):
-        one, other = (int(line) for line in row["messages"][-1]["content"].splitlines() if line.lstrip("-").isdecimal())
+    known = {tuple(sorted(numbers(row))) for row in merges(env, SHOWN, random.Random(0))}
+    for row in merges(env, 100 * n, random.Random(1), shown=False):
+        one, other = numbers(row)
+        if (pair := tuple(sorted((one, other)))) in known:
+            continue
+        if sum(map(len, right.values())) == n:
+            break
+        known.add(pair)
         said = team.say(row["agent"], row["messages"], (), 0).text
         two = (abs(one) > 9) + (abs(other) > 9)
         name = CLASSES[two + (two == 2 and one * other < 0)]
@@ -129,7 +141,7 @@ def main():
     parser.add_argument("what", choices=("tree", "whole", "skill"))
     parser.add_argument("path", type=Path, help="file of the rows, or folder of the run")
     parser.add_argument("--documents", type=int, default=200)
-    parser.add_argument("--merges", type=int, default=0)
+    parser.add_argument("--merges", type=int, default=SHOWN)
     parser.add_argument("--every", type=int, default=2, help="entries for each balance that is written")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--checkpoint", default="last")
