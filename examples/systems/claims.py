@@ -5,7 +5,8 @@ python examples/systems/claims.py runs/paper             # prints the table
 python examples/systems/claims.py runs/paper --write     # and puts it into the page
 
 Differences of scores are paired by seed and problem, with the two-level interval of ``marft bench``. Peaks, falls,
-drops and collapses are a number a run: their differences are paired by seed, with Student's interval.
+drops and collapses are a number a run: their differences are paired by seed, with Student's interval. Where all seeds
+agree it is Wilson's, of the share of seeds that may not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.runs import points, table
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.statistics import estimate, student_quantile
-from marft_algos.runs.intervals import Interval
+from marft_algos.runs.intervals import Interval, wilson
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs/systems.md"
@@ -38,7 +39,7 @@ METRICS: dict[str, Callable[[np.ndarray], float]] = {
     "peak": lambda scores: float(scores.max()),
     "fall": lambda scores: float(scores.max() - scores[-1]),
     "drop": lambda scores: max(0.0, float((scores[:-1] - scores[1:]).max())),
-    "collapse": lambda scores: float(scores.max() - scores[-1] >= COLLAPSE),
+    "collapse": lambda scores: float(scores.max() - scores[-1] >= COLLAPSE - 1e-9),
 }
 """Of a run's scores over its evaluations."""
 
@@ -63,7 +64,7 @@ def difference(gains: np.ndarray) -> Interval:
     if gains.shape[1] > 1:
         return estimate([gains], difference=True)
     mean, half = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    half *= student_quantile(0.975, len(gains) - 1)
+    half = half * student_quantile(0.975, len(gains) - 1) if half else wilson(0, len(gains)).high
     return Interval(mean, mean - half, mean + half, len(gains))
 
 

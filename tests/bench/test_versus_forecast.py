@@ -155,13 +155,13 @@ RELAYED = ("versus", "relay-v0", "--single-team", "solver_0", "--settings", "pre
     ((), [r"team +0\.\d+ \[.*expert 1\.000, 4 tokens", "planner, layer 0 +1.0 turns", "solver, layer 1",
           r"single +0\.\d+ \[.*2 tokens", r"difference  [+-]\d+\.\d points \["]),
     # The team's answer takes four tokens, the single agent's two.
-    (("--answer-latency", "3"), [r"team +0\.000 \[.*expert 0\.000", r"single +0\.\d+ \[.*expert 1\.000"]),
+    (("--answer-latency", "3"), [r"team +0\.000 \[.*expert 0\.000", "its expert solves no", r"single +0\.\d+ \[.*expert 1"]),
+    (("--answer-latency", "1"), [r"its expert solves no[^$]+its expert solves no problem, or none within --answer-latency$"]),
+    (("--settings", "preset=toy", "eval_episodes=9", "warm_start=1"), ["^note:    this is before the warm start", "difference"]),
 ])  # fmt: skip
-def test_the_command_says_both_scores(
-    more: Sequence[str], expected: Sequence[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_both_scores(more: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*RELAYED, "--forecast", "--sub-problems", "40", *more]) == 0
-    said = capsys.readouterr().out
+    said = capsys.readouterr().out.strip()
     assert all(re.search(line, said) for line in expected), said
 
 

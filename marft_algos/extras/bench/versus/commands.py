@@ -83,12 +83,17 @@ def run_versus(argv: list[str]) -> int:
 
 def _forecast(options: VersusArguments, trial: Trial) -> int:
     """Says what both sides will score, and the skills that it follows from."""
-    from marft_algos.extras.bench.versus import forecast
+    from marft_algos.extras.bench.versus import forecast, run
 
+    if any(side.warm_start and not side.start for side in run.check(trial).values()):
+        say("note:    this is before the warm start that training begins with; --start RUN names weights that had one")
     found = forecast.forecast(trial, options.sub_problems)
     for side, its in found.items():
         say(f"{side:<11} {its.score.score()}; expert {its.expert.mean:.3f}, {its.path:.0f} tokens in sequence")
         for one in its.skills:
             say(f"  {one.name:<18} {one.turns:4.1f} turns, right in {one.right:.3f} (solved {one.solved.score()})")
-    say(f"difference  {forecast.difference(found['team'], found['single']).points()}")
+        if not its.skills:
+            say("  its expert solves no problem, or none within --answer-latency")
+    if any(its.skills for its in found.values()):
+        say(f"difference  {forecast.difference(found['team'], found['single']).points()}")
     return 0
