@@ -52,7 +52,7 @@ def test_a_figure_names_its_model_in_the_title() -> None:
     rows = [run("tree-8", [1.0, 0.0, 0.5]), run("memory-8", [0.0] * 3, critical_path=9.0), run("chain-8", [1.0] * 3)]
     rows[2]["critical_path"], check = 90.0, run("solo-8", [1.0] * 2)
     model, *words = docs.claim(docs.finished([*rows, check]), "tree", "embedded-docs", 10).splitlines()
-    assert model == "embedded-docs (333 thousand parameters, taught on 52,000 joins of notes):"
+    assert model == "embedded-docs (333 thousand parameters, taught on 52,000 merges of notes):"
     assert words == [
         "within a latency of 10 tokens readers in a tree solve 0.500 of 8-window ledgers,",
         "other methods at most 0.000 (1 and 1 seeds, 3 ledgers each)",
