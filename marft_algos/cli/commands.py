@@ -109,7 +109,7 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
     recorded = run.recorded("eval")[-1:]
     seen = breakdown.seen_agents(episode for i in recorded for episode in run.episodes("eval", i))
     if speaker := next((agent for agent in trainer.policies.renderer.agents if agent in seen), ""):
-        say(f"next:    {arguments.typed('eval', run.root, '--swap', speaker)}   # do the messages of {speaker} matter?")
+        say(f"next:    do the messages of {speaker} matter? {arguments.typed('eval', run.root, '--swap', speaker)}")
     return 0
 
 

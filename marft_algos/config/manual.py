@@ -94,13 +94,9 @@ def described(text: str) -> str:
 
 
 def examples(command: str, indent: str = "  ") -> str:
-    """Writes a command's examples, each with its note beside or above it, to be copied."""
+    """Writes a command's examples, each with its note above it, to be copied: zsh reads a note behind as arguments."""
     typed = [(f"marft {command} {words}".rstrip(), note) for words, note in MANUAL[command].examples]
-    width = max((len(words) for words, note in typed if len(f"{words}   # {note}") <= WIDTH), default=0)
-    lines = []
-    for words, note in typed:
-        beside = f"{words:<{width}}   # {note}"
-        lines += [beside] if len(beside) <= WIDTH else [f"# {note}", *_continued(words)]
+    lines = [line for words, note in typed for line in (f"# {note}", *_continued(words))]
     return "\n".join(indent + line for line in lines)
 
 

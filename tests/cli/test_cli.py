@@ -156,7 +156,7 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     run = Path("runs/first")
     assert f"report:  {run}/report.html" in shown and "gain:" in shown and "task:    relay-v0\n" in shown
-    assert "next:    marft eval runs/first --swap planner_0 " in shown
+    assert "next:    do the messages of planner_0 matter? marft eval runs/first --swap planner_0" in shown
     for name in ("config.toml", "metrics.jsonl", "curves.png", "report.html", "episodes", "checkpoints"):
         assert (run / name).exists()
     assert 'level = "action"' in (run / "config.toml").read_text()
