@@ -29,7 +29,7 @@ CLASSES = ("one digit", "one and two digits", "two digits, same sign", "two digi
 HELD_OUT = 26
 """Of 256 ordered pairs of numbers, how many are in no merge that is shown alone."""
 SHOWN = 18_000
-"""Merges alone that demonstrations have."""
+"""Merges alone that demonstrations have, at most."""
 
 
 def held_out(one, other):
@@ -75,12 +75,12 @@ def read_or_merged(env, agent):
     """Returns the expert's reply to a page, and merges notes in steps of one digit."""
     if not agent.startswith("reducer"):
         return env.task.expert(agent)
-    return merged(*numbers({"messages": env.messages(agent)}))
+    return merged(*numbers(env.messages(agent)))
 
 
-def numbers(row):
-    """Returns the two numbers that a row merges."""
-    return tuple(int(line) for line in row["messages"][-1]["content"].splitlines() if line.lstrip("-").isdecimal())
+def numbers(messages):
+    """Returns the two numbers that a prompt wants merged."""
+    return tuple(int(line) for line in messages[-1]["content"].splitlines() if line.lstrip("-").isdecimal())
 
 
 def merges(env, n, rng, *, shown=True):
@@ -104,16 +104,16 @@ def tree(documents, n, seed):
     return rows + [row for i in range(documents) for row in played(env, seed * 100_000 + i, read_or_merged)]
 
 
-def skill(run, n, checkpoint="last"):
+def skill(run, n, seed, checkpoint="last"):
     """Returns for each class of merges whether each reply of a team is right."""
     import marft_algos
 
     team, right = marft_algos.load_team(run, checkpoint=checkpoint), {name: [] for name in CLASSES}
     env = marft_envs.make("docs-tree-v0", **SETTINGS)
-    known = {tuple(sorted(numbers(row))) for row in merges(env, SHOWN, random.Random(0))}
+    known = {tuple(sorted(numbers(row["messages"]))) for row in merges(env, SHOWN, random.Random(seed))}
     for row in merges(env, 100 * n, random.Random(1), shown=False):
-        one, other = numbers(row)
-        if (pair := tuple(sorted((one, other)))) in known:
+        one, other = pair = tuple(sorted(numbers(row["messages"])))
+        if pair in known:
             continue
         if sum(map(len, right.values())) == n:
             break
@@ -141,18 +141,20 @@ def main():
     parser.add_argument("what", choices=("tree", "whole", "skill"))
     parser.add_argument("path", type=Path, help="file of the rows, or folder of the run")
     parser.add_argument("--documents", type=int, default=200)
-    parser.add_argument("--merges", type=int, default=SHOWN)
+    parser.add_argument("--merges", type=int, default=160, help="shown alone, or replied to")
     parser.add_argument("--every", type=int, default=2, help="entries for each balance that is written")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the rows, those of a run too")
     parser.add_argument("--checkpoint", default="last")
     options = parser.parse_args()
     if options.what == "skill":
-        found = skill(str(options.path), options.merges, options.checkpoint)
+        found = skill(str(options.path), options.merges, options.seed, options.checkpoint)
         for name, right in {**found, "all": [x for each in found.values() for x in each]}.items():
             print(f"{name:<28} {sum(right) / max(len(right), 1):.3f}, n = {len(right)}")
         return
-    make, n = (tree, options.merges) if options.what == "tree" else (whole, options.every)
-    rows = make(options.documents, n, options.seed)
+    if options.what == "tree":
+        rows = tree(options.documents, options.merges, options.seed)
+    else:
+        rows = whole(options.documents, options.every, options.seed)
     options.path.parent.mkdir(parents=True, exist_ok=True)
     options.path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     print(f"{len(rows)} rows: {options.path}")

@@ -103,7 +103,8 @@ def trl(out, task, seed, tokens, start, preset):
     export, model = out / "exports" / f"{task}-{seed}", out / "trl" / f"{task}-{seed}"
     if not (export / "export.json").is_file():
         subprocess.run([sys.executable, "-m", "marft_algos", "export", start, "--out", export], check=True)
-    words = [task, export, "--seed", seed, "--tokens", tokens, "--dtype", DTYPES[preset], "--out", model]
+    words = [task, export, "--seed", seed, "--tokens", tokens, "--out", model]
+    words += ["--dtype", DTYPES[preset], "--lr", OPTIMISER["lr"]]
     subprocess.run([sys.executable, HERE / "trl_grpo.py", *map(str, words)], check=True)
     shutil.copytree(start, played := model / "run", dirs_exist_ok=True)
     step = checkpoint.pick(RunFolder(played).checkpoints)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.runs import points, table
 from marft_algos.extras.bench.folder import BenchFolder
 from marft_algos.extras.bench.statistics import estimate, student_quantile
-from marft_algos.runs.intervals import Interval, wilson
+from marft_algos.runs.intervals import Interval, paired
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parents[1] / "docs/systems.md"
@@ -59,12 +59,14 @@ def side(claim: Mapping[str, Any], runs: Curves, which: str) -> np.ndarray:
     return np.mean([[[metric(run.mean(1))] if metric else run[when] for run in runs[env]] for env in claim[which]], 0)
 
 
-def difference(gains: np.ndarray) -> Interval:
-    """Returns the mean of gains, [seeds, problems] or [seeds, 1], and its interval."""
-    if gains.shape[1] > 1:
+def difference(one: np.ndarray, other: np.ndarray) -> Interval:
+    """Returns the mean of one side less the other, [seeds, problems] or [seeds, 1], and its interval."""
+    if (gains := one - other).shape[1] > 1:
         return estimate([gains], difference=True)
+    if not np.ptp(gains):
+        return paired(other[:, 0], one[:, 0])
     mean, half = float(gains.mean()), float(gains.std(ddof=1)) / math.sqrt(len(gains))
-    half = half * student_quantile(0.975, len(gains) - 1) if half else wilson(0, len(gains)).high
+    half *= student_quantile(0.975, len(gains) - 1)
     return Interval(mean, mean - half, mean + half, len(gains))
 
 
@@ -86,7 +88,7 @@ def decided(claim: Mapping[str, Any]) -> tuple[str, Callable[[Interval], str]]:
 def line(claim: Mapping[str, Any], runs: Curves) -> list[str]:
     """Returns a claim's row."""
     one, other = (side(claim, runs, which) for which in ("of", "less"))
-    found, (asks, verdict) = difference(one - other), decided(claim)
+    found, (asks, verdict) = difference(one, other), decided(claim)
     here = f"{claim.get('metric', 'score')} {one.mean():.3f}, {other.mean():.3f}"
     comes_out = f"{verdict(found)} {claim.get('length', '')}".rstrip()
     return [claim["says"], claim["paper"], asks, here, points(found).partition(";")[0], comes_out]

@@ -85,9 +85,9 @@ def _forecast(options: VersusArguments, trial: Trial) -> int:
     """Says what both sides will score, and the skills that it follows from."""
     from marft_algos.extras.bench.versus import forecast, run
 
-    if any(side.warm_start and not side.start for side in run.check(trial).values()):
+    found = forecast.forecast(sides := run.check(trial), options.sub_problems)
+    if any(side.warm_start and not side.start for side in sides.values()):
         say("note:    this is before the warm start that training begins with; --start RUN names weights that had one")
-    found = forecast.forecast(trial, options.sub_problems)
     for side, its in found.items():
         say(f"{side:<11} {its.score.score()}; expert {its.expert.mean:.3f}, {its.path:.0f} tokens in sequence")
         for one in its.skills:

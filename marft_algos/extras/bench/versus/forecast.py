@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from marft_algos import seeds
+from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import EngineBase
 from marft_algos.evaluation.play import Player
 from marft_algos.extras.bench.versus import run
 from marft_algos.extras.bench.versus.grids import Side
-from marft_algos.extras.bench.versus.trial import Trial
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.intervals import Interval, wilson
 from marft_algos.types import Generation, GenerationRequest, SamplingParams, StopReason, Transition
@@ -68,19 +68,19 @@ class Forecast:
     """Tokens that the expert says one after the other, averaged over episodes."""
 
 
-def forecast(trial: Trial, sub_problems: int = 600) -> dict[Side, Forecast]:
+def forecast(sides: Mapping[Side, TrainConfig], sub_problems: int = 600) -> dict[Side, Forecast]:
     """Forecasts the scores of both sides, as they begin.
 
     Args:
-        trial: Names the sides, their weights, and the latency of an answer.
+        sides: Settings of each side's runs, as ``run.check`` returns them.
         sub_problems: Turns of each side that are tried.
 
     Raises:
-        ConfigError: A side has no expert, or cannot be trained as the trial says.
+        ConfigError: A side has no expert.
     """
     from marft_algos.training.evaluate import HeldOut
 
-    forecasts, sides = dict[Side, Forecast](), run.check(trial)
+    forecasts = dict[Side, Forecast]()
     for side in sorted(sides.keys() - {"no-communication"}, reverse=True):
         with closing(HeldOut(run.counted(sides[side]))) as held_out:
             held_out.check()
