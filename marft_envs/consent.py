@@ -110,9 +110,7 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return WRITES
     if "://" in value:
         return _SENDS
-    if names_module(value, key in _IDS):
-        return CODE
-    return ""
+    return CODE if names_module(value, key in _IDS) else ""
 
 
 def names_module(text: str, is_id: bool) -> bool:

@@ -74,8 +74,8 @@ def announce(name: str, where: str) -> None:
 
 
 def masked(text: str, key: str | None) -> str:
-    """Returns a server's words without the key that it was sent, which some errors repeat."""
-    return text.replace(key, "***") if key else text
+    """Returns a server's words without the key that it was sent; one of few characters is a placeholder, as EMPTY."""
+    return text.replace(key, "***") if key and len(key) >= 12 else text
 
 
 def _is_local(place: str) -> bool:

@@ -255,8 +255,8 @@ class OpenAIEngine(EngineBase):
             completion = answer.parse()
             if self._endpoint.api == "responses":
                 completion = calls.completion(completion)
-            used = completion.usage
-            usage = {"tokens_in": int(used.prompt_tokens), "tokens_out": int(used.completion_tokens)} if used else {}
+            used = completion.usage and (completion.usage.prompt_tokens, completion.usage.completion_tokens)
+            usage = {"tokens_in": int(used[0]), "tokens_out": int(used[1])} if used and None not in used else {}
             if self._endpoint.train:
                 return self._read_tokens(request, params, completion, usage), usage
             return self._read_chat(request, params, completion), usage

@@ -199,7 +199,8 @@ def _logprobs(team: TrainedTeam, agent: str, said: Generation) -> list[dict[str,
     shown = said.action_ids[: -1 if said.stop_reason is StopReason.EOS else None]
     pieces = renderer.tokenizer(policy).batch_decode([[token] for token in shown])
     rows = zip(pieces, said.logprobs[: len(shown)].tolist(), strict=True)
-    return [{"token": p, "logprob": x, "bytes": list(p.encode()), "top_logprobs": []} for p, x in rows]
+    known = {piece: list(piece.encode()) for piece in pieces if "\ufffd" not in piece}  # a part of a character has none
+    return [{"token": p, "logprob": x, "bytes": known.get(p), "top_logprobs": []} for p, x in rows]
 
 
 def _sampling(asked: ChatRequest, team: TrainedTeam) -> tuple[SamplingParams, int]:

@@ -92,13 +92,12 @@ def calls_of(source: str) -> list[ToolCall]:
         tree = ast.parse(_PIECE.sub(_on_one_line, source).strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Bad("bad_form") from error
-    calls = []
+    calls: list[ToolCall] = []
     for statement in tree.body:
         if not isinstance(statement, ast.Expr):
             raise Bad("not_a_call")
         value = statement.value
-        for node in value.elts if isinstance(value, ast.List) else [value]:
-            calls.append(_call(node))
+        calls += map(_call, value.elts if isinstance(value, ast.List) else [value])
     return calls
 
 

@@ -184,14 +184,12 @@ def to_messages(obs: RolloutObservation) -> list[Message]:
     if obs.agent.prompt:
         out.append({"role": "system", "content": obs.agent.prompt})
     for example in obs.agent.examples:
-        out.append({"role": "user", "content": example.user})
-        out.append({"role": "assistant", "content": example.assistant})
+        out += [{"role": "user", "content": example.user}, {"role": "assistant", "content": example.assistant}]
     first = len(out)
     blocks = [obs.task] if obs.task else []
     for part in obs.parts:
         if part.own:  # chat templates want user and assistant to alternate, even where the user has nothing to say
-            out.append({"role": "user", "content": "\n\n".join(blocks)})
-            out.append({"role": "assistant", "content": part.text})
+            out += [{"role": "user", "content": "\n\n".join(blocks)}, {"role": "assistant", "content": part.text}]
             blocks = []
         else:
             blocks.append(tagged(part, first_round=obs.tag_first_round))

@@ -89,8 +89,9 @@ def stored(data: Any) -> str:
     texts = {name: _written(rows) for name, rows in splits.items()}
     digest = hashlib.sha256(json.dumps(texts).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "marft", "rows").expanduser()
-    for name, text in texts.items():
-        write_text(folder / f"{digest}{name}.jsonl", text)
+    with reading(f"{folder} cannot be written", "Name one that can: export XDG_CACHE_HOME=FOLDER", DataError):
+        for name, text in texts.items():
+            write_text(folder / f"{digest}{name}.jsonl", text)
     return str(folder / (f"{digest}.jsonl" if "" in texts else f"{digest}-{{split}}.jsonl"))
 
 
@@ -98,7 +99,7 @@ def _written(data: Any) -> str:
     """Returns rows as JSONL; a number that is none (pandas' gaps) is left out."""
     rows = data.to_dict("records") if hasattr(data, "iterrows") else getattr(data, "to_dicts", lambda: data)()
     try:
-        kept = [{key: value for key, value in row.items() if value is None or value == value} for row in rows]
+        kept = [{k: value for k, value in row.items() if hasattr(value, "__len__") or value == value} for row in rows]
         return "".join(json.dumps(row, default=lambda value: value.tolist()) + "\n" for row in kept)
     except (AttributeError, TypeError, ValueError) as error:
         raise DataError(

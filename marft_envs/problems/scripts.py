@@ -12,13 +12,13 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u1950-\u1aaf\u1b00-\u1b7f\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3038-\u303c"
     "\u3041-\u3096\u309d-\u30fa\u30fc-\u312f\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua980-\ua9ff"
     "\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 """Thai, Lao, Myanmar, Khmer and others of their family; Han, kana, Bopomofo."""
-_HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
+HANGUL = "\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff"
 """Has blanks, but words grow endings, so parts of them are looked for."""
 _IGNORED = re.compile("[\u00ad\u200b-\u200d\u2060\ufe00-\ufe0f\ufeff]")
 """What is not seen: soft hyphens, joiners, selectors of glyphs, marks of byte order."""
@@ -46,9 +46,9 @@ class _Patterns(NamedTuple):
 def _patterns() -> _Patterns:
     """Made when the first text comes that is not ASCII: ``re`` does not know marks, and to list them takes 20 ms."""
     marks = "".join(re.escape(chr(c)) for c in range(_LAST) if unicodedata.category(chr(c))[0] == "M")
-    alone, paired = rf"(?=\w)[{_UNSPACED}][{marks}]*", rf"(?=\w)[{_UNSPACED}{_HANGUL}][{marks}]*"
-    other = rf"[^\W{_UNSPACED}{_HANGUL}]+"
-    word, strange = rf"(?:{paired})+|{other}(?:[{marks}]+(?:{other})?)*", f"[{_UNSPACED}{_HANGUL}{marks}]"
+    alone, paired = rf"(?=\w)[{UNSPACED}][{marks}]*", rf"(?=\w)[{UNSPACED}{HANGUL}][{marks}]*"
+    other = rf"[^\W{UNSPACED}{HANGUL}]+"
+    word, strange = rf"(?:{paired})+|{other}(?:[{marks}]+(?:{other})?)*", f"[{UNSPACED}{HANGUL}{marks}]"
     atom = rf"[{_OPENING}]*(?:{alone}){{1,2}}[^\w\s{_OPENING}]*|(?:(?!{alone})\S)+?(?=[{_OPENING}]*(?:{alone})|$)"
     return _Patterns(*map(re.compile, (word, paired, alone, strange, atom)))
 

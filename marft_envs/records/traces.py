@@ -113,7 +113,8 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
         choices = [{"message": {"role": "assistant", "content": response}}]
     unread.count(_LEFT, max(0, len(choices) - 1))
     turns = [(messages, said) for said in chat(choice["message"] for choice in choices[:1])]
-    turns = turns or [(messages[:i], said) for i, said in enumerate(messages) if said.role == "assistant"]
+    if request is content and content.keys().isdisjoint(("response", "completion", "choices")):  # a whole chat
+        turns = [(messages[:i], said) for i, said in enumerate(messages) if said.role == "assistant"]
     if not turns:
         raise UnreadableError("a chat without a reply")
     more = {**first(request, "metadata", {}), **first(content, "metadata", {}), **content}

@@ -21,7 +21,6 @@ from marft_envs.adapters import optional
 from marft_envs.adapters.inward import aec, compliance, gym_text, parallel
 from marft_envs.adapters.inward.codecs import BoardPlanes, Discrete, chosen
 from marft_envs.adapters.inward.game import OPPONENTS
-from marft_envs.core.dependency import Independent
 from marft_envs.testing import invariants
 
 Say = Callable[[FlexEnv, str], str]
@@ -106,12 +105,14 @@ def test_wrong_settings_are_reported_at_once() -> None:
 # Codecs -----------------------------------------------------------------------------------------------
 
 
-def test_a_move_is_found_in_what_is_said() -> None:
-    assert chosen("7", ["7", "17"]) == "7"
-    assert chosen("I take 17.", ["7", "17"]) == "17"
-    assert chosen("not 7 but up left!", ["up", "up left", "7"]) == "up left"
-    assert chosen("77", ["7"]) is None
-    assert chosen("", ["7"]) is None
+@pytest.mark.parametrize(("said", "moves", "move"), [
+    ("7", "7 17", "7"), ("I take 17.", "7 17", "17"), ("77", "7", None), ("", "7", None), ("1.5", "5", None),
+    ("not 7 but up-left!", "up up-left 7", "up-left"), ("setup", "up", None), ("größlos", "los", None),
+    ("答案是17。", "7 17", "17"), ("我选左。", "左 右", "左"), ("1을 선택합니다", "1 2", "1"), ("我选up", "up down", "up"),
+    ("Rock!", "rock paper", "rock"), ("I say B", "a b i", None), ("nf3", "Nf3 nF3", None), ("UP? down", "up down", "down"),
+])  # fmt: skip
+def test_a_move_is_found_in_what_is_said(said: str, moves: str, move: str | None) -> None:
+    assert chosen(said, moves.split()) == move
 
 
 def test_a_board_is_drawn_from_its_agents_side() -> None:
@@ -225,9 +226,9 @@ def test_strangers_environments_need_no_code_of_ours(tictactoe: Any) -> None:
 # Parallel ---------------------------------------------------------------------------------------------
 
 
-def test_everybody_at_once_is_the_independent_d_until_somebody_leaves() -> None:
+def test_everybody_acts_at_once_until_somebody_leaves() -> None:
     env = parallel.wrap(strangers.Choir(rounds=4), cooperative=True)
-    assert isinstance(env.dependency, Independent)
+    assert env.dependency.is_empty and env.metadata["is_parallelizable"]
     episode = play(env, lambda env, agent: "1")
     assert [[episode.turns[i].agent for i in layer.turns] for layer in episode.layers] == [
         ["low", "high"], ["low", "high"], ["high"], ["high"],
@@ -235,6 +236,18 @@ def test_everybody_at_once_is_the_independent_d_until_somebody_leaves() -> None:
     assert all(not turn.sees for turn in episode.turns)
     # The team's reward is the mean over all agents, those that have left included.
     assert [layer.team_reward for layer in episode.layers] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_who_is_not_there_is_not_asked() -> None:
+    class Duet(strangers.Choir):
+        def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            self.possible_agents = ["low", "high"]
+            return super().reset(seed, options)
+
+    duet = Duet(rounds=2)
+    duet.possible_agents = ["low", "absent", "high"]
+    episode = play(parallel.wrap(duet), lambda env, agent: "1")
+    assert [turn.agent for turn in episode.turns] == ["low", "high", "low", "high"]
 
 
 def test_a_parallel_environment_keeps_the_rules() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from helpers.program_team import ask, team
 from marft_algos.cli import main
 from marft_algos.extras import shadow
-from marft_algos.extras.serve import ServedTeam, TeamServer, _team, policy_server
+from marft_algos.extras.serve import ServedTeam, TeamServer, _logprobs, _team, policy_server
 from marft_algos.training.team import load_team
 from marft_algos.types import Generation, StopReason
 from marft_envs.adapters.inward import program
@@ -251,6 +252,11 @@ def _sampled(server: OneByOne, asked: dict[str, Any]) -> None:
     (choice,) = answer["choices"]
     assert status == 200 and len(choice["logprobs"]["content"]) == answer["usage"]["completion_tokens"] <= 3
     assert "".join(token["token"] for token in choice["logprobs"]["content"]) == choice["message"]["content"]
+    halves = SimpleNamespace(batch_decode=lambda rows: ["\ufffd", "\ufffd", "a"])
+    known = {"policies": ["p"], "policy_of": lambda agent: "p", "tokenizer": lambda policy: halves}
+    one = SimpleNamespace(player=SimpleNamespace(renderer=SimpleNamespace(**known)))
+    said = _logprobs(one, "a", Generation([7, 8, 9], np.zeros(3), StopReason.LENGTH, 0))
+    assert [token["bytes"] for token in said] == [None, None, [97]], "half a character has no bytes of its own"
     for field, value in (
         ("top_p", 0.5),
         ("logit_bias", {"5": 1}),

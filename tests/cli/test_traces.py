@@ -205,5 +205,16 @@ def test_a_loop_and_a_whole_chat(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cost:      0.5000, of 1 turns" in out
 
 
+@pytest.mark.parametrize("response", [None, {"error": "overloaded"}, {"choices": []}, [{"choices": []}]])
+def test_a_call_without_a_reply_is_no_turn_of_an_earlier_reply(
+    response: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat = {"messages": [said("user", "2+2?"), said("assistant", "4"), said("user", "3+3?")]}
+    line("chat.jsonl", {"id": "t", "request": chat, "response": response}, {"id": "u", **chat})
+    assert main(["traces", "chat.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert "traces:    1, 1 turns" in out and "line 1: a chat without a reply" in out
+
+
 def test_messages_of_one_role_are_one() -> None:
     assert plain(chat([said("developer", "a"), said("system", "b")])) == [said("system", "a\nb")]

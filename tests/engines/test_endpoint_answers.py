@@ -391,6 +391,14 @@ def test_a_key_that_an_error_repeats_is_masked(
     assert KEY not in said + str(caught.value) + capsys.readouterr().err
 
 
+def test_a_placeholder_of_a_key_may_stand_in_a_reply(fake: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_API_KEY", "test")
+    fake.answering(lambda path, body: (200, chat("def test_add(): ...") | {"usage": {"prompt_tokens": None}}))
+    with closing(engine_of(fake, key_env="LOCAL_API_KEY")) as engine:
+        (reply,) = engine.generate([request()], PARAMS)
+    assert (reply.text, reply.usage) == ("def test_add(): ...", None)
+
+
 def test_a_key_that_the_endpoint_echoes_stands_in_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_API_KEY", "sk-echoed-0123456789")
     asked: list[str] = []

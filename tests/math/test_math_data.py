@@ -149,10 +149,11 @@ def _write(path: Path, *rows: Mapping[str, Any] | str) -> Path:
 def test_a_local_file_needs_only_problem_and_answer(tmp_path: Path) -> None:
     path = _write(tmp_path / "mine.jsonl", {"problem": "What is $1+1$?", "answer": 2}, "", {
         "problem": "Half of 1?", "answer": 0.5, "id": "own", "level": "Level 4", "subject": "Algebra",
-    }, {"question": "Raw?", "answer": "Steps.\n#### 1,080"})  # fmt: skip
+    }, {"question": "Raw?", "answer": "Steps.\n#### 1,080"},
+       {"problem": "Renamed?", "answer": "Steps.\n#### 72"})  # fmt: skip
     loaded = data.load(path, split="test")
-    assert [p.id for p in loaded] == ["mine/1", "own", "mine/4"]
-    assert [p.answer for p in loaded] == ["2", "0.5", "1080"]
+    assert [p.id for p in loaded] == ["mine/1", "own", "mine/4", "mine/5"]
+    assert [p.answer for p in loaded] == ["2", "0.5", "1080", "72"]
     assert loaded[2].solution == "Steps.\n#### 1,080" and loaded[1].level == 4 and loaded[0].level is None
     assert loaded[0].source == "mine"
 

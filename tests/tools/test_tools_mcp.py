@@ -14,7 +14,7 @@ import pytest
 from marft_envs import check_env
 from marft_envs.call_formats import written
 from marft_envs.errors import ConfigError, DataError, MissingExtraError, WorkerError
-from marft_envs.families.tools import StateGrade, ToolCall, ToolProblem, make, oracle
+from marft_envs.families.tools import StateGrade, ToolCall, ToolError, ToolProblem, make, oracle
 from tests.helpers.tools_tiny import PROBLEMS, SPECIALISTS, tiny
 
 mcp = pytest.importorskip("mcp", reason="MCP needs the extra: pip install -e '.[mcp]'")
@@ -322,18 +322,25 @@ def test_a_servers_schema_that_is_not_understood_is_named():
             tools=[
                 mcp.Tool(name="strange", input_schema=schema),
                 mcp.Tool(name="plain", input_schema={"type": "object"}),
-            ]
+            ],
+            next_cursor="",
         )
 
     async def called(ctx, params):
+        if failing:
+            return mcp.types.CallToolResult(content=[], structured_content={"error": "no row 7"}, is_error=True)
         return mcp.types.CallToolResult(content=[mcp.types.TextContent(type="text", text='{"a": [1, 2]}')])
 
+    failing = []
     server = Server("strange", on_list_tools=listed, on_call_tool=called)
     with pytest.raises(ConfigError, match=r"unevaluatedProperties.*tools=\["):
         MCPToolDomain(server, [ADDED])
     domain = MCPToolDomain(server, [ADDED], grade=lambda world, problem: 0.0, tools=["plain"])
     world = domain.open(ADDED)
     assert world.call("plain", {}) == {"a": [1, 2]}
+    failing.append(True)
+    with pytest.raises(ToolError, match="no row 7"):
+        world.call("plain", {})
     domain.close()
 
 

@@ -184,6 +184,8 @@ def test_foreign_schemas_are_closed_and_open_ones_refused() -> None:
     made = Tool("f", "", closed(foreign))
     assert validate(made, {"a": {"b": 1}}) == []
     assert validate(made, {"a": {"c": 1}}) and validate(made, {"c": 1})
+    either = Tool("f", "", closed({"anyOf": [{"properties": {n: {"type": "string"}}, "required": [n]} for n in "xy"]}))
+    assert validate(either, {"x": "a"}) == validate(either, {"y": "a"}) == [] and validate(either, {"z": "a"})
     for name in ("", "with blank", "x" * 65, "né"):
         with pytest.raises(ConfigError):
             check_tool(Tool(name, "", closed({})))

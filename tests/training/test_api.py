@@ -63,19 +63,24 @@ def test_rows_are_data(tmp_path: Path) -> None:
     assert Path(config(run).env_kwargs["data"]).read_text().count("\n") == len(ROWS)
 
 
-def test_rows_of_every_kind_are_one_file_and_what_is_none_is_told() -> None:
+def test_rows_of_every_kind_are_one_file_and_what_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
     files = {rows.stored(kind) for kind in (ROWS, pd.DataFrame(ROWS), datasets.Dataset.from_list(ROWS))}
     assert len(files) == 1
     both = rows.stored({"train": ROWS[:6], "test": ROWS[6:]})
     assert both.endswith("-{split}.jsonl") and len(Path(both.replace("{split}", "test")).read_text().splitlines()) == 2
     assert rows.stored("gsm8k") == "gsm8k" and rows.stored(Path("a.jsonl")) == "a.jsonl"
+    lists = [{"problem": "1+1", "tests": ["a", "b"]}, {"problem": "1+2", "tests": []}]
+    assert rows.stored(datasets.Dataset.from_list(lists).to_pandas()) == rows.stored(lists)
     gaps = pd.DataFrame([{"problem": "1+1", "answer": 2, "level": 1}, {"problem": "1+2", "answer": 3}])
     env = marft_envs.make("math-solo-v0", data=gaps)
     assert Path(env.env_kwargs["data"]).read_text().splitlines()[1] == '{"problem": "1+2", "answer": 3}'
     for wrong in (3, [1], [{"problem": object()}]):
         with pytest.raises(DataError, match=r"a list of dictionaries, or a Dataset or DataFrame"):
             marft_envs.make("math-solo-v0", data=wrong)
+    monkeypatch.setenv("XDG_CACHE_HOME", __file__)
+    with pytest.raises(DataError, match="export XDG_CACHE_HOME=FOLDER"):
+        rows.stored(ROWS)
 
 
 def test_a_setting_of_the_algorithm_may_stand_alone_once() -> None:

@@ -172,10 +172,10 @@ def _next(wanted: Any, out: Path) -> str:
     """Says what to type next: a server for all policies of the first base model."""
     first = next(iter(wanted.policies.values()))
     if wanted.whole:
-        return f"vllm serve {out / next(iter(wanted.policies))}"
-    base = out / first.folder if first.folder else first.location
+        return shlex.join(["vllm", "serve", str(out / next(iter(wanted.policies)))])
+    base = shlex.quote(str(out / first.folder if first.folder else first.location))
     names = [policy for policy, model in wanted.policies.items() if model is first]
-    modules = " ".join(f"{name}={out / name}" for name in names)
+    modules = shlex.join(f"{name}={out / name}" for name in names)
     rank = wanted.team.config.lora_r
     command = f"vllm serve {base} --enable-lora --max-lora-rank {max(rank, 8)} --lora-modules {modules}"
     if first.unbent:  # vLLM applies the base's settings to its adapters, a penalty in greedy replies, too

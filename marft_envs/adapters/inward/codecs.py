@@ -7,13 +7,14 @@ says None: any text is an action. ``chosen`` finds the move that a reply names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from gymnasium import spaces
 
 from marft_envs.errors import ConfigError
+from marft_envs.problems.scripts import HANGUL, UNSPACED
 
 MOST_NUMBERS = 64
 """Longest vector of numbers that is shown as text; what is larger is an image or the like, and needs an own codec."""
@@ -122,14 +123,23 @@ def numbers(value: Any) -> str:
 
 
 def chosen(text: str, moves: Sequence[str]) -> str | None:
-    """Returns the move that a reply names last, as a word of its own; None if it names none."""
-    plain = text.strip()
-    if plain in moves:
+    """Returns the move that a reply names last, as a word of its own; None if it names none.
+
+    ``Rock`` is the move ``rock``, but for moves of one letter, and where capital letters tell moves apart.
+    """
+    if (plain := text.strip()) in moves:
         return plain
+    folded = {move.casefold(): move for move in moves if len(move) > 1}
+    known = folded if len({*map(str.casefold, moves)}) == len(moves) else {}
+    return _last(text[-1000:], moves) or known.get(_last(text[-1000:].casefold(), known))
+
+
+def _last(text: str, moves: Iterable[str]) -> str:
     # Longest first, so that "up" is not read inside "up left".
     words = sorted(map(re.escape, filter(None, moves)), key=len, reverse=True)
-    matches = re.findall(rf"(?<![\w.])(?:{'|'.join(words)})(?![\w])", text[-1000:]) if words else []
-    return matches[-1] if matches else None
+    beside = rf"[^\W{UNSPACED}{HANGUL}]"  # a letter, beside which a move is part of another word
+    matches = re.findall(rf"(?<!{beside})(?<!\.)(?:{'|'.join(words)})(?!{beside})", text) if words else []
+    return matches[-1] if matches else ""
 
 
 def missing(actions: spaces.Space[Any], observations: spaces.Space[Any]) -> list[str]:

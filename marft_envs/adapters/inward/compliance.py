@@ -98,7 +98,8 @@ def _without_playing(env: Any, codec: Any) -> list[Clause]:
 
 
 def _interface(env: Any, kind: Kind) -> Clause:
-    if kind == "unknown" or (kind == "gymnasium" and _many(env)):
+    # One action of such a Gymnasium environment is the actions of several agents.
+    if kind == "unknown" or (kind == "gymnasium" and isinstance(env.action_space, spaces.Tuple | spaces.Dict)):
         if hasattr(env, "possible_agents") or hasattr(env, "agents") or kind == "gymnasium":
             needed = (
                 "simultaneous moves without PettingZoo's parallel API. Needed: a subclass of pettingzoo.ParallelEnv "
@@ -111,11 +112,6 @@ def _interface(env: Any, kind: Kind) -> Clause:
             )
         return Clause("interface", False, needed)
     return Clause("interface", True, kind)
-
-
-def _many(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether one action of a Gymnasium environment is the actions of several agents."""
-    return isinstance(env.action_space, spaces.Tuple | spaces.Dict)
 
 
 def _cast(env: Any, kind: Kind) -> Clause:

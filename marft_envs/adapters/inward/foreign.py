@@ -14,7 +14,7 @@ import numpy as np
 
 from marft_envs.adapters.inward.codecs import chosen
 from marft_envs.adapters.inward.game import OPPONENTS, Game, Player, play_random
-from marft_envs.core.dependency import Chain, DependencyFunction, Independent
+from marft_envs.core.dependency import Chain, DependencyFunction
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.routing import Router
 from marft_envs.core.teams import numbered
@@ -212,6 +212,13 @@ class _Order:
         return [Turn(s, tuple(range(first, n) if turns is None else turns)) for s, turns in heard.items()]
 
 
+class _Together(Router):
+    """All that are there act at once, and nobody sees another."""
+
+    is_static = is_simultaneous = True
+    possible_edges = frozenset[tuple[str, str]]()
+
+
 def team(
     game: Game,
     *,
@@ -234,7 +241,7 @@ def team(
         opponents: See :class:`ForeignTask`.
         illegal: See :class:`ForeignTask`.
         cooperative: See :class:`ForeignTask`.
-        simultaneous: All agents act at once in every round, until they leave for good: D is ``Independent``.
+        simultaneous: All agents that are there act at once in every round; with ``sees`` 0, D = 0.
         max_rounds: Steps after which the episode ends.
         **settings: Settings of :class:`FlexEnv`.
 
@@ -248,11 +255,9 @@ def team(
     check_known(by_seat, game.seats, f"There is no seat '{{}}' in {game.name}.")
     agents = [AgentSpec(seat, seat, by_seat.get(seat, ""), with_answer=True) for seat in game.seats]
     settings = {"attribution": "team" if cooperative else "per_agent", "env_id": game.name} | settings
-    if simultaneous and sees == 0 and not opponents:
-        return FlexEnv(agents, task, Independent(), max_rounds=max_rounds, **settings)
-    env = FlexEnv(agents, task, Router(_Order(task, sees)), max_rounds=max_rounds, **settings)
-    # FlexEnv keeps a copy of D; this one has to ask the environment's own task.
-    env.dependency = Router(_Order(task, sees))
+    d = (_Together if simultaneous and sees == 0 and not opponents else Router)(_Order(task, sees))
+    env = FlexEnv(agents, task, d, max_rounds=max_rounds, **settings)
+    env.dependency = d  # and no copy of it, as it has to ask the environment's own task
     env.dependency.bind(env.possible_agents)
     return env
 

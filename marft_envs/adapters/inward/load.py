@@ -107,9 +107,7 @@ def clauses(
         env = raw(target, settings or {}, parallel=parallel)
     except TypeError:
         return []  # a function that takes other arguments makes an environment of this project
-    if compliance.kind_of(env) == "flex":
-        return []
-    return compliance.check(env, _named(codec))
+    return [] if compliance.kind_of(env) == "flex" else compliance.check(env, _named(codec))
 
 
 def raw(target: str, settings: Mapping[str, Any], *, parallel: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""PettingZoo parallel environments: all agents act at once, so D is ``Independent``.
+"""PettingZoo parallel environments: all agents that are there act at once, and D = 0.
 
 Agents may leave in mid-episode; they may not come back.
 """

@@ -80,9 +80,7 @@ def same(reply: str, gold: str) -> bool:
     plain, wanted = _plain(reply), _plain(gold)
     if plain == wanted:
         return bool(wanted)
-    if not (_formula(plain) and _formula(wanted)):
-        return False
-    return grade_answer(plain, wanted).score == 1.0
+    return _formula(plain) and _formula(wanted) and grade_answer(plain, wanted).score == 1.0
 
 
 def _formula(text: str) -> bool:

@@ -92,11 +92,11 @@ def _problem(path: Path, row: dict[str, Any], line_number: int, where: str) -> M
 
     raw_gsm8k = "problem" not in row and "question" in row
     answer = row.get("answer")
-    marked = raw_gsm8k and isinstance(answer, str) and "####" in answer
+    marked = isinstance(answer, str) and "####" in answer
     columns = Columns(
         problem=("question",) if raw_gsm8k else ("problem",),
         gold=after_hashes if marked else (number if isinstance(answer, float) else plain),
-        solution="answer" if marked else optional("solution"),
+        solution=optional("solution") or ("answer" if marked else None),
         subject=optional("subject"),
         level=optional("level"),
     )

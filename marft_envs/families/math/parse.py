@@ -237,9 +237,7 @@ class _Parser:
             return _repeating(text)
         if kind == "command" or text in FUNCTIONS or text in ("max", "min"):
             return self.command(text.lstrip("\\"), depth)
-        if kind == "name":
-            return self.name(text, depth)
-        return self.bracketed(text, depth)
+        return self.name(text, depth) if kind == "name" else self.bracketed(text, depth)
 
     def bracketed(self, text: str, depth: int) -> Node:
         if text in ("π", "∞"):
@@ -284,9 +282,7 @@ class _Parser:
     def name(self, text: str, depth: int) -> Node:
         if self.peek() == "_":
             return ("var", f"{text}_{self.subscript()}")
-        if text in ("pi", "e", "i"):
-            return ("const", text)
-        return ("var", text)
+        return ("const", text) if text in ("pi", "e", "i") else ("var", text)
 
     def subscript(self) -> str:
         """Reads ``_{...}`` or ``_x`` as part of a name."""

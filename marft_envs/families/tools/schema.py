@@ -167,8 +167,10 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     arguments of a tool are always closed.
     """
     out: dict[str, Any] = {"type": "object", "properties": {}, **_plain(dict(schema))}
-    out["additionalProperties"] = False
-    return out
+    branches = [one for key in ("allOf", "anyOf", "oneOf") for one in out.get(key, ()) if isinstance(one, Mapping)]
+    # What branches name is known, too.
+    named: dict[str, Any] = {name: {} for one in branches for name in one.get("properties", ())}
+    return out | {"properties": named | out["properties"], "additionalProperties": False}
 
 
 @functools.lru_cache(maxsize=512)

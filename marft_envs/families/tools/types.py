@@ -269,9 +269,7 @@ def copied(value: Any) -> Any:
     """Returns a copy of a JSON value."""
     if isinstance(value, Mapping):
         return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(item) for item in value]
-    return value
+    return [copied(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def frozen(value: Any) -> Any:

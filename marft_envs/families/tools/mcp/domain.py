@@ -90,7 +90,7 @@ class ForeignWorld:
         except RuntimeError as error:
             raise ToolError(f"the result breaks the tool's own schema: {error}") from error
         if result.is_error:
-            raise ToolError(text_of(result) or "the tool failed without a word")
+            raise ToolError(text_of(result) or str(value_of(result) or "the tool failed without a word"))
         return value_of(result)
 
     def state_hash(self) -> str:
@@ -294,7 +294,7 @@ async def _introduced(client: Any) -> tuple[list[Any], str]:
         cursor = page.next_cursor
         if len(tools) > MOST_TOOLS:
             raise ConfigError(f"The MCP server lists more than {MOST_TOOLS} tools; agents cannot read that many.")
-        if cursor is None:
+        if not cursor:
             break
     return tools, client.instructions or ""
 

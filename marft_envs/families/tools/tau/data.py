@@ -268,7 +268,7 @@ def _schemas(file: Path) -> list[Any]:
 def _tasks(file: Path, split: str) -> list[dict[str, Any]]:
     """Every ``Task(…)`` of the file, in order, as a row of our own format."""
     rows = []
-    calls = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.Call) and _called(n) == "Task"]
+    calls = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Task"]
     for number, call in enumerate(sorted(calls, key=lambda node: node.lineno)):
         keywords = {word.arg: word.value for word in call.keywords if word.arg}
         lacks = {"user_id", "instruction", "actions"} - keywords.keys()
@@ -285,10 +285,6 @@ def _tasks(file: Path, split: str) -> list[dict[str, Any]]:
         ]
         rows.append({"id": f"retail_{split}_{number}", **row})
     return rows
-
-
-def _called(call: ast.Call) -> str:
-    return call.func.id if isinstance(call.func, ast.Name) else ""
 
 
 def _literal(node: ast.AST, file: Path) -> Any:
