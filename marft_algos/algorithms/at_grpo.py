@@ -74,7 +74,7 @@ class ATGRPO(GRPO):
         tried = [(number, t) for number, t in turns if t.worth is not None]
         if not tried:
             return {}
-        worths = np.array([t.worth for _, t in tried])
+        worths = np.array([(t.worth or 0.0) + np.sum(estimates.penalties.get(t, 0.0)) for _, t in tried])
         stats = groups.statistics(worths, [(number, t.index) for number, t in tried], self.config.std_ddof)
         for (_, t), a in zip(tried, (worths - stats.mean) / (stats.std + self.config.std_eps), strict=True):
             estimates.advantages[t] = np.array([a], dtype=np.float32)

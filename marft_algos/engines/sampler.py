@@ -130,9 +130,7 @@ class Sampler:
 
     def replies(self, ids: Tensor, logprobs: Tensor) -> tuple[list[list[int]], list[FloatArray]]:
         """Returns what was sampled of every row [b, steps] up to its end, on the host."""
-        scores, replies = logprobs.cpu().numpy(), []
-        for row in ids.tolist():
-            replies.append(row[: self.chat.end_of(row) or None])
+        scores, replies = logprobs.cpu().numpy(), [row[: self.chat.end_of(row) or None] for row in ids.tolist()]
         return replies, [scores[i, : len(row)].copy() for i, row in enumerate(replies)]
 
     def sample(self, hidden: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:

@@ -141,8 +141,8 @@ class Learner:
         """
         credit.validate(trajectories)
         for policy, optimizer in self.optimizers.items():
-            factor = rate_factor(iteration, self.config.lr_warmup or 0, self.config.anneal)
-            optimizer.rate(self.rates[policy] * factor)
+            shape = self.config.lr_warmup or 0, self.config.anneal, self.config.value_warmup
+            optimizer.rate(self.rates[policy] * rate_factor(iteration, *shape))
         rows, shares = learnable(trajectories, self.trainable)
         self.estimates = estimates = Estimates(shares=shares)
         estimates.behind = behind(shares, self.policies.version, self.staleness)

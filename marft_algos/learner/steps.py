@@ -103,15 +103,16 @@ def step(optimizer: Adam, name: str, max_norm: float | None) -> float:
     return norm
 
 
-def rate_factor(iteration: int, warmup: int, anneal: int) -> float:
+def rate_factor(iteration: int, warmup: int, anneal: int, first: int = 0) -> float:
     """Returns the learning rate's factor in an iteration, counted from 0.
 
     Args:
         iteration: Which one.
         warmup: Linear to 1 in the last of these iterations.
         anneal: Linear from 1 to .1 at this iteration, then .1; 0: 1.
+        first: The first iteration in which policies are updated, from which on the warm-up counts.
     """
-    risen = min((iteration + 1) / warmup, 1.0) if warmup else 1.0
+    risen = min((max(iteration - first, 0) + 1) / warmup, 1.0) if warmup else 1.0
     return risen * (1.0 if anneal == 0 else max(1.0 - 0.9 * iteration / anneal, 0.1))
 
 

@@ -220,6 +220,9 @@ class Demonstrations:
     def _learnt(self, episode: Episode, prompts: Sequence[Prompt] | str, version: int) -> Found:
         """What there is to learn from an episode whose turns had these prompts, if it could be played."""
         turns = prompts if isinstance(prompts, str) else self._transitions(episode, prompts, version)
+        most = self._env.unwrapped.rules.max_path
+        if most is not None and not isinstance(turns, str) and Trajectory(episode, turns).critical_path > most:
+            return f"a critical path of more than {most} tokens"
         return turns if isinstance(turns, str) else [(episode, turns)]
 
     def _heard(self, episode: Episode) -> list[Prompt] | str:

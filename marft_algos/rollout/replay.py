@@ -239,6 +239,7 @@ class _Branches(Collector):
         super().__init__(vec, *args, **kwargs)
         self._keep = "nothing" if kwargs["states"] is None else "decisions"
         self._branches, self._start = branches, start
+        self._limited = branches[0].start.unwrapped.rules.max_path is not None
         self.spent = [Spent() for _ in branches]
         vec.branch([partial(_Branched, branch) for branch in branches])
 
@@ -262,9 +263,10 @@ class _Branches(Collector):
         branches = [self._branches[turn.episode] for turn in turns]
         texts = [_given_text(branch, turn) for branch, turn in zip(branches, turns, strict=True)]
         requests = [GenerationRequest(self._owner(turn), [], 0) for turn in turns]
-        # Without tokens: nothing to count. What a task has begun stands in a given text, and is put before every reply.
+        # Nothing is sampled. What a task has begun stands in a given text, and is put before every reply.
         said = [(text or "").removeprefix(turn.prefix) for text, turn in zip(texts, turns, strict=True)]
-        replies = [dataclasses.replace(NO_REPLY, text=text) for text in said]
+        spent = [self._tokens(request.policy, text) for request, text in zip(requests, said, strict=True)]
+        replies = [dataclasses.replace(NO_REPLY, text=text, spent=n) for text, n in zip(said, spent, strict=True)]
         sampled = [i for i, text in enumerate(texts) if text is None]
         samples = [branches[i].samples.get(turns[i].index_hint, branches[i].sample) for i in sampled]
         for i, request in zip(sampled, self._requests([turns[i] for i in sampled], samples), strict=True):
@@ -278,6 +280,12 @@ class _Branches(Collector):
                 replies[i] = reply
                 self.spent[turns[i].episode].add(requests[i], reply)
         return requests, replies
+
+    def _tokens(self, policy: str, text: str) -> dict[str, int]:
+        """Returns the length of a given text, where tokens limit the latency of an answer."""
+        if not self._limited or self._renderer is None or policy not in self._renderer.policies:
+            return {}
+        return {"tokens": len(self._renderer.chat(policy).reply_ids(text))} if text else {}
 
     def _planned(self, episode: Episode) -> list[Transition]:
         return []  # nobody values what would have come after a branch

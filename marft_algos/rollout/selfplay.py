@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from marft_algos import seeds
+from marft_algos import credit, seeds
 from marft_algos.config.settings import TrainConfig
 from marft_algos.models.policy import PolicySet
-from marft_algos.types import Trajectory
+from marft_algos.types import Estimates, Trajectory
 from marft_envs.errors import ConfigError
 
 
@@ -52,7 +52,8 @@ class Pool:
         rng = seeds.generator(seeds.opponents(self._seed, iteration, episode))
         if rng.random() >= self._share:
             return "", 0
-        agents = self._policies.renderer.agents
+        team = self._policies.renderer
+        agents = [agent for agent in team.agents if team.trains(team.policy_of(agent))]
         return agents[int(rng.integers(len(agents)))], int(rng.integers(self._size))
 
     def take(self, iteration: int) -> list[str]:
@@ -72,10 +73,9 @@ class Pool:
         """Returns the present state's mean return in episodes against the pool."""
         scores = []
         for trajectory in trajectories:
-            learners = {t.agent for t in trajectory.transitions if t.trainable}
-            if len(learners) < len({t.agent for t in trajectory.transitions}):
-                paid = [layer.agent_rewards.get(agent, 0.0) for layer in trajectory.layers for agent in learners]
-                scores.append(sum(paid) + trajectory.score)
+            if any("-past-" in t.policy for t in trajectory.transitions):
+                own, learners = credit.broadcast(trajectory), {t.agent for t in trajectory.transitions if t.trainable}
+                scores += [credit.agent_score(trajectory, own, agent, Estimates()) for agent in sorted(learners)]
         return {"pool/return": float(np.mean(scores)), "pool/episodes": float(len(scores))} if scores else {}
 
 

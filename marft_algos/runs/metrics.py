@@ -43,9 +43,7 @@ def describe(key: str) -> Metric | None:
     found = next((metric for pattern, metric in _PATTERNS.items() if pattern.fullmatch(key)), None)
     if found is None and key.startswith("eval/"):  # an evaluation's own count of what iterations count
         return describe(key.removeprefix("eval/"))
-    if found is None and key.startswith("task/"):
-        return METRICS["task/*"]
-    return found
+    return METRICS["task/*"] if found is None and key.startswith("task/") else found
 
 
 if __name__ == "__main__":

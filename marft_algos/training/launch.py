@@ -110,9 +110,7 @@ def train(nproc: int, argv: list[str], config: TrainConfig, run: RunFolder | Non
         finally:
             del os.environ[ENDED]
             _end_threads(before)
-        if any(Path(folder).glob("stopped-*")):
-            return 130
-        return ended(Path(folder))
+        return 130 if any(Path(folder).glob("stopped-*")) else ended(Path(folder))
 
 
 def _end_threads(before: set[threading.Thread]) -> None:

@@ -94,9 +94,7 @@ def _unpack(value: Any, known: dict[int, Any]) -> Any:
 
 def _made(name: Any, value: Any) -> Any:
     try:
-        if name in _PLAIN:
-            return _PLAIN[name](value)
-        return _CLASSES[name](**value)
+        return _PLAIN[name](value) if name in _PLAIN else _CLASSES[name](**value)
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"No packed trajectory: {name!r} cannot be made ({error!r}).") from error
 

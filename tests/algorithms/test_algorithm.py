@@ -68,6 +68,7 @@ def test_a_learning_rate_rises_in_a_line_and_falls_to_a_tenth() -> None:
     assert [rate_factor(i, warmup=4, anneal=0) for i in range(5)] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert [rate_factor(i, warmup=0, anneal=10) for i in (0, 5, 10, 99)] == pytest.approx([1.0, 0.55, 0.1, 0.1])
     assert rate_factor(1, warmup=4, anneal=10) == pytest.approx(0.5 * 0.91)
+    assert [rate_factor(i, 2, 0, first=3) for i in range(2, 6)] == [0.5, 0.5, 1.0, 1.0], "after value heads alone"
 
 
 def test_numbers_of_pieces_are_summed_and_those_of_steps_averaged_but_the_largest_kept() -> None:

@@ -90,6 +90,8 @@ def test_a_solved_panel_is_bounded_by_its_number_of_problems() -> None:
     )
     same = st.estimate([np.zeros((5, 500))], difference=True)
     assert same.low == -same.high < 0
+    returns = st.estimate([np.full((3, 50), 10.0)])
+    assert returns.mean == 10 and math.isnan(returns.low) and math.isnan(returns.high), "shares alone have exceptions"
 
 
 @pytest.mark.parametrize(

@@ -257,6 +257,13 @@ def test_an_episode_blame_says_what_a_reader_needs() -> None:
     assert head.split()[:3] == ["agent", "turns", "blame"] and planner.startswith("planner_0")
 
 
+def test_what_nobody_looked_at_is_shown_as_unknown() -> None:
+    by = player(makes("relay-v0"))
+    found = blame(failures(by, 3), by, token_budget=1)
+    assert found.sentence == "of 3 failures 3 turn with an unknown message"
+    assert [(line.split()[2], line.split()[-1]) for line in found.table()[1:]] == [("–", "0")] * 2
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("id", ["code-reflect-v0", "docs-map-v0", "math-router-v0", "rag-chain-v0", "tools-dual-v0"])
 def test_episodes_of_every_family_are_replayed_and_played_on(id: str) -> None:

@@ -261,6 +261,10 @@ def test_at_grpo_standardises_the_candidates_of_a_turn() -> None:
         np.mean([*worths.values()])
     )
     assert made.credit([episode([["a"]])], Estimates()) == {}
+    best = max((*data[1].transitions, *data[1].candidates), key=lambda t: t.worth or 0.0)
+    estimates.penalties = {best: np.full(1, -9.0)}
+    made.credit(data, estimates)
+    assert float(estimates.advantages[best][0]) < 0, "kl_reward_coef is a part of the reward"
 
 
 def test_at_grpos_reward_is_alpha_team_plus_local_from_the_candidates_layer_on() -> None:

@@ -14,6 +14,8 @@ from marft_algos.credit.branches import Branch, States
 from marft_algos.credit.replayed import siblings
 from marft_algos.engines import NativeEngine, ScriptedEngine
 from marft_algos.engines.base import row_seed
+from marft_algos.models.chat import Renderer
+from marft_algos.models.loading import ModelSettings, load_chat
 from marft_algos.models.policy import PolicySet
 from marft_algos.rollout.collector import Collector
 from marft_algos.rollout.replay import Replayer, StartEngine, TreeCollector
@@ -261,6 +263,18 @@ def test_candidates_of_a_layer_are_tried_with_the_others_first() -> None:
     first = {k: row_seed(0, 2, 0, k) % 1000 for k in range(3)}
     a = d.transitions[0]
     assert a.worth == int(a.turn.text) + first[1] + first[2]
+
+
+@pytest.mark.parametrize(("text", "ended"), [("7", "task"), ("12+34=46", "max_path")])
+def test_a_given_text_is_as_long_as_its_policy_writes_it(text: str, ended: str) -> None:
+    chat = load_chat("embedded", ModelSettings())
+    renderer, script = Renderer({"p": chat}, {"a_0": "p"}, ["p"]), ScriptedEngine({"*": "1"}, chat.tokenizer)
+    start = flex(
+        1, Independent(), task=PlainTask(round=lambda turns: Outcome(success=True, terminated=True)), max_path=4
+    )
+    start.reset(seed=0)
+    (t,) = Replayer(renderer, script, PARAMS).play([Branch(start, 0, {0: text})], 0)
+    assert t.episode.stop_reason == ended, "one word in either case"
 
 
 def test_equal_candidates_keep_the_first_and_the_choice_does_not_hang_on_slots() -> None:

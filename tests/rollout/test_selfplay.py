@@ -13,6 +13,7 @@ import pytest
 
 import marft_envs
 from helpers import runs
+from helpers.teams import episode, put
 from helpers.tiny import save_tiny
 from marft_algos.rollout import selfplay
 from marft_algos.training.parts import build
@@ -75,10 +76,27 @@ def test_half_of_the_episodes_are_against_the_past_seats_and_members_drawn_evenl
     assert sum(against.values()) == pytest.approx(1000, abs=100)
     assert set(against) == {(seat, member) for seat in ("left_0", "right_0") for member in (0, 1)}
     assert min(against.values()) > 190
-    for episode, (learner, member) in enumerate(drawn[:50]):
-        seats = [pool.assign(agent, 3, episode) for agent in ("left_0", "right_0")]
+    for number, (learner, member) in enumerate(drawn[:50]):
+        seats = [pool.assign(agent, 3, number) for agent in ("left_0", "right_0")]
         assert seats.count("shared") == (1 if learner else 2)
         assert not learner or f"shared-past-{member}" in seats
+
+
+def test_who_is_not_trained_never_plays_against_the_pool_alone(model: Path, tmp_path: Path) -> None:
+    pool = build(settings(model, tmp_path, policies="own", frozen=("right_0",))).pool
+    assert pool is not None
+    assert {pool.drawn(3, episode)[0] for episode in range(200)} == {"", "left_0"}
+    assert {pool.assign("left_0", 3, episode) for episode in range(200)} == {"left_0"}
+
+
+def test_a_return_against_the_pool_is_that_of_the_one_who_learns(model: Path, tmp_path: Path) -> None:
+    pool = build(settings(model, tmp_path)).pool
+    assert pool is not None
+    played = episode([["a"], ["b"]])
+    for t, policy, reward in zip(played.transitions, ("shared", "shared-past-0"), (1.0, -1.0), strict=True):
+        t.turn.reward = reward
+        put(t, policy=policy, trainable=policy == "shared")
+    assert pool.results([played, episode([["a"], ["b"]])]) == {"pool/return": 2.0, "pool/episodes": 1.0}
 
 
 def test_the_past_plays_and_is_not_trained_and_the_oldest_leaves(model: Path, tmp_path: Path) -> None:

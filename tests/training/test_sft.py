@@ -114,6 +114,12 @@ def test_problems_that_nobody_can_solve_are_counted_and_left_out(tmp_path: Path,
         source.draw(Prompts([1], [both.options[1]]), 1, 0)
 
 
+def test_a_demonstration_is_no_longer_than_an_answer_may_be(policies: PolicySet) -> None:
+    source = Demonstrations("expert", lambda: marft_envs.make(ENV, max_path=3), policies.renderer, 8)
+    with pytest.raises(DataError, match="a critical path of more than 3 tokens"):
+        source.draw(prompts(3), 0, 0)
+
+
 def test_a_reply_that_was_cut_is_not_taken_for_a_whole_one(policies: PolicySet, tmp_path: Path) -> None:
     whole, cut = (experts.play(marft_envs.make(ENV), seed) for seed in range(2))
     cut.turns[0].extras = {"stop_reason": "length"}

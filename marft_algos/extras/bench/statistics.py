@@ -117,7 +117,7 @@ def estimate(per_env: Sequence[Outcomes], statistic: Statistic = mean_of_runs, *
     least, most = _range(per_env, difference)
     agreeing = min(map(len, per_env)) if all((p == p[0]).all() for p in per_env) else 0
     if variance == 0:  # everything solved, or no outcome differs: bounds the share of exceptions
-        rest = wilson(0, min(p.shape[1] for p in per_env)).high
+        rest = wilson(0, min(p.shape[1] for p in per_env)).high if math.isfinite(least) else math.nan
         return Interval(value, max(value - rest, least), min(value + rest, most), len(runs), agreeing_seeds=agreeing)
     df = sum(p.variance for p in parts) ** 2 / sum(p.variance**2 / p.df for p in parts if p.variance)
     resampled = np.concatenate([resample(p, stream) for stream, p in enumerate(per_env)], axis=1)

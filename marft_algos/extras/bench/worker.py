@@ -227,9 +227,8 @@ def sampled(folder: BenchFolder, job: Mapping[str, Any]) -> list[float | None]:
     evaluation = HeldOut(_as_begun(config, run) if run else config)
     if run and config.iterations:
         evaluation.load(run)
-    outcomes = []
-    for i in range(job["samples"]):
-        outcomes.append([None if t.infrastructure_error else t.episode.score for t in evaluation.sample(i)])
+    samples = map(evaluation.sample, range(job["samples"]))
+    outcomes = [[None if t.infrastructure_error else t.episode.score for t in sample] for sample in samples]
     known = ([o for o in each if o is not None] for each in zip(*outcomes, strict=True))
     return [sum(each) / len(each) if each else None for each in known]
 

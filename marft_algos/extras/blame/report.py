@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marft_algos.extras.blame.chances import UNKNOWN
-from marft_algos.runs.intervals import Interval, mean
+from marft_algos.runs.intervals import Interval, paired
 from marft_algos.terminal import aligned
 from marft_envs.core.types import Episode, TurnRecord
 from marft_envs.records import trajectory
@@ -99,8 +99,8 @@ class Blame:
     @property
     def sentence(self) -> str:
         """Returns what the failures turn with, a clause for each message that is to blame."""
-        counts = Counter(f"a better {_message(e.culprit)}" if e.culprit else "none" for e in self.episodes)
-        clauses = [f"{n} with {name}" for name, n in sorted(counts.items(), key=lambda c: (c[0] == "none", -c[1]))]
+        counts = Counter(map(_cause, self.episodes)).items()
+        clauses = [f"{n} with {name}" for name, n in sorted(counts, key=lambda c: (not c[0].startswith("a "), -c[1]))]
         return f"of {len(self.episodes)} failures " + "; ".join(clauses).replace(" with", " turn with", 1)
 
     def summary(self) -> list[str]:
@@ -123,14 +123,15 @@ class Blame:
         rows = [["agent", "turns", "blame", "as it is", "anew", *kinds, "out of reach from"]]
         for agent in dict.fromkeys(t.record.agent for _, t in every):
             own = [t for _, t in every if t.record.agent == agent]
-            sums = [sum(t.blame.mean for t in e.turns if t.record.agent == agent and t.blame.n) for e in self.episodes]
+            each = [[t.blame for t in e.turns if t.record.agent == agent] for e in self.episodes]
+            sums = [sum(blame.mean for blame in blames) for blames in each if all(blame.n for blame in blames)]
+            total = paired([0.0] * len(sums), sums).points("", 1) if sums else "–"
             others = [[r.chance for t in own for r in t.replacements if r.by.startswith(kind)] for kind in kinds]
-            known = (
-                [c.mean for c in some if c.n] for some in ([t.after for t in own], [t.before for t in own], *others)
-            )
+            several = ([t.after for t in own], [t.before for t in own], *others)
+            known = ([c.mean for c in some if c.n] for some in several)
             chances = [f"{statistics.mean(means):.3f}" if means else "–" for means in known]
-            lost = sum(t.record.index == e.hopeless for e, t in every if t.record.agent == agent)
-            rows.append([agent, str(len(own)), mean(sums).points("", 1), *chances, str(lost)])
+            lost = sum(t.record.index == e.hopeless for e, t in every if t.record.agent == agent and t.before.n)
+            rows.append([agent, str(len(own)), total, *chances, str(lost)])
         return aligned(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -146,6 +147,11 @@ class Blame:
     def rows(self) -> list[dict[str, Any]]:
         """Returns the records of the episodes, with what was found in their ``info`` and in the ``extras`` of turns."""
         return [_row(e) for e in self.episodes]
+
+
+def _cause(e: EpisodeBlame) -> str:
+    no = "none" if e.turns[0].before.n else "an unknown message"
+    return f"a better {_message(e.culprit)}" if e.culprit else no
 
 
 def _message(turn: TurnBlame) -> str:

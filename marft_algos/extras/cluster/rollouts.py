@@ -259,11 +259,10 @@ class RayRollouts(RolloutBackend):
     def _listen(self, done: dict[int, Played], attempts: Counter[int]) -> list[int]:
         """Waits for one worker, or a moment; returns the chunks that have to be played again."""
         calls = {seat.call: seat for seat in self._seats if seat.call is not None}
-        again: list[int | None] = []
         if not calls:
             time.sleep(TICK_S)
-        for call in self._ray.wait(list(calls), timeout=TICK_S)[0] if calls else ():
-            again.append(self._finish(calls[call], done))
+        ready = self._ray.wait(list(calls), timeout=TICK_S)[0] if calls else ()
+        again = [self._finish(calls[call], done) for call in ready]
         for seat in self._seats:
             spent = time.monotonic() - seat.since
             if seat.call is not None and seat.facts is not None and spent > self._patience():

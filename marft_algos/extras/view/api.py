@@ -113,7 +113,7 @@ class Api:
         metrics = source.run.metrics()
         try:
             shown = plots.diagrams(metrics)
-            keys = sorted({key for line in metrics for key, value in line.items() if _is_number(value)})
+            keys = sorted({key for line in metrics for key, value in line.items() if type(value) in (int, float)})
             shown += [plots.single(metrics, key) for key in query.get("keys", "").split(",") if key in keys]
             return {
                 "size": size,
@@ -219,16 +219,10 @@ def _one_of(query: Mapping[str, str], name: str, known: Sequence[str]) -> Any:
     return text
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def plain(value: Any) -> Any:
     """Returns what JSON can hold of a value: numbers that are infinite or none are None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
-    return value
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -97,8 +97,7 @@ def _in_double(model: PreTrainedModel) -> Iterator[None]:
 
     hooks = []
     for module in (*trunk.layers, trunk.norm):
-        hooks.append(module.register_forward_pre_hook(widen, with_kwargs=True))
-        hooks.append(module.register_forward_hook(restore))
+        hooks += [module.register_forward_pre_hook(widen, with_kwargs=True), module.register_forward_hook(restore)]
     try:
         yield
     finally:
