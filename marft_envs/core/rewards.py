@@ -216,7 +216,8 @@ class RewardedTask(WrappedTask):
         change = 0.0
         if due and not outcome.fault:
             known = self.env.episode
-            verdict = {"success": outcome.success, "terminated": outcome.terminated}
+            success = known.success if outcome.success is None else outcome.success  # which an earlier layer may say
+            verdict = {"success": success, "terminated": outcome.terminated}
             value = self._reward(replace(known, metrics={**known.metrics, **outcome.metrics}, **verdict))
             check_finite([value])
             change, self._value = value - self._value, float(value)

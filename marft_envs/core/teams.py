@@ -73,7 +73,7 @@ class Team:
         """
         team, where = self, "profiles"
         if isinstance(profiles, str | Path):
-            where, profiles = str(profiles), _read(profiles)
+            where, profiles = str(profiles), read_profiles(profiles)
             if profiles == {}:
                 raise ConfigError(f"{where} holds no profile. Expected an object of agent or role -> profile.")
         if isinstance(profiles, Mapping):
@@ -160,11 +160,16 @@ def load_profiles(source: str | Path | Sequence[Mapping[str, Any]]) -> tuple[Age
         ConfigError: If the file or an entry is malformed, or no agent answers.
     """
     if isinstance(source, str | Path):
-        return _listed(_read(source), str(source))
+        return _listed(read_profiles(source), str(source))
     return _listed(source, "profiles")
 
 
-def _read(source: str | Path) -> Any:
+def read_profiles(source: str | Path) -> Any:
+    """Returns what a file of profiles holds.
+
+    Raises:
+        ConfigError: It is no JSON file.
+    """
     expected = "Expected a JSON file: a list of profiles, or an object of agent or role -> profile."
     with reading(f"Cannot read profiles from {source}", expected):
         return json.loads(Path(source).read_text(encoding="utf-8"))

@@ -9,14 +9,17 @@ from collections.abc import Iterable
 
 from marft_envs.problems.scripts import apart, plain
 
-_BOX = re.compile(r"\\boxed\{([^{}]*)\}")
+_BOX = re.compile(r"\\boxed\{(?:\\(?:text|textbf|mathrm)\{)?([^{}]*)\}")
 _DROPPED = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _CLOSED = frozenset({"yes", "no", "noanswer"})
 
 
 def boxed(text: str) -> str | None:
-    r"""Returns what stands in the last closed ``\boxed{}`` (without braces in it); None if there is none."""
+    r"""Returns what stands in the last closed ``\boxed{}``, in a ``\text{}`` there or not; None if there is none.
+
+    There are no other braces in it.
+    """
     boxes = _BOX.findall(text)
     return boxes[-1].strip() if boxes else None
 

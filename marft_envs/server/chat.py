@@ -135,11 +135,9 @@ def _choice(body: Mapping[str, Any], names: Sequence[str]) -> tuple[str, str]:
 
 def wrong(body: Mapping[str, Any], name: str, expected: str) -> RefusedRequest:
     """Returns the refusal of a field."""
-    return RefusedRequest(400, f"{name} is {_shown(body[name])}; expected {expected}.", field=name)
-
-
-def _shown(value: Any) -> str:
-    return json.dumps(value)[:80] if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    value = body[name]
+    shown = json.dumps(value)[:80] if isinstance(value, str | int | float) else f"a {type(value).__name__}"
+    return RefusedRequest(400, f"{name} is {shown}; expected {expected}.", field=name)
 
 
 def message_of(message: Any) -> dict[str, Any]:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import marft_envs
-from marft_envs import ConfigError, Episode
+from helpers.flex import PlainTask, flex
+from marft_envs import ConfigError, Episode, Outcome
 from marft_envs.core.rewards import RewardedTask
 from marft_envs.records import trajectory
 
@@ -47,6 +48,13 @@ def test_an_end_by_the_task_is_rewarded_and_its_verdict_is_known() -> None:
         gold = env.task.expert("solver_0")
         env.step(gold if success else str((int(gold) + 1) % 4))
         assert env.episode.success is success and env.episode.team_return == 2.0 + 10.0 * success
+
+
+def test_a_verdict_of_a_layer_is_known_at_the_end_of_the_round() -> None:
+    env = flex(1, task=PlainTask(layer=lambda turns: Outcome(success=True)))
+    env.task = RewardedTask(env.task, said)
+    env.task.env = env
+    assert played(env).team_return == 1.0 + 10.0
 
 
 def test_a_module_names_it_and_judges_come_on_top() -> None:

@@ -40,6 +40,7 @@ def played(make_env: Callable[[], Any], *texts: str, **options: Any) -> marft_en
     ("reward", "said", "score", "success", "metrics"),
     [
         ("em", "The 1.", 1.0, True, {"em", "f1", "substring"}),
+        ("substring", "<think>Not 1.</think> 2", 0.0, False, {"em", "f1", "substring"}),
         ("f1", "It is 1", 0.5, False, {"em", "f1", "substring"}),
         (in_units, "1 apples", 1.5, True, {"words"}),
         (lambda answer, row: answer == "1", "1", 1.0, True, set()),
@@ -118,11 +119,12 @@ def test_a_team_is_a_number_roles_prompts_or_specs(team: Any, names: list[str], 
         ({"data": [{"problem": "1+1"}]}, DataError, "line 1: expected text as 'problem' and as 'answer'"),
         ({"data": 3}, DataError, "a list of dictionaries"),
         ({"dependency": "chian"}, marft_envs.MarftError, "chian"),
+        ({"max_rounds": 3}, ConfigError, "A case is one round"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as refused:
-        from_rows(**{"data": ROWS, **wrong})
+        from_rows(**{"data": ROWS, **wrong})()
     assert says in str(refused.value)
 
 

@@ -29,6 +29,7 @@ SAME = [
     (r"(1,2)", r"（1，2）"), (r"5", r"5 apples"), (r"5", r"5\text{ apples}"), (r"5", r"5\ \mathrm{apples}"),
     (r"5", r"5 red apples"), (r"5 apples", r"5 red apples"), (r"5\text{ apples}", r"5 apples"),
     (r"12", r"12 students per class"), (r"12 students", r"12 students per class"), (r"24", r"24 pieces"),
+    (r"No", r"\text{No.}"), (r"A", r"\textbf{A.}"), (r"Monday", r"\text{Monday.}"), (r"44 BC", r"44\text{ B.C.}"),
     (r"5 men", r"5"), (r"5", r"\text{5 men}"), (r"5", r"5 people"), (r"5 people", r"5\text{ persons}"),
     (r"3 children", r"3 child"), (r"5", r"5个"), (r"5", r"5个苹果"), (r"5个苹果", r"5个"), (r"5", r"5개"), (r"5", r"**5**"),
     (r"73", r"**73**"), (r"73", r"*73*"), (r"73", r"`73`"), (r"73", r"__73__"), (r"73", r"<b>73</b>"),

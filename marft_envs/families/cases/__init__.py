@@ -19,6 +19,7 @@ from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import check_finite
 from marft_envs.core.teams import Profiles, Team, member
+from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError, check_known
 from marft_envs.problems import rows
@@ -86,7 +87,7 @@ class CasesTask(Drawn[Case], Task):
         Raises:
             ConfigError: The function returned something that is no reward.
         """
-        said = next((turn.text for turn in reversed(turns) if turn.agent in self._answerers), "")
+        said = next((spoken(turn.text) for turn in reversed(turns) if turn.agent in self._answerers), "")
         if not callable(self._reward):
             scores = {name: score(said, [self.problem.answer]) for name, score in REWARDS.items()}
             reward = scores[self._reward]
@@ -156,7 +157,7 @@ def make(
         limit: At most so many cases, spread evenly.
         profiles: The team, as a list or a JSON file; it acts in the order listed. None: one agent.
         dependency: Its D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
-        **flex: Settings of :class:`FlexEnv` (``judge``, ``max_rounds``, …).
+        **flex: Settings of :class:`FlexEnv` (``judge``, ``history``, …). A case is one round.
 
     Raises:
         ConfigError: If team, D or reward cannot work.
@@ -166,6 +167,8 @@ def make(
         reward = registration.named_function(reward) or reward
     if not callable(reward):
         check_known([reward], REWARDS, "There is no reward '{}'.")
+    if flex.get("max_rounds", 1) != 1:
+        raise ConfigError("A case is one round. Leave max_rounds out, or write a task: docs/custom-tasks.md.")
     path = Path(str(data).replace("{split}", split))
     read = rows.of_file(path, "with 'problem' and 'answer'") if str(data) else ()
     judged = callable(reward)

@@ -281,13 +281,9 @@ def _apps_token(got: str, expected: str) -> bool:
     return _near(float(got), float(expected), 1e-8, 1e-5)
 
 
-def _exact_text(got: str, expected: str, test: Test) -> bool:
-    return got == expected
-
-
 OUTPUT_CHECKS: dict[str, Callable[[str, str, Test], bool]] = {
-    "tokens": _tokens, "yesno": _yesno, "lines": _lines, "set": _set, "approx": _approx_tokens, "exact": _exact_text,
-    "livecodebench": _livecodebench, "apps": _apps,
+    "tokens": _tokens, "yesno": _yesno, "lines": _lines, "set": _set, "approx": _approx_tokens,
+    "exact": lambda got, expected, test: got == expected, "livecodebench": _livecodebench, "apps": _apps,
 }  # fmt: skip
 """Checks of standard output by name; ``tokens`` is the default."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError
 from marft_envs.families.docs.document import Document, pages_of, plan_of, right
@@ -104,7 +105,7 @@ class DocsTask(Drawn[Document]):
             i, plan = self._readers.index(reader), plan_of(turn.text)
             if plan is not None:
                 return (plan[i] if i < len(plan) else ""), ""
-        note = boxed(turn.text)
+        note = boxed(spoken(turn.text))
         return None if note is None else (note, "")
 
     # What counts --------------------------------------------------------------------------------------
@@ -119,23 +120,19 @@ class DocsTask(Drawn[Document]):
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Compares the answer; an agent with a memory turns the page first, until there is none left."""
         if writer := next((turn for turn in turns if self._roles[turn.agent] == "writer"), None):
-            self._page, self._note = self._page + 1, (boxed(writer.text) or "")[: self._kept]
+            self._page, self._note = self._page + 1, (boxed(spoken(writer.text)) or "")[: self._kept]
             self._written += writer.processed
             return Outcome(success=False, info={ASKED: self._page >= len(self.problem.pages)})
         answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
-        read = self._page + 1
-        if (
-            answer is not None
-            and self._roles[answer.agent] == "memory"
-            and read < (self._parts or len(self.problem.pages))
-        ):
-            self._page, self._note = read, boxed(answer.text) or ""
+        read, parts = self._page + 1, self._parts or len(self.problem.pages)
+        if answer is not None and self._roles[answer.agent] == "memory" and read < parts:
+            self._page, self._note = read, boxed(spoken(answer.text)) or ""
             return Outcome(success=False)
         success = answer is not None and right(self.problem, answer.text)
         spans = {self._span(turn.agent) for turn in turns if turn.agent in self._readers}
         metrics = {
             "accuracy": float(success),
-            "parsed": float(answer is not None and boxed(answer.text) is not None),
+            "parsed": float(answer is not None and boxed(spoken(answer.text)) is not None),
             "pages": float(len(self.problem.pages)),
             "readers": float(len({turn.agent for turn in turns if turn.agent in self._readers})),
         }
@@ -210,8 +207,8 @@ class DocsTask(Drawn[Document]):
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
-        box = boxed(text)
-        return " ".join((text if box is None else box).casefold().split())
+        box = boxed(said := spoken(text))
+        return " ".join((said if box is None else box).casefold().split())
 
     def validate(self) -> None:
         """Checks on a sample of documents that the answer in a box counts, silence does not, and experts are right.

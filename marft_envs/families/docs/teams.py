@@ -21,10 +21,6 @@ def _member(role: str, with_answer: bool, number: int = 0, profile: str = "") ->
     return member(role, _PROFILES[profile or role], with_answer=with_answer, number=number)
 
 
-def _solo(readers: int) -> Team:
-    return Team((_member("solo", True),), Chain)
-
-
 def _memory(readers: int) -> Team:
     # Its note is a part of what the task shows it: D and history show it nothing of earlier pages.
     return Team((_member("memory", True),), Chain, rounds=1, remembers=True)
@@ -65,7 +61,7 @@ def _boss(readers: int) -> Team:
 
 
 TEAMS: Mapping[str, Callable[..., Team]] = {
-    "solo": _solo,
+    "solo": lambda readers: Team((_member("solo", True),), Chain),
     "memory": _memory,
     "chain": _chain,
     "map": _map,

@@ -18,7 +18,9 @@ _LATEX = (math_verify.LatexExtractionConfig(),)
 
 def verify(payload: list[str]) -> bool:
     """Grades ``[gold, pred]``, two answers without dollar signs."""
-    gold, pred = (_parse(text) for text in payload)
+    gold, pred = (
+        math_verify.parse(f"${t}$", _LATEX, fallback_mode="no_fallback", parsing_timeout=None) for t in payload
+    )
     if not gold or not pred:
         return False
     if "\\begin" in payload[0] and all(isinstance(tree, sympy.Eq) for tree in (*gold, *pred)):
@@ -35,7 +37,3 @@ def _near(gold: object, pred: object) -> bool:
     if first == 0 or second == 0:
         return size == 0 or (gold.doit() - pred.doit()).equals(0) is True
     return bool(abs(first - second) <= size * sympy.Rational(1, 10**10))
-
-
-def _parse(text: str) -> list[object]:
-    return math_verify.parse(f"${text}$", _LATEX, fallback_mode="no_fallback", parsing_timeout=None)

@@ -213,5 +213,5 @@ def spelling(text: str) -> str:
 
 def key(text: str) -> str:
     """What two spellings of one answer share; words in small letters."""
-    text = spelling(text)
+    text = spelling(text.rstrip(" .,;"))
     return text.casefold() if text.isalpha() and (len(text) > 2 or text.lower() == "no") else text

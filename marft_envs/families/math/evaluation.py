@@ -173,10 +173,6 @@ def _real_log(value: Value) -> complex:
     return cmath.log(complex(value))
 
 
-def _log(value: Value, base: Value) -> complex:
-    return _real_log(value) / _real_log(base)
-
-
 def _binomial(n: Value, k: Value) -> Value:
     if isinstance(n, int) and isinstance(k, int) and n >= 0 <= k:
         if n > MAX_FACTORIAL and min(k, n - k) > 50:
@@ -247,7 +243,7 @@ OPERATIONS: dict[str, Callable[..., Value]] = {
     "neg": lambda a: -a,
     "^": _power,
     "root": _root,
-    "log": _log,
+    "log": lambda value, base: _real_log(value) / _real_log(base),
     "binom": _binomial,
     "max": lambda a, b: a if _real(a - b) > 0 else b,
     "min": lambda a, b: b if _real(a - b) > 0 else a,

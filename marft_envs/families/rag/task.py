@@ -10,6 +10,7 @@ import numpy as np
 
 from marft_envs.core.routing import parse_assignments
 from marft_envs.core.teams import check_answerer
+from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.rag.data import Searcher
@@ -81,17 +82,18 @@ class RagTask(Drawn[OpenQuestion]):
         """Shows a search with its passages, a reply's note, of a plan a searcher's own part; a router's words not."""
         role = self._roles[turn.agent]
         if role == "planner" and reader in self._searchers:
-            parts, i = parse_assignments(turn.text) or [], self._searchers.index(reader)
-            return f"Your search: {parts[i]}" if i < len(parts) else turn.text, ""
-        words = "" if role == "router" else self._query(turn) or boxed(turn.text)
+            parts, i = parse_assignments(spoken(turn.text)) or [], self._searchers.index(reader)
+            return f"Your search: {parts[i]}" if i < len(parts) else spoken(turn.text), ""
+        words = "" if role == "router" else self._query(turn) or boxed(spoken(turn.text))
         return None if words is None else (words, turn.result)
 
     def _query(self, turn: TurnRecord) -> str:
         """Returns what a turn searches for; "" for nothing."""
-        role, box = self._roles[turn.agent], boxed(turn.text)
+        role, said = self._roles[turn.agent], spoken(turn.text)
+        box = boxed(said)
         if role not in ("solo", "searcher") or (role == "solo" and box is not None):
             return ""
-        return (turn.text.strip().partition("\n")[0] if box is None else box)[:QUERY].strip()
+        return (said.strip().partition("\n")[0] if box is None else box)[:QUERY].strip()
 
     def _missing(self) -> list[int]:
         return [i for i, name in enumerate(self.problem.needed) if composed(name) not in self._found]
@@ -115,7 +117,7 @@ class RagTask(Drawn[OpenQuestion]):
                 if self._recall_reward:
                     share = (missed - len(self._missing())) / len(self.problem.needed)
                     paid[turn.index] = self._recall_reward * share
-        answer = next((turn.text for turn in reversed(turns) if turn.agent in self._answerers), "")
+        answer = next((spoken(turn.text) for turn in reversed(turns) if turn.agent in self._answerers), "")
         out = Outcome() if boxed(answer) is None else self._graded(answer)
         out.results, out.turn_rewards = results, paid
         return out
@@ -171,7 +173,7 @@ class RagTask(Drawn[OpenQuestion]):
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
-        return normal(boxed(text) or text)
+        return normal(boxed(said := spoken(text)) or said)
 
     def validate(self) -> None:
         """Checks on a sample that the answer counts, silence does not, and an expert's searches find what is needed.
