@@ -127,8 +127,11 @@ def _base_settings(run: RunFolder | None, files: Mapping[str, str], first: Mappi
     from marft_algos.config import settings
 
     if run is not None:
+        if odd := files.keys() - {"resume"}:
+            raise ConfigError(f"A run goes on with its own settings and data. Leave out --{min(odd)} FILE.")
         return settings.draft(_before(run, first))
-    origin = first.get("start") or (start.named_in(files["config"]) if "config" in files else "")
+    first = start.named_in(files.get("config")) | dict(first)
+    origin = first.get("start", "")
     # The presets of embedded models are made for them; a real model has others.
     if origin:
         base = settings.draft(start.defaults(origin, first.get("preset", ""), first.get("env", "")))

@@ -69,8 +69,8 @@ def judged(pairs: Mapping[tuple[str, str], tuple[Values, Values]]) -> list[Chang
     verdicts: dict[tuple[str, str], str] = {}
     for primary in (True, False):
         family = [at for at in of if is_judged(at[1]) and (at == ("", PRIMARY)) is primary]
-        for verdict, sign in (("better", 1), ("worse", -1)):
-            toward = {at: of[at] if (_is_bad(at[1]) is (sign < 0)) else of[at].reversed() for at in family}
+        for verdict, more in (("better", True), ("worse", False)):
+            toward = {at: of[at] if _BAD.isdisjoint(at[1].split("/")) is more else of[at].reversed() for at in family}
             adjusted = holm({d: d.p_above(0.0) for d in toward.values()})
             verdicts |= {at: verdict for at, d in toward.items() if adjusted[d] <= ALPHA}
     return [Change(name, d, verdicts.get((cohort, name), ""), cohort) for (cohort, name), d in of.items()]
@@ -84,10 +84,6 @@ def _check_finite(name: str, sides: Sequence[Values]) -> None:
                 " Expected finite numbers: correct the task's metrics, or take these episodes' lines out and type the"
                 " command of the evaluation again."
             )
-
-
-def _is_bad(name: str) -> bool:
-    return not _BAD.isdisjoint(name.split("/"))
 
 
 def is_judged(name: str) -> bool:

@@ -64,16 +64,12 @@ def _learnt(t: Transition, estimates: Estimates, tokenizers: Mapping[str, Any]) 
         extras["return"] = _number(np.mean(estimates.returns[t]))
     ids = t.reply.action_ids
     if t.policy in tokenizers and ids:
-        extras["pieces"] = _pieces(tokenizers[t.policy], ids)
+        extras["pieces"] = [*map(str, tokenizers[t.policy].batch_decode([[i] for i in ids]))]
         known = {"logprobs": t.reply.logprobs, "values": estimates.values.get(t, ())}
         extras |= {name: _numbers(array) for name, array in known.items() if len(array) == len(ids)}
         if t in estimates.advantages:
             extras["advantages"] = _numbers(estimates.advantages[t])
     return extras
-
-
-def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    return [str(piece) for piece in tokenizer.batch_decode([[i] for i in ids])]
 
 
 def _numbers(array: Any) -> list[float]:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,6 @@ from marft_algos.rollout.episodes import Prompts
 from marft_algos.types import Transition
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
-from marft_envs.records.trajectory import Prompt
 
 _Pair = tuple[Episode, Episode]
 """The better and the worse one."""
@@ -90,7 +88,7 @@ class Preferences(Demonstrations):
             if isinstance(turns, str):
                 return turns
             sides.append(turns)
-            begun.append(_first(episode, prompts))
+            begun.append((episode.turns[0].agent, prompts[0]) if episode.turns else None)
         if begun[0] != begun[1]:
             return "another start"
         differ = self._differing(*sides)
@@ -122,8 +120,3 @@ def _sides(episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
     mean = float(np.mean(outcomes))
     above = [e for e, value in zip(episodes, outcomes, strict=True) if value > mean]
     return above, [e for e, value in zip(episodes, outcomes, strict=True) if value < mean]
-
-
-def _first(episode: Episode, prompts: Sequence[Prompt]) -> Any:
-    """Returns the first agent and its prompt."""
-    return (episode.turns[0].agent, prompts[0]) if episode.turns else None

@@ -14,6 +14,7 @@ from marft_algos.config.settings import TrainConfig
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.runs.folder import RunFolder
 from marft_envs import artefacts
+from marft_envs.core import teams
 from marft_envs.errors import ConfigError
 
 
@@ -23,7 +24,7 @@ def absolute(config: TrainConfig) -> TrainConfig:
     What is not found stays as it is: it is a name (``embedded``, a hub id), or an error that others report.
     """
     config = fetched(config)
-    changes = _mapped(vars(config), _here, _data)
+    changes = _mapped(vars(config), _here, _kept)
     source = getattr(config.algorithm, "demonstrations", "expert")
     if source not in ("", "expert") and Path(source).expanduser().exists():
         path = os.path.abspath(Path(source).expanduser())
@@ -58,7 +59,7 @@ def of_run(run: RunFolder, replaced: Mapping[str, Any] | None = None) -> TrainCo
     if config.start and (kept := run.start / "policies").is_dir():
         config = config.changed(start=os.path.abspath(kept.parent))
     given: dict[str, Any] = {key: {} for key in ("models", "adapters") if key in (replaced or {})}
-    mapped = _mapped(vars(config) | given, lambda spec: _located(spec, run), lambda value: value)
+    mapped = _mapped(vars(config) | given, lambda spec: _located(spec, run), lambda name, value: value)
     return config.changed(**{key: value for key, value in mapped.items() if key not in given})
 
 
@@ -68,12 +69,9 @@ def task(run: RunFolder) -> str:
     return arguments.task(str(table.get("env", "")), table.get("env_kwargs", {}))
 
 
-def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], data: Callable[[Any], Any]) -> dict[str, Any]:
+def _mapped(settings: Mapping[str, Any], path: Callable[[str], str], kept: Callable[[str, Any], Any]) -> dict[str, Any]:
     """Returns the settings that name files, changed."""
-    kwargs = {
-        key: {k: data(v) if k == "data" else v for k, v in settings[key].items()}
-        for key in ("env_kwargs", "eval_kwargs")
-    }
+    kwargs = {key: {k: kept(k, v) for k, v in settings[key].items()} for key in ("env_kwargs", "eval_kwargs")}
     models, adapters = settings["models"], settings["adapters"]
     return kwargs | {
         "models": path(models) if isinstance(models, str) else {policy: path(spec) for policy, spec in models.items()},
@@ -91,6 +89,12 @@ def _here(spec: str) -> str:
 def _is_model(path: Path) -> bool:
     """Whether a model's folder, or its GGUF file, lies there."""
     return path.is_dir() or (path.is_file() and gguf.file_of(str(path)) is not None)
+
+
+def _kept(name: str, value: Any) -> Any:
+    """Returns an argument of the environment as a run keeps it: profiles are a part of it, and not their file."""
+    profiles = name == "profiles" and isinstance(value, str)
+    return teams.read_profiles(value) if profiles else _data(value) if name == "data" else value
 
 
 def _data(value: Any) -> Any:

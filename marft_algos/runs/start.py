@@ -15,7 +15,7 @@ from marft_algos.config import settings as configs
 from marft_algos.config.settings import TrainConfig
 from marft_algos.runs import paths
 from marft_algos.runs.disk import copy, replacing, write_whole
-from marft_algos.runs.folder import RunFolder
+from marft_algos.runs.folder import UNTRAINED, RunFolder
 from marft_envs import artefacts
 from marft_envs.errors import ConfigError, reading
 
@@ -26,7 +26,8 @@ LEAST = 0.1
 _TASK = ("env_kwargs", "eval_kwargs")
 TEAM = (
     *("env", *_TASK, "models", "policies", *_MODEL, "quantize", "thinking", "template_tools", "date", "dtype"),
-    *("chat_template", "gradient_checkpointing", "critic_hidden", "max_new_tokens", "context"),
+    *("chat_template", "gradient_checkpointing", "critic_hidden", "max_new_tokens", "context", "head_dtype"),
+    "show_budget",
 )
 """Settings that are the other run's unless they are given."""
 _ORIGIN = "origin.json"
@@ -93,9 +94,10 @@ def _is_run(path: Path) -> bool:
     return any((root / "config.toml").is_file() for root in (path, Path("runs") / path))
 
 
-def named_in(path: Path | str) -> str:
-    """Returns the start that a file of settings names."""
-    return str(values.read(path).get("start", ""))
+def named_in(path: Path | str | None) -> dict[str, str]:
+    """Returns the start and the preset that a file of settings names; without a file, none."""
+    table = values.read(path) if path else {}
+    return {key: str(table[key]) for key in ("start", "preset") if table.get(key)}
 
 
 def defaults(start: str, preset: str = "", env: str = "") -> TrainConfig:
@@ -215,6 +217,22 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
         whose |= {"algo": origin.config.algo, "env": origin.config.env}
         (aside / _ORIGIN).write_text(json.dumps(whose, indent=1) + "\n", encoding="utf-8")
         artefacts.write(aside)
+
+
+def check_evaluation(run: RunFolder, problems: Sequence[Mapping[str, Any]]) -> None:
+    """Compares the problems (options of ``reset``) of a run's evaluations with those that it began with.
+
+    Raises:
+        ConfigError: They are others, so that no gain could be measured.
+    """
+    before = run.evaluation(UNTRAINED) if run.recorded("eval")[:1] == [UNTRAINED] else []
+    both = zip(problems, before, strict=False)
+    others = [then for now, then in both if now.get("task_id", then.task_id) != then.task_id and not then.lost]
+    if before and (others or len(problems) != len(before)):
+        raise ConfigError(
+            f"'{run.root}' is evaluated on {len(before)} other problems. Leave out --eval-episodes, --eval-kwargs and"
+            f" --env-kwargs. Other problems have an evaluation of their own: marft eval {run.root}"
+        )
 
 
 def check_data(run: RunFolder, config: TrainConfig, data: Mapping[str, Mapping[str, Any]]) -> None:

@@ -70,8 +70,8 @@ def train(
         )
     named, parts = _described(env)
     settings = named | settings
-    origin = str(settings.get("start") or (start.named_in(config) if config else ""))
-    base = start.defaults(origin, preset, settings.get("env", ""))
+    said = start.named_in(config) | {key: str(value) for key, value in settings.items() if key == "start" and value}
+    base = start.defaults(said.get("start", ""), preset or said.get("preset", ""), settings.get("env", ""))
     if config:
         base = configs.load(config, base, trusted=trusted)
     made = configs.build(settings, base)

@@ -51,8 +51,9 @@ class RunState:
         return run
 
     def check_data(self, run: RunFolder) -> None:
-        """Compares what the run draws from with what it began with; see :func:`marft_algos.runs.start.check_data`."""
+        """Compares what the run draws from, and is evaluated on, with what it began with; see ``runs/start.py``."""
         lead(self._group, partial(starts.check_data, run, self._config, self._parts.data))
+        lead(self._group, partial(starts.check_evaluation, run, self._parts.problems.held_out.options))
 
     def begun(self, run: RunFolder) -> bool:
         """Whether there is a checkpoint: all ranks take rank 0's word, for they save together."""

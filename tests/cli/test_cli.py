@@ -178,6 +178,13 @@ def test_train_eval_show_resume(model: Path, here: Path, capsys: pytest.CaptureF
     (run / "report.html").unlink()
     assert main(["show", "first", "--html"]) == 0 and (run / "report.html").exists()
 
+    kept = (run / "config.toml").read_text()
+    for more, says in (
+        (["--config", "any.toml"], "Leave out --config FILE"),
+        (["--eval-episodes", "5"], "other problems"),
+    ):
+        assert says in fails(["train", "--resume", "first", "--iterations", "3", *more], capsys)
+    assert (run / "config.toml").read_text() == kept
     assert main(["train", "--resume", "first", "--iterations", "3"]) == 0
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["iteration"] == 3
     assert "iterations = 3" in (run / "config.toml").read_text()
@@ -256,6 +263,9 @@ def test_settings_come_from_preset_file_and_command_line(model: Path, here: Path
     Path("mine.toml").write_text('env = "xor-v0"\n[algorithm]\nlr = 0.5\n')
     mine, _ = settle(["--config", "mine.toml", "--clip", "0.3"])
     assert (mine.env, mine.algorithm.lr, mine.algorithm.clip) == ("xor-v0", 0.5, 0.3)
+    Path("toy.toml").write_text('preset = "toy"\nenv = "xor-v0"\n')
+    small, _ = settle(["--config", "toy.toml"])
+    assert (small.env, small.max_new_tokens, small.algorithm.lr) == ("xor-v0", toy.max_new_tokens, toy.algorithm.lr)
 
 
 @pytest.mark.parametrize(("argv", "message"), [

@@ -76,7 +76,8 @@ def test_changed_rows_are_noticed_before_a_run_goes_on(
 
 def test_other_training_problems_may_be_named_and_other_problems_of_evaluation_not(model: Path, tmp_path: Path) -> None:
     other = write(tmp_path / "other.jsonl", lambda known: [row | {"id": f"b{i}"} for i, row in enumerate(known)])
-    held_out = {"data": write(tmp_path / "held_out.jsonl")}
+    apart = write(tmp_path / "held_out.jsonl", lambda known: [row | {"id": f"c{i}"} for i, row in enumerate(known)])
+    held_out = {"data": apart}
     changes = {"env": "math-solo-v0", "env_kwargs": {"data": write(tmp_path / "rows.jsonl")}, "eval_kwargs": held_out}
     _, run = train(settings(model, tmp_path, name="run", **changes, iterations=0))
     Trainer(build(settings(model, tmp_path, **{**changes, "env_kwargs": {"data": other}}))).resume(run)

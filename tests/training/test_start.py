@@ -74,6 +74,10 @@ def test_a_run_begins_where_another_ended_with_its_team_model_and_task(warm: Run
         assert getattr(trainer.config, key) == getattr(old, key), key
     assert trainer.config.algorithm.lr != old.algorithm.lr, "what is learnt with is the new run's"
     assert same(weights(trainer.policies), saved(warm)) and trainer.progress.iteration == 0
+    shutil.copytree(warm.root, told := tmp_path / "told")
+    file = told / "config.toml"
+    file.write_text(file.read_text().replace("show_budget = false", "show_budget = true"))
+    assert start.defaults(str(told)).show_budget, "it is a part of prompts"
 
 
 def test_any_checkpoint_may_be_named_and_which_one_it_was_is_kept(warm: RunFolder, tmp_path: Path) -> None:

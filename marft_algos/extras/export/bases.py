@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
 from marft_algos.models import EMBEDDED, gguf
 from marft_algos.models.chat import Chat
-from marft_algos.models.loading import generation, load_chat, locate
+from marft_algos.models.loading import ModelSettings, generation, load_chat, locate
 from marft_algos.types import STRAIGHT
 from marft_envs.errors import ConfigError
 
@@ -54,11 +54,12 @@ class ExportBase:
         return f"{prefix}-{self.folder}" if prefix else f"../{self.folder}"
 
 
-def find(specs: Iterable[str]) -> dict[str, ExportBase]:
+def find(specs: Iterable[str], settings: ModelSettings | None = None) -> dict[str, ExportBase]:
     """Looks up base models: tokenizer, template and what is known of them, without their weights.
 
     Args:
         specs: As runs name them; those that no hub has are given the name of a folder for their copy.
+        settings: How the run spoke to them: its chat template, with thoughts or without.
 
     Raises:
         ConfigError: One is not there.
@@ -66,7 +67,7 @@ def find(specs: Iterable[str]) -> dict[str, ExportBase]:
     found: dict[str, ExportBase] = {}
     copies = 0
     for spec in dict.fromkeys(specs):
-        location, chat = locate(spec), load_chat(spec)
+        location, chat = locate(spec), load_chat(spec, settings)
         local = Path(location).is_dir()
         copies += local
         folder = ("base" if copies == 1 else f"base-{copies}") if local else ""

@@ -66,7 +66,7 @@ def run_export(options: ExportArguments) -> None:
     from marft_algos.extras.export import bases, folder, gguf, hub
     from marft_algos.models.saved import LoraSettings, check_saved
     from marft_algos.runs import checkpoint
-    from marft_algos.training import environments
+    from marft_algos.training import environments, policies
     from marft_algos.training.resolve import resolve
 
     if options.push:
@@ -83,7 +83,7 @@ def run_export(options: ExportArguments) -> None:
             source / "policies" / policy,
             None if config.full_finetune else LoraSettings(config.lora_r, config.lora_alpha),
         )
-    found = bases.find(exported.values())
+    found = bases.find(exported.values(), policies.model_settings(config, spec.models))
     wanted = folder.Wanted(
         {policy: found[model] for policy, model in exported.items()},
         source,
