@@ -144,13 +144,8 @@ def test_the_last_box_counts_whatever_the_case() -> None:
     gold = document.answers[0]
     for reply in (rf"\boxed{{{gold}}}", rf"\boxed{{No}} or \boxed{{ {gold.upper()}. }}", rf"\boxed{{\text{{{gold}}}}}"):
         assert right(document, reply)
-    for reply in (
-        rf"<think>\boxed{{{gold}}}</think> No.",
-        gold,
-        rf"\boxed{{{gold}",
-        rf"\boxed{{{gold}}} no, \boxed{{nobody}}",
-        "",
-    ):
+    thought = rf"<think>\boxed{{{gold}}}</think> No."
+    for reply in (thought, gold, rf"\boxed{{{gold}", rf"\boxed{{{gold}}} no, \boxed{{nobody}}", ""):
         assert not right(document, reply)
 
 

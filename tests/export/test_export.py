@@ -204,9 +204,8 @@ def test_two_bases_a_shared_policy_and_a_frozen_one(models: Path, tmp_path: Path
     """Each base is copied once; agents that share a policy share its folder."""
     bases = {"planner_0": str(models / "qwen"), "solver_0": str(models / "llama")}
     mixed = settings(models / "qwen", tmp_path, name="mixed", models=bases, frozen=("planner_0",), iterations=2)
-    (template := tmp_path / "plain.jinja").write_text(
-        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
-    )
+    shown = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+    (template := tmp_path / "own.jinja").write_text(shown)
     own = {"policies": "shared", "chat_template": str(template)}  # the run's template, and not its base's
     shared = settings(models / "qwen", tmp_path, name="shared", iterations=2, **own)
     for made, folders in (
