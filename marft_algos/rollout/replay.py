@@ -212,11 +212,9 @@ class _Branched(_Shared):
 
     def _over(self) -> bool:
         now = self.env.unwrapped
-        if now.view.round > self._round:
-            return True
         layers, turns = now.episode.layers[self._layers :], now.view.history[self._turns :]
         paid = any(x.team_reward or any(x.agent_rewards.values()) or any(x.late_rewards.values()) for x in layers)
-        return paid or any(t.reward for t in turns)
+        return now.view.round > self._round or paid or any(t.reward for t in turns)
 
 
 class _Branches(Collector):
@@ -293,9 +291,8 @@ class _Branches(Collector):
 
 def _given_text(branch: Branch, turn: Request) -> str | None:
     """Returns what is said without asking an engine, or None."""
-    if turn.agent in branch.absent and branch.absence == "silent":
-        return ""
-    text = branch.texts.get(turn.index_hint)
+    silent = turn.agent in branch.absent and branch.absence == "silent"
+    text = "" if silent else branch.texts.get(turn.index_hint)
     return text(turn) if callable(text) else text
 
 

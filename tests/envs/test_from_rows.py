@@ -119,12 +119,11 @@ def test_a_team_is_a_number_roles_prompts_or_specs(team: Any, names: list[str], 
         ({"data": [{"problem": "1+1"}]}, DataError, "line 1: expected text as 'problem' and as 'answer'"),
         ({"data": 3}, DataError, "a list of dictionaries"),
         ({"dependency": "chian"}, marft_envs.MarftError, "chian"),
-        ({"max_rounds": 3}, ConfigError, "A case is one round"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(wrong: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error) as refused:
-        from_rows(**{"data": ROWS, **wrong})()
+        from_rows(**{"data": ROWS, **wrong})
     assert says in str(refused.value)
 
 

@@ -37,8 +37,8 @@ PRODUCTS = {"serve": {"shadow"}, "view": {"bench"}}
 ABSENT = tuple(name for name in HEAVY if name != "jinja2")
 """Of a base install, which brings jinja2."""
 ENVS = (
-    "artefacts", "call_formats", "core.env", "core.faults", "core.partners", "core.types", "core.vector", "core.wrappers",
-    "consent", "errors", "problems.rows", "records.chats", "records.experts", "records.trajectory", "registration", "search_path",
+    "artefacts", "call_formats", "core.env", "core.faults", "core.partners", "core.teams", "core.types", "core.vector",
+    "core.wrappers", "consent", "errors", "problems.rows", "records.chats", "records.experts", "records.trajectory", "registration", "search_path",
 )  # fmt: skip
 """Modules of ``marft_envs`` that ``marft_algos`` may import, beside what the package itself exports."""
 ENVS_OF_EXTRAS = (

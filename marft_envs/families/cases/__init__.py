@@ -157,7 +157,7 @@ def make(
         limit: At most so many cases, spread evenly.
         profiles: The team, as a list or a JSON file; it acts in the order listed. None: one agent.
         dependency: Its D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
-        **flex: Settings of :class:`FlexEnv` (``judge``, ``history``, …). A case is one round.
+        **flex: Settings of :class:`FlexEnv` (``judge``, ``history``, …). A case ends with its first round.
 
     Raises:
         ConfigError: If team, D or reward cannot work.
@@ -167,8 +167,6 @@ def make(
         reward = registration.named_function(reward) or reward
     if not callable(reward):
         check_known([reward], REWARDS, "There is no reward '{}'.")
-    if flex.get("max_rounds", 1) != 1:
-        raise ConfigError("A case is one round. Leave max_rounds out, or write a task: docs/custom-tasks.md.")
     path = Path(str(data).replace("{split}", split))
     read = rows.of_file(path, "with 'problem' and 'answer'") if str(data) else ()
     judged = callable(reward)
