@@ -92,8 +92,8 @@ def _is_model(path: Path) -> bool:
 
 
 def _kept(name: str, value: Any) -> Any:
-    """Returns an argument of the environment as a run keeps it: profiles are a part of it, and not their file."""
-    profiles = name == "profiles" and isinstance(value, str)
+    """Returns an argument of the environment as a run keeps it: a file of profiles becomes a part of the settings."""
+    profiles = name == "profiles" and isinstance(value, str) and os.path.isfile(value)
     return teams.read_profiles(value) if profiles else _data(value) if name == "data" else value
 
 

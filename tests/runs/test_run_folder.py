@@ -152,8 +152,9 @@ def test_data_files_are_named_absolutely_and_data_sets_by_name(tmp_path: Path, m
         assert made.env_kwargs == {"data": str(kept), "limit": 3}
     assert paths.absolute(config.build({"models": "embedded"})).models == "embedded"
     (tmp_path / "told.json").write_text('{"actor": "Be brief."}')
-    made = paths.absolute(config.build({"env_kwargs": {"profiles": "told.json"}}))
-    assert made.env_kwargs == {"profiles": {"actor": "Be brief."}}, "a part of the run, which a later edit leaves alone"
+    for given, kept in (("told.json", {"actor": "Be brief."}), ("Name a column. " * 99, "Name a column. " * 99)):
+        made = paths.absolute(config.build({"env_kwargs": {"profiles": given}}))
+        assert made.env_kwargs == {"profiles": kept}, "a part of the run, which a later edit of the file leaves alone"
 
 
 def test_a_study_that_moved_as_a_whole_finds_its_model(here: Path, study: Path) -> None:
