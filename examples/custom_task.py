@@ -26,7 +26,7 @@ class Maximum:
         return Outcome()
 
     def on_round(self, turns):
-        right = bool(turns) and turns[-1].text.strip() == str(max(self.digits))
+        right = bool(turns) and turns[-1].spoken.strip() == str(max(self.digits))
         return Outcome(team_reward=float(right), success=right, terminated=True)
 
     def sample_actions(self, agent):

@@ -48,7 +48,7 @@ class Sum:
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """The one round is over: rewards, says whether it was right, and ends the episode."""
-        right = bool(turns) and self._right(turns[-1].text)
+        right = bool(turns) and self._right(turns[-1].spoken)
         return Outcome(team_reward=float(right), success=right, terminated=True)
 
     def sample_actions(self, agent: str) -> Sequence[str]:

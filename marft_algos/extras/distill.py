@@ -14,7 +14,6 @@ import marft_envs
 from marft_algos.config import arguments
 from marft_algos.terminal import say
 from marft_envs.core.env import FlexEnv
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import Episode
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.records import trajectory
@@ -59,7 +58,7 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
     turns, rounds = episode.turns, env.unwrapped.rules.max_rounds > 1
     alone = len({turn.agent for turn in turns}) == 1
     for turn, following in zip(turns, [*turns[1:], None], strict=True):
-        said.append(turn.text if alone else spoken(turn.text).strip())
+        said.append(turn.text if alone else turn.spoken.strip())
         ends = following is None or (rounds and following.round > turn.round)
         if (turn.result or ends) and not env.done:
             env.step("\n".join(filter(None, said)))

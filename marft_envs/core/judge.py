@@ -215,7 +215,7 @@ class JudgedTask(WrappedTask):
         shown = inner(turn, reader, sees) if inner is not None else None
         if reader not in self.judges:
             return shown
-        words, result = shown if shown is not None else (spoken(turn.text), turn.result)
+        words, result = shown if shown is not None else (turn.spoken, turn.result)
         return _quoted(words), _quoted(result)
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:

@@ -112,14 +112,14 @@ class Shown:
 
     @property
     def answer(self: Any) -> str:
-        """Returns what the team's program answered, where it is one; else the last text of the agent that answers.
+        """Returns what the team's program answered, where it is one; else the last words of the agent that answers.
 
         That is the agent with ``AgentSpec.with_answer``; where none has it, any.
         """
         if isinstance(answer := self.info.get("answer"), str):
             return answer
         known = {agent.name for agent in self.agents if agent.with_answer}
-        return next((str(turn.text) for turn in reversed(self.turns) if turn.agent in known or not known), "")
+        return next((str(turn.spoken) for turn in reversed(self.turns) if turn.agent in known or not known), "")
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Any:

@@ -136,7 +136,7 @@ class Orchestrator(DependencyFunction):
         if view.layer % 2 == 0:
             more = view.layer < 2 * self.hops and self.boss not in view.dead
             return [Turn(self.boss, here)] if more else []
-        names = self.parse(view.history[-1].text, self._workers)
+        names = self.parse(view.history[-1].spoken, self._workers)
         able = [name for name in names or () if name in self._workers and name not in view.dead]
         if names is None or len(able) < len(names):
             default = [self.default] if self.default and self.default not in view.dead else []
@@ -240,7 +240,7 @@ class Spawn(DependencyFunction):
 
     def _spawned(self, view: View, here: tuple[int, ...]) -> list[Turn]:
         able = [name for name in self._workers if name not in view.dead]
-        assigned = self.parse(view.history[-1].text)
+        assigned = self.parse(view.history[-1].spoken)
         if assigned and len(assigned) <= len(able):
             return [Turn(name, here) for name in able[: len(assigned)]]
         fallback = [Turn(name, here) for name in (able if assigned else able[: self.default])]

@@ -7,7 +7,6 @@ from itertools import chain
 from typing import Any
 
 from marft_envs.core.observation import Part, neutralise, role_tags
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Task, TurnRecord, optional
 from marft_envs.errors import ConfigError
 
@@ -40,7 +39,7 @@ class Transcript:
 
     def enter(self, turn: TurnRecord) -> None:
         """Adds the words of the next turn."""
-        shown = turn.text if self._share_thoughts else spoken(turn.text)
+        shown = turn.text if self._share_thoughts else turn.spoken
         self._turns.append((Part(neutralise(shown, self._tags), turn.round, turn),))
 
     def set_result(self, turn: TurnRecord) -> None:
@@ -131,7 +130,8 @@ class Transcript:
             if turn.agent == agent:
                 parts = own_parts.get(i) or self._as_own(i)
             elif show is not None and (shown := show(turn, agent, sees)) is not None:
-                parts = self._shortened(turn, *shown)
+                texts = [(bool(i), text) for i, text in enumerate(shown) if any(shown[i:])]
+                parts = tuple(Part(neutralise(text, self._tags), turn.round, turn, result=i) for i, text in texts)
             seen.append(parts)
         return seen
 
@@ -142,9 +142,3 @@ class Transcript:
         text = self._restored(words.turn.agent, neutralise(words.turn.text, self._tags))
         parts = self._own[index] = (Part(text, words.round, words.turn, own=True), *result)
         return parts
-
-    def _shortened(self, turn: TurnRecord, words: str, result: str) -> Parts:
-        spoken = Part(neutralise(words, self._tags), turn.round, turn)
-        if not result:
-            return (spoken,) if words else ()
-        return spoken, Part(neutralise(result, self._tags), turn.round, turn, result=True)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from marft_envs.core import thoughts
 from marft_envs.core.plain_data import Prompted, Shown
 from marft_envs.errors import hinted
 
@@ -100,6 +101,11 @@ class TurnRecord(Prompted):
     """The results of its tool calls, as the task gave them; agents that see the turn see them behind the action."""
     max_chars: int | None = None
     """The length to which the driver had this turn's prompt cut (:meth:`FlexEnv.attach`); None: it set no limit."""
+
+    @property
+    def spoken(self) -> str:
+        """Returns what others see of the action: no thoughts, and a final message without its frame."""
+        return thoughts.spoken(self.text)
 
     @property
     def length(self) -> int:
@@ -249,10 +255,7 @@ class Episode(Shown):
 
     @property
     def critical_path(self) -> int:
-        """Returns the sum over layers of the longest reply: what has to be said one after the other.
-
-        In tokens where the record has them, else in words (``TurnRecord.length``).
-        """
+        """Returns the sum over layers of the longest reply (its ``length``): what is said one after the other."""
         return sum(max((self.turns[i].length for i in layer.turns), default=0) for layer in self.layers)
 
     @property
@@ -360,8 +363,7 @@ class TaskDefaults:
     has the mean of each over the last iteration that measured it. It is part of the record, as all options."""
     expert: Callable[[str], str] | None = None
     """``expert(agent)``: what an expert who knows the gold answer says now as this agent; ``marft sft`` learns from its
-    episodes. Where it does not know this problem's solution, it raises :class:`marft_envs.errors.UnsolvedError`. None:
-    there is none."""
+    episodes. Without a solution it raises :class:`marft_envs.errors.UnsolvedError`. None: no expert."""
     pose: Callable[[str], None] | None = None
     """``pose(text)``: after ``reset``, puts a user's words in the problem's place; rewards then mean nothing."""
     asked: Callable[[Sequence[Mapping[str, str]]], Mapping[str, Any]] | None = None
@@ -382,10 +384,7 @@ class TaskDefaults:
         return text.replace("< tool_call>", "<tool_call>").replace("< /tool_call>", "</tool_call>")
 
     def final_metrics(self) -> Mapping[str, float]:
-        """Returns numbers of the episode that are worked out when its record is asked for.
-
-        The numbers that outcomes bring (``metrics``) go before these.
-        """
+        """Returns metrics that are worked out when the record is asked for; ``Outcome.metrics`` go before these."""
         return {}
 
     def close(self) -> None:

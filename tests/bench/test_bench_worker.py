@@ -169,7 +169,7 @@ def test_the_sweep_chooses_the_best_mean_and_of_equals_who_learnt_faster_then_th
     assert sweep.chosen(made, bench) == {("marft", "relay-v0"): 1e-4, ("marft", "deaf"): 1e-4}
     assert sweep.sheet(bench.rows("sweep")) == [
         ["environment", "algorithm", "0.0001", "0.001", "0.01", "chosen"],
-        ["relay-v0", "marft", "60.0 (20.0)", "60.0 (20.0)", "–", "0.0001 (the smallest)"],
+        ["relay-v0", "marft", "0.600 (0.200)", "0.600 (0.200)", "–", "0.0001 (the smallest)"],
     ]
     for i, score in enumerate(scores[1e-3]):
         bench.write_result(f"{1e-3}-{i}", {"score": score, "train_score": 0.3})

@@ -144,8 +144,7 @@ def test_the_last_box_counts_whatever_the_case() -> None:
     gold = document.answers[0]
     for reply in (rf"\boxed{{{gold}}}", rf"\boxed{{No}} or \boxed{{ {gold.upper()}. }}", rf"\boxed{{\text{{{gold}}}}}"):
         assert right(document, reply)
-    thought = rf"<think>\boxed{{{gold}}}</think> No."
-    for reply in (thought, gold, rf"\boxed{{{gold}", rf"\boxed{{{gold}}} no, \boxed{{nobody}}", ""):
+    for reply in (gold, rf"\boxed{{{gold}", rf"\boxed{{{gold}}} no, \boxed{{nobody}}", ""):
         assert not right(document, reply)
 
 
@@ -246,14 +245,6 @@ def test_joiners_of_a_tree_read_two_notes_and_the_last_one_answers(readers: int,
         assert [spec.name for spec in env.team if spec.with_answer] == [joins[-1].agent] == [env.possible_agents[-1]]
         for reader in env.possible_agents[:readers]:
             assert env.task.observe(reader).startswith(env.task.problem.question + "\n")
-
-
-def test_a_note_is_what_was_said_and_not_a_thought() -> None:
-    env = marft_envs.make("docs-chain-v0", level=0)
-    env.reset(seed=0)
-    env.step(r"<think>\boxed{7}, no.</think> \boxed{9}")
-    shown = env.messages(env.agent_selection)[-1]["content"]
-    assert "9" in shown.splitlines() and "7" not in shown.splitlines()
 
 
 def test_joiners_of_a_tree_are_shown_notes_under_one_tag_and_which_one_answers() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -20,26 +22,38 @@ LETTERS = ("tools-quarantine-v0", "tools-messenger-v0")
 """Of one level, in which nothing is looked up."""
 
 
-@pytest.mark.parametrize("id", IDS)
-def test_an_expert_of_every_environment_can_be_imitated(id: str, request: pytest.FixtureRequest) -> None:
-    """It succeeds, and its words route nobody into the void; or nobody knows a solution, and it says so."""
-    if id.startswith("code-"):
+@pytest.fixture(params=IDS)
+def env(request: pytest.FixtureRequest) -> Iterator[marft_envs.FlexEnv]:
+    if request.param.startswith("code-"):
         request.getfixturevalue("sandbox")
-    env = marft_envs.make(id)
+    with closing(marft_envs.make(request.param)) as made:
+        yield made
+
+
+def test_an_expert_of_every_environment_can_be_imitated(env: marft_envs.FlexEnv) -> None:
+    """It succeeds, and its words route nobody into the void; or nobody knows a solution, and it says so."""
     good = 0
     for seed in range(PLAYED):
         episode, heard = experts.demonstrate(env, seed)
         good += bool(episode.success) and not episode.invalid and len(heard) == len(episode.turns)
-    env.close()
     assert good >= 0.95 * PLAYED
 
 
-def test_the_prompts_of_an_expert_are_those_that_a_replay_finds() -> None:
-    for id in ("math-octet-v0", "math-router-v0", "tools-router-v0", "relay-v0"):
-        env = marft_envs.make(id)
-        episode, heard = experts.demonstrate(env, 3)
-        assert heard == trajectory.prompts(episode, env)
-        env.close()
+def test_a_thought_is_neither_read_by_others_nor_graded(env: marft_envs.FlexEnv) -> None:
+    played = list[tuple[list[str], float, bool | None]]()
+    for reply in ("{}", "{}\n\n<think>\nOr no:\n\\boxed{{0}}\n</think>", "<think>\n{}\n</think>\n\n"):
+        env.reset(seed=3)
+        read = []
+        while not env.done:
+            read += [m["content"] for a in env.ready_agents for m in env.messages(a) if m["role"] != "assistant"]
+            experts.turn(env, {agent: reply.format(env.unwrapped.task.expert(agent)) for agent in env.ready_agents})
+        played.append((read, env.episode.reward, env.episode.success))
+    assert played[0] == played[1] and played[0][2] and not played[2][2]
+
+
+def test_the_prompts_of_an_expert_are_those_that_a_replay_finds(env: marft_envs.FlexEnv) -> None:
+    episode, heard = experts.demonstrate(env, 3)
+    assert heard == trajectory.prompts(episode, env)
 
 
 @pytest.mark.parametrize("id", ["code-solo-v0", "code-tester-v0", "code-trio-v0"])

@@ -40,7 +40,7 @@ def played(make_env: Callable[[], Any], *texts: str, **options: Any) -> marft_en
     ("reward", "said", "score", "success", "metrics"),
     [
         ("em", "The 1.", 1.0, True, {"em", "f1", "substring"}),
-        ("substring", "<think>Not 1.</think> 2", 0.0, False, {"em", "f1", "substring"}),
+        ("substring", "Not 2", 0.0, False, {"em", "f1", "substring"}),
         ("f1", "It is 1", 0.5, False, {"em", "f1", "substring"}),
         (in_units, "1 apples", 1.5, True, {"words"}),
         (lambda answer, row: answer == "1", "1", 1.0, True, set()),

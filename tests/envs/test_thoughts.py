@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-
 import marft_envs
 from marft_envs.core.thoughts import split, spoken
 
 HARMONY = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Four.<|return|>"
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_others_read_thoughts_only_where_they_are_shared(share: bool) -> None:
-    env = marft_envs.make("math-dual-v0", share_thoughts=share)
+def test_others_read_thoughts_where_they_are_shared() -> None:
+    env = marft_envs.make("math-dual-v0", share_thoughts=True)
     env.reset(seed=0)
     env.step("<think>zqx secret</think>Add them.")
     heard = env.observe("actor_0")["messages"][-1]["content"]
-    assert "Add them." in heard and ("zqx" in heard) == share
+    assert "Add them." in heard and "zqx" in heard
     assert env.episode.turns[0].text == "<think>zqx secret</think>Add them."
 
 

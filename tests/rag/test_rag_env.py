@@ -157,9 +157,6 @@ def test_alone_a_line_is_a_search_and_a_box_an_answer() -> None:
     env.step(rf"\boxed{{{env.task.problem.answers[0]} more}}")
     assert env.done and env.episode.team_return == pytest.approx(2 / 3) and env.episode.metrics["searches"] == 1
     env.reset(seed=0)
-    env.step("<think>\nI end with \\boxed{1} later.\n</think>\n\n999999 z")
-    assert prompt(env, "solo_0").endswith("No passage was found.") and not env.done
-    env.reset(seed=0)
     env.step(r"\boxed{\text{1}}")
     assert env.done and env.episode.metrics["searches"] == 0
 

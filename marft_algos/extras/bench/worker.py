@@ -299,7 +299,7 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
     votes = whole(votes)
     if not votes:
         return None
-    keys = [answer_key(t.transitions[-1].turn.text if t.transitions else "") for t in votes]
+    keys = [answer_key(t.transitions[-1].turn.spoken if t.transitions else "") for t in votes]
     common = Counter(keys).most_common(1)[0][0]
     chosen = votes[keys.index(common)]
     return chosen.episode.score

@@ -112,7 +112,7 @@ class ForeignTask(Task):
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """One step of the environment, now that the round is whole; and fixed opponents', until others are to act."""
         before = dict(self._earned)
-        last_words = {self._speaks_for[turn.agent]: turn.text for turn in turns}  # who spoke last speaks for the seat
+        last_words = {self._speaks_for[turn.agent]: turn.spoken for turn in turns}  # who spoke last speaks for the seat
         alive = self.waiting()
         moves = {seat: self._move(seat, last_words.get(seat, "")) for seat in alive}
         losers = [seat for seat, move in moves.items() if move is None]

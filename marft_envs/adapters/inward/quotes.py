@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from marft_envs.adapters.inward.endpoint import TurnRequest
 from marft_envs.core.observation import neutralise, role_tags
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, TurnRecord, Written
 from marft_envs.server.chat import cut
 
@@ -85,7 +84,7 @@ class Quotes:
 
     def reply(self, turn: TurnRecord, asked: TurnRequest, *, share_thoughts: bool) -> dict[str, Any]:
         """Enters a turn, and returns it as its program gets it: calls, where it offered tools, as ``tool_calls``."""
-        heard = turn.text if share_thoughts else spoken(turn.text)
+        heard = turn.text if share_thoughts else turn.spoken
         kept = cut(heard, asked.stop)
         content, calls = _SURROGATE.sub("\ufffd", kept), list[dict[str, Any]]()
         if asked.tools and asked.choice != "none":

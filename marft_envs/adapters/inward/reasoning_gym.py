@@ -55,7 +55,7 @@ class Questions(Task):
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Grades who spoke last: the last box if there is one, else the whole reply."""
-        text = turns[-1].text if turns else ""
+        text = turns[-1].spoken if turns else ""
         boxed = extract_boxed(text)
         right = same(text if boxed is None else boxed, self._answer)
         return Outcome(team_reward=float(right), success=right, terminated=True)

@@ -19,7 +19,6 @@ from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import check_finite
 from marft_envs.core.teams import Profiles, Team, member
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError, check_known
 from marft_envs.problems import rows
@@ -87,7 +86,7 @@ class CasesTask(Drawn[Case], Task):
         Raises:
             ConfigError: The function returned something that is no reward.
         """
-        said = next((spoken(turn.text) for turn in reversed(turns) if turn.agent in self._answerers), "")
+        said = next((turn.spoken for turn in reversed(turns) if turn.agent in self._answerers), "")
         if not callable(self._reward):
             scores = {name: score(said, [self.problem.answer]) for name, score in REWARDS.items()}
             reward = scores[self._reward]

@@ -112,14 +112,14 @@ class CodeTask(Drawn[CodeProblem]):
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Runs a new program on the public tests and the tester's, and a known one on new tests of the tester."""
         written = next((turn for turn in reversed(turns) if turn.agent in self.writers), None)
-        words = [turn.text for turn in turns if turn.agent in self.testers]
+        words = [turn.spoken for turn in turns if turn.agent in self.testers]
         tests = [test for text in words for test in proposed_tests(text, self.problem)]
         if tests:
             self._proposed = list(dict.fromkeys(tests))
         own: dict[int, float] = {}
         for turn in turns:
             if turn.agent in self.writers:
-                extraction = extract(turn.text, self.code_block)
+                extraction = extract(turn.spoken, self.code_block)
                 self._written, self._formatted = self._written + 1, self._formatted + (extraction.status == "ok")
                 if extraction.status != "ok" and self.format_penalty:
                     own[turn.index] = -self.format_penalty

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marft_envs.core.thoughts import spoken
 from marft_envs.errors import DataError
 from marft_envs.problems.answers import boxed
 
@@ -68,7 +67,7 @@ def plan_of(text: str) -> list[str] | None:
 
     None where there is no box, or something in it is no range of pages.
     """
-    box = boxed(spoken(text))
+    box = boxed(text)
     parts = [part.replace(" ", "") for part in (box or "").split(";")]
     return parts if box and all(_RANGE.fullmatch(part) for part in parts) else None
 
@@ -92,8 +91,8 @@ def bare(text: str) -> str:
 def right(document: Document, text: str) -> bool:
     """Whether a reply's last box holds an answer that counts, or the reply does, where that is the rule."""
     if document.contained:
-        return any(re.search(rf"\b{re.escape(bare(a))}\b", bare(spoken(text))) for a in document.answers)
-    box = boxed(spoken(text))
+        return any(re.search(rf"\b{re.escape(bare(a))}\b", bare(text)) for a in document.answers)
+    box = boxed(text)
     return box is not None and normal(box) in {normal(answer) for answer in document.answers}
 
 

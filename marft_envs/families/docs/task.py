@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError
 from marft_envs.families.docs.document import Document, pages_of, plan_of, right
@@ -102,17 +101,17 @@ class DocsTask(Drawn[Document]):
     def show(self, turn: TurnRecord, reader: str, sees: Sequence[int]) -> tuple[str, str] | None:
         """Shows a reply's note; of a boss's plan, the reader's own pages."""
         if self._roles[turn.agent] == "boss" and reader in self._readers:
-            i, plan = self._readers.index(reader), plan_of(turn.text)
+            i, plan = self._readers.index(reader), plan_of(turn.spoken)
             if plan is not None:
                 return (plan[i] if i < len(plan) else ""), ""
-        note = boxed(spoken(turn.text))
+        note = boxed(turn.spoken)
         return None if note is None else (note, "")
 
     # What counts --------------------------------------------------------------------------------------
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Takes a boss's first words as the plan of who reads what."""
-        plans = [turn.text for turn in turns if self._roles[turn.agent] == "boss"]
+        plans = [turn.spoken for turn in turns if self._roles[turn.agent] == "boss"]
         if plans and not self._planned:
             self._planned, self._plan = True, plan_of(plans[0])
         return Outcome()
@@ -120,19 +119,19 @@ class DocsTask(Drawn[Document]):
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Compares the answer; an agent with a memory turns the page first, until there is none left."""
         if writer := next((turn for turn in turns if self._roles[turn.agent] == "writer"), None):
-            self._page, self._note = self._page + 1, (boxed(spoken(writer.text)) or "")[: self._kept]
+            self._page, self._note = self._page + 1, (boxed(writer.spoken) or "")[: self._kept]
             self._written += writer.processed
             return Outcome(success=False, info={ASKED: self._page >= len(self.problem.pages)})
         answer = next((turn for turn in reversed(turns) if turn.agent in self._answerers), None)
         read, parts = self._page + 1, self._parts or len(self.problem.pages)
         if answer is not None and self._roles[answer.agent] == "memory" and read < parts:
-            self._page, self._note = read, boxed(spoken(answer.text)) or ""
+            self._page, self._note = read, boxed(answer.spoken) or ""
             return Outcome(success=False)
-        success = answer is not None and right(self.problem, answer.text)
+        success = answer is not None and right(self.problem, answer.spoken)
         spans = {self._span(turn.agent) for turn in turns if turn.agent in self._readers}
         metrics = {
             "accuracy": float(success),
-            "parsed": float(answer is not None and boxed(spoken(answer.text)) is not None),
+            "parsed": float(answer is not None and boxed(answer.spoken) is not None),
             "pages": float(len(self.problem.pages)),
             "readers": float(len({turn.agent for turn in turns if turn.agent in self._readers})),
         }
@@ -207,8 +206,8 @@ class DocsTask(Drawn[Document]):
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
-        box = boxed(said := spoken(text))
-        return " ".join((said if box is None else box).casefold().split())
+        box = boxed(text)
+        return " ".join((text if box is None else box).casefold().split())
 
     def validate(self) -> None:
         """Checks on a sample of documents that the answer in a box counts, silence does not, and experts are right.

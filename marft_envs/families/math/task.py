@@ -73,7 +73,7 @@ class MathTask(Drawn[MathProblem]):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Gives no reward: a math problem has no intermediate verdict."""
-        self._prepared |= not self.specialists and any(turn.agent not in self.answerers for turn in turns)
+        self._prepared |= not self.specialists and not {turn.agent for turn in turns} <= set(self.answerers)
         return Outcome()
 
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
@@ -82,7 +82,7 @@ class MathTask(Drawn[MathProblem]):
         if answer is None:
             score, info = 0.0, {"status": "no_answer", "tier": ""}
         else:
-            verdict = grade(answer.text, self.problem.answer, self.problem.problem)
+            verdict = grade(answer.spoken, self.problem.answer, self.problem.problem)
             score, info = float(verdict.score), {"status": str(verdict.status), "tier": str(verdict.tier)}
         right = score >= 1.0
         paid, self._score = score - self._score, score

@@ -10,7 +10,6 @@ import numpy as np
 
 from marft_envs.core.routing import parse_assignments
 from marft_envs.core.teams import check_answerer
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
 from marft_envs.errors import ConfigError, UnsolvedError, check_known
 from marft_envs.families.rag.data import Searcher
@@ -82,14 +81,14 @@ class RagTask(Drawn[OpenQuestion]):
         """Shows a search with its passages, a reply's note, of a plan a searcher's own part; a router's words not."""
         role = self._roles[turn.agent]
         if role == "planner" and reader in self._searchers:
-            parts, i = parse_assignments(spoken(turn.text)) or [], self._searchers.index(reader)
-            return f"Your search: {parts[i]}" if i < len(parts) else spoken(turn.text), ""
-        words = "" if role == "router" else self._query(turn) or boxed(spoken(turn.text))
+            parts, i = parse_assignments(turn.spoken) or [], self._searchers.index(reader)
+            return f"Your search: {parts[i]}" if i < len(parts) else turn.spoken, ""
+        words = "" if role == "router" else self._query(turn) or boxed(turn.spoken)
         return None if words is None else (words, turn.result)
 
     def _query(self, turn: TurnRecord) -> str:
         """Returns what a turn searches for; "" for nothing."""
-        role, said = self._roles[turn.agent], spoken(turn.text)
+        role, said = self._roles[turn.agent], turn.spoken
         box = boxed(said)
         if role not in ("solo", "searcher") or (role == "solo" and box is not None):
             return ""
@@ -117,7 +116,7 @@ class RagTask(Drawn[OpenQuestion]):
                 if self._recall_reward:
                     share = (missed - len(self._missing())) / len(self.problem.needed)
                     paid[turn.index] = self._recall_reward * share
-        answer = next((spoken(turn.text) for turn in reversed(turns) if turn.agent in self._answerers), "")
+        answer = next((turn.spoken for turn in reversed(turns) if turn.agent in self._answerers), "")
         out = Outcome() if boxed(answer) is None else self._graded(answer)
         out.results, out.turn_rewards = results, paid
         return out
@@ -173,7 +172,7 @@ class RagTask(Drawn[OpenQuestion]):
 
     def answer_key(self, text: str) -> str:
         """Returns what a reply answers: its last box, else its whole text. Votes count equal ones."""
-        return normal(boxed(said := spoken(text)) or said)
+        return normal(boxed(text) or text)
 
     def validate(self) -> None:
         """Checks on a sample that the answer counts, silence does not, and an expert's searches find what is needed.

@@ -172,7 +172,7 @@ class Records:
             return _Action(turn, words_kept, (), raw, self.count(words_kept))
         reply = read(turn.agent, turn.text)
         if reply.error:
-            words_kept = turn.text
+            words_kept = turn.spoken
             lines = [_Line(f"open: a reply that could not be read ({reply.message})", "", "", False)]
         else:
             words_kept, lines = reply.words, []

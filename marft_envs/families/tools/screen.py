@@ -15,7 +15,6 @@ from typing import Any
 
 from marft_envs.call_formats import ToolReply
 from marft_envs.core.teams import Team
-from marft_envs.core.thoughts import spoken
 from marft_envs.core.types import TurnRecord
 from marft_envs.families.tools.session import CallEntry, shown
 
@@ -44,7 +43,7 @@ class Screen:
 
     def receive(self, turn: TurnRecord) -> bool:
         """Keeps what an agent without tools says; returns whether it answers something new."""
-        text = spoken(turn.text)
+        text = turn.spoken
         if turn.agent not in self.readers or not text.strip():
             return False
         new = text not in self.answers.values()

@@ -86,7 +86,7 @@ def _tersely(
     team: Team, otherwise: Show | None, turn: TurnRecord, reader: str, sees: Sequence[int]
 ) -> tuple[str, str] | None:
     if turn.agent in team.terse:
-        return turn.text.strip() if terse(turn.text) else screen.name(turn) if team.screened else "?", ""
+        return turn.spoken.strip() if terse(turn.spoken) else screen.name(turn) if team.screened else "?", ""
     return None if otherwise is None else otherwise(turn, reader, sees)
 
 

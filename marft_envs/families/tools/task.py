@@ -251,7 +251,7 @@ class ToolTask(Drawn[ToolProblem]):
             facts["called"] = facts["failed"] = True
             return f"error (malformed): {reply.message}; nothing was carried out", False
         if not reply.calls:
-            facts["over"] = facts["over"] or ends(self.team, agent, turn.text)
+            facts["over"] = facts["over"] or ends(self.team, agent, turn.spoken)
             return "", self.talk.receive(agent, reply.words, False, facts["over"])
         facts["called"] = True
         lines, new = [], False

@@ -85,7 +85,7 @@ class ToyTask(Task):
         if (turns[0].round if turns else self.rounds - 1) < self.rounds - 1:
             return Outcome()
         right = self.right(self._said)
-        parsed = [digit(turn.text, self.sizes[turn.agent]) is not None for turn in self._said]
+        parsed = [digit(turn.spoken, self.sizes[turn.agent]) is not None for turn in self._said]
         share = sum(parsed) / max(len(parsed), 1)
         return Outcome(team_reward=float(right), success=right, terminated=True, metrics={"parsed": share})
 

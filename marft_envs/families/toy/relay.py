@@ -39,7 +39,7 @@ class Relay(ToyTask):
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the solver said the digit."""
-        return any(turn.agent == "solver_0" and digit(turn.text, 4) == self.state[0] for turn in turns)
+        return any(turn.agent == "solver_0" and digit(turn.spoken, 4) == self.state[0] for turn in turns)
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """The digit as its own message."""

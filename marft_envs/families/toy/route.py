@@ -45,7 +45,7 @@ class Route(ToyTask):
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the first expert to act said the digit."""
         answer = next((turn for turn in turns if turn.agent in EXPERTS), None)
-        return answer is not None and digit(answer.text, 4) == self.state[1]
+        return answer is not None and digit(answer.spoken, 4) == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """The right expert, and its digit."""

@@ -43,7 +43,7 @@ class Signal(ToyTask):
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the listener's last word, in the second round, is the digit."""
         answers = [turn for turn in turns if turn.agent == "listener_0" and turn.round == self.rounds - 1]
-        return bool(answers) and digit(answers[-1].text, 4) == self.state[0]
+        return bool(answers) and digit(answers[-1].spoken, 4) == self.state[0]
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """The digit in binary, high bit first."""

@@ -98,7 +98,7 @@ class Steps(Task):
 
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Takes a step for each turn; at the last one, gives the team's reward and success."""
-        own = {turn.index: reward for turn in turns if (reward := self._step(turn.text))}
+        own = {turn.index: reward for turn in turns if (reward := self._step(turn.spoken))}
         if len(self._said) < self.horizon:
             return Outcome(turn_rewards=own)
         said = [_said(text) for text in self._said[: self.horizon]]

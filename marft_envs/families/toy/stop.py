@@ -70,7 +70,7 @@ class Stop(Task):
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Ends the talk at an answer or the last word; the team's reward is 1 if the answer is the bit."""
         for turn in turns[: self.words - self._said]:
-            word, self._said = turn.text.strip(), self._said + 1
+            word, self._said = turn.spoken.strip(), self._said + 1
             formed, last = re.fullmatch("0|1|00|11", word) is not None, self._said == self.words
             if last or (self.early and formed and len(word) > 1):
                 right = formed and word[-1] == self.bit

@@ -45,13 +45,13 @@ class Xor(ToyTask):
         """Gives a turn reward of a quarter to each of left and right that said its bit."""
         super().on_layer(turns)
         bits = {"left_0": self.state[0], "right_0": self.state[1]}
-        faithful = [turn.index for turn in turns if digit(turn.text, 2) == bits.get(turn.agent, -1)]
+        faithful = [turn.index for turn in turns if digit(turn.spoken, 2) == bits.get(turn.agent, -1)]
         return Outcome(turn_rewards=dict.fromkeys(faithful, 0.25))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Whether the joiner said the exclusive or."""
         wanted = self.state[0] ^ self.state[1]
-        return any(turn.agent == "joiner_0" and digit(turn.text, 2) == wanted for turn in turns)
+        return any(turn.agent == "joiner_0" and digit(turn.spoken, 2) == wanted for turn in turns)
 
     def gold_turns(self) -> list[tuple[str, str]]:
         """Each bit as its own message."""
