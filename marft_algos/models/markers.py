@@ -124,13 +124,10 @@ class Breaker:
         rewritten = words
         if self._normalizer is not None:  # what is looked for before the normaliser cannot be forged behind it
             as_is = {token.content for token in tokenizer.added_tokens_decoder.values() if not token.normalized}
-            rewritten = {self._normal(word) for word in words - as_is} - {""}
+            rewritten = {str(self._normalizer.normalize_str(word)).lstrip("▁ ") for word in words - as_is} - {""}
         self._normalized = _compiled(rewritten, lines) if self._normalizer is not None else None
         self._separator = self._choose(words | rewritten)
         self.broken: Callable[[str], str] = lru_cache(maxsize=1024)(self._broken)
-
-    def _normal(self, word: str) -> str:
-        return str(self._normalizer.normalize_str(word)).lstrip("▁ ") if self._normalizer is not None else word
 
     def _choose(self, words: set[str]) -> str:
         for separator in SEPARATORS:

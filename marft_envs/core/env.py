@@ -92,7 +92,7 @@ class FlexEnv(AECEnv):
         thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent, max_path)
         self.rules = Rules(history, *limits, on_invalid, max_chars, thoughts, tag_first_round)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
-        self.team = tuple(agents) if reply_tokens is None else obs_mod.limited(agents, reply_tokens)
+        self._reply_tokens, self.team = reply_tokens, obs_mod.limited(agents, reply_tokens)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
         self.dependency = copy.deepcopy(as_dependency(dependency))
@@ -148,7 +148,9 @@ class FlexEnv(AECEnv):
         self._sync()
 
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
-        team = obs_mod.with_profiles(self.team, options["profiles"]) if "profiles" in options else self.team
+        team = self.team
+        if "profiles" in options:
+            team = obs_mod.limited(obs_mod.with_profiles(team, options["profiles"]), self._reply_tokens)
         record = Episode(self.env_id, seed, self.task.task_id, team, [], [], [], options=options)
         return Schedule(record, self.task, self.dependency, self.rules)
 

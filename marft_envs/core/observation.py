@@ -227,16 +227,18 @@ def render(kind: str, obs: RolloutObservation) -> dict[str, Any]:
     return {**fields, **beside}
 
 
-def limited(agents: Sequence[AgentSpec], tokens: int) -> tuple[AgentSpec, ...]:
-    """Returns the agents with profiles that say how long a reply may be.
+def limited(agents: Sequence[AgentSpec], tokens: int | None) -> tuple[AgentSpec, ...]:
+    """Returns the agents with profiles that say, once, how long a reply may be; None: as they are.
 
     Raises:
         ConfigError: That is no number of tokens.
     """
+    if tokens is None:
+        return tuple(agents)
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise ConfigError(f"reply_tokens is {tokens!r}; expected how many tokens a reply may have, 1 or more.")
     words = f"A reply has at most {tokens} tokens; what is longer is cut."
-    return tuple(replace(agent, prompt=f"{agent.prompt}\n\n{words}".lstrip()) for agent in agents)
+    return tuple(replace(a, prompt=f"{a.prompt.removesuffix(words).rstrip()}\n\n{words}".lstrip()) for a in agents)
 
 
 def with_profiles(agents: Sequence[AgentSpec], profiles: Any) -> tuple[AgentSpec, ...]:

@@ -135,7 +135,8 @@ def test_few_shot_takes_one_episode_or_more():
 def test_every_profile_says_how_long_a_reply_may_be():
     env = dual(profiles={"reasoner": ""}, reply_tokens=48)
     limit = "A reply has at most 48 tokens; what is longer is cut."
-    assert env.profile("reasoner_0").prompt == limit
-    assert env.profile("actor_0").prompt == f"{dual().profile('actor_0').prompt}\n\n{limit}"
+    assert [agent.prompt for agent in env.team] == [limit, f"{dual().profile('actor_0').prompt}\n\n{limit}"]
+    env.reset(seed=0, options={"profiles": {"reasoner": "Work."}})
+    assert [env.profile(agent).prompt.count(limit) for agent in env.possible_agents] == [1, 1]
     with pytest.raises(ConfigError, match="reply_tokens is 0"):
         dual(reply_tokens=0)

@@ -126,14 +126,11 @@ def _rational(node: Node) -> bool:
     if kind == "^":
         return _rational(node[1]) and _integer(node[2])
     if kind == "root":  # of a square: a number that is not written as one
-        return node[2] == ("num", 2) and _integer(node[1]) and _square(node[1])
+        kind, value = node[1][0], node[1][-1]
+        return node[2] == ("num", 2) and kind == "num" and _integer(node[1]) and math.isqrt(value) ** 2 == value
     if kind in ("binom", "+", "*", "/", "neg") or (kind == "fn" and node[1] == "factorial"):
         return all(map(_rational, _children(node)))
     return False
-
-
-def _square(node: Node) -> bool:
-    return node[0] == "num" and math.isqrt(node[1]) ** 2 == node[1]
 
 
 def complex_number(node: Node) -> bool:

@@ -250,11 +250,8 @@ def compiled(schema: Mapping[str, Any], where: str) -> Callable[[Any], list[str]
         wrong = [problem for error in errors for problem in _problems(error)]
         order = {key: i for i, key in enumerate(value)} if isinstance(value, dict) else {}
         wrong.sort(key=lambda problem: order.get(problem[0][0] if problem[0] else None, len(order)))
-        return [f"{_place(path)} {what}" for path, what in wrong[:MOST_PROBLEMS]]
+        # An agent chose the keys, so what is shown of each is short.
+        places = [".".join(str(part)[:60] for part in path) or "arguments" for path, _ in wrong[:MOST_PROBLEMS]]
+        return [f"{place} {what}" for place, (_, what) in zip(places, wrong, strict=False)]
 
     return problems
-
-
-def _place(path: tuple[str | int, ...]) -> str:
-    """An agent chose the keys, so what is shown of each is short."""
-    return ".".join(str(part)[:60] for part in path) or "arguments"
