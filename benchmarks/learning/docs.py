@@ -41,7 +41,8 @@ NAMES = {
     "chain-capped": "chain, stopped at the limit",
     "memory-terse": "one agent, page by page",
     "solo-terse": "one agent, all at once",
-    "solo-working": "one agent, all at once, with working",
+    "solo-working": "one agent, every second balance",
+    "solo-every": "one agent, every balance",
 }
 """Who -> what a figure calls it."""
 MODELS = {

@@ -54,8 +54,9 @@ GROUPS = {"group_size": 4, "kl_coef": 0.0}
 """GRPO's, as ``trl_grpo.py`` has them: 16 questions an iteration; TRL has no KL term by default."""
 DTYPES = {"smollm2": "float32", "smollm2-bf16": "bfloat16"}
 """Preset -> type of the frozen weights, as TRL calls it."""
-QUESTIONS = 128
-WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4, "iterations": 2}
+QUESTIONS = {"chain_sum": 128, "family_relationships": 256, "leg_counting": 256}
+"""Task -> demonstrated questions: as many as bring an agent's score into the range above."""
+WARM = {"algo": "sft", "warm_start": 0, "lr": 5e-4}
 
 
 def of_team(who):
@@ -78,10 +79,10 @@ def warm(out, task, seed, common, *, team):
     """Returns the run that learnt from demonstrations."""
     rows = out / "rows" / f"{task}-{'team' if team else 'alone'}.jsonl"
     if not rows.is_file():
-        words = ["rows", task, rows, "--questions", QUESTIONS, *["--team"] * team]
+        words = ["rows", task, rows, "--questions", QUESTIONS[task], *["--team"] * team]
         subprocess.run([sys.executable, HERE / "tasks.py", *map(str, words)], check=True)
-    rows_of_one = QUESTIONS * (2 if team else 1)  # a team has two rows of a question
-    settings = {**common, **WARM, "episodes_per_iteration": rows_of_one // WARM["iterations"]}
+    # Two rows of a question for a team, so a step has 16 turns of an agent in either case.
+    settings = {**common, **WARM, "iterations": QUESTIONS[task] // 64, "episodes_per_iteration": 128 if team else 64}
     folder = out / "warm" / f"{rows.stem}-{seed}"
     return trained(folder, **settings, **place(task, team=team), seed=seed, demonstrations=str(rows))
 
