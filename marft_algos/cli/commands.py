@@ -88,8 +88,6 @@ def _train(trainer: Trainer, run: RunFolder) -> int:
 
     config = trainer.config
     try:
-        say(f"run:     {run.root}")
-        say(f"task:    {paths.task(run)}")
         _print_start(run)
         train_and_report(trainer, run)
         solved = _print_gain(run)
@@ -168,6 +166,9 @@ def _dry_run(argv: list[str]) -> int:
 
 
 def _print_start(run: RunFolder) -> None:
+    """Says which run it is, what it trains on, and what it began with."""
+    say(f"run:     {run.root}")
+    say(f"task:    {paths.task(run)}")
     if origin := start.record(run):
         say(f"start:   {clean(origin, line=True)}")
 
@@ -219,8 +220,6 @@ def run_show(options: ShowArguments) -> None:
     if options.json:
         say(json.dumps({"run": str(run.root), **last}, indent=1))
         return
-    say(f"run:     {run.root}")
-    say(f"task:    {paths.task(run)}")
     _print_start(run)
     say(f"done:    iteration {last.get('iteration', 0)}, {last.get('time_elapsed', 0.0):.0f} s")
     _print_gain(run)
@@ -231,7 +230,5 @@ def run_show(options: ShowArguments) -> None:
         say(f"  {clean(key, line=True):<36} {shown[key]:<10.5g}  {about.meaning if about else ''}".rstrip())
     if len(shown) > len(first) and not options.all:
         say(f"numbers: {len(shown) - len(first)} more: {arguments.typed('show', run.root, '--all')}")
-    if run.report_file.is_file():
-        say(f"report:  {run.report_file}")
-    else:
-        say(f"report:  not yet; write it now: {arguments.typed('show', run.root, '--html')}")
+    unwritten = f"not yet; write it now: {arguments.typed('show', run.root, '--html')}"
+    say(f"report:  {run.report_file if run.report_file.is_file() else unwritten}")

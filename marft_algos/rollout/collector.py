@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from marft_algos.engines.base import RolloutEngine
-from marft_algos.models.chat import Said
+from marft_algos.models.chat import Renderer, Said
 from marft_algos.rollout.episodes import check_any, settle
 from marft_algos.seeds import row_seed
 from marft_algos.types import Generation, GenerationRequest, Keep, SamplingParams, StopReason, Trajectory, Transition
@@ -24,7 +24,6 @@ from marft_envs.errors import ConfigError
 
 if TYPE_CHECKING:
     from marft_algos.credit.branches import States
-    from marft_algos.models.chat import Renderer
 
 OnProgress = Callable[[int, int, int], None]
 """(finished episodes, episodes, tokens sampled so far)."""

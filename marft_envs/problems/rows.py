@@ -161,12 +161,12 @@ class _Lines(Generic[T]):
     def __init__(self, path: Path, make: Make[T]) -> None:
         self._path, self._make = path, make
         self._file = os.open(path, os.O_RDONLY)
-        self._known = _stamp(self._file)
+        self._known = stamp(self._file)
         weakref.finalize(self, os.close, self._file)
 
     def line(self, place: Places) -> bytes:
         """Returns a line as it stands in the file."""
-        if _stamp(self._file) != self._known:
+        if stamp(self._file) != self._known:
             raise DataError(f"{self._path} has changed since it was read. Begin again with the file as it is.")
         return os.pread(self._file, int(place[2]), int(place[1]))
 
@@ -178,8 +178,9 @@ class _Lines(Generic[T]):
         return _Lines, (self._path, self._make)
 
 
-def _stamp(file: int) -> tuple[int, int]:
-    state = os.fstat(file)
+def stamp(file: int | Path) -> tuple[int, int]:
+    """Returns time and size of a file, or of an open one: an edited file has others."""
+    state = os.stat(file)
     return state.st_mtime_ns, state.st_size
 
 

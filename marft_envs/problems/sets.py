@@ -81,9 +81,7 @@ class ProblemSet(Sequence[P], Generic[P]):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._reload is not None:
-            return self._reload
-        return ProblemSet, (self._problems, self.name, self._regenerate)
+        return self._reload or (ProblemSet, (self._problems, self.name, self._regenerate))
 
     def get(self, problem_id: str) -> P:
         """Returns the problem with this id.
@@ -199,9 +197,7 @@ def of_split(
 
 def evenly(items: Sequence[P], n: int | None) -> Sequence[P]:
     """Returns at most n of these (all when n is None), evenly spaced, so that each part of a set is represented."""
-    if n is None or n >= len(items):
-        return items
-    return pick(items, [i * len(items) // n for i in range(n)])
+    return items if n is None or n >= len(items) else pick(items, [i * len(items) // n for i in range(n)])
 
 
 def levels_of(data: str | Path, levels: int | Sequence[int] | None) -> int | Sequence[int] | None:

@@ -15,7 +15,7 @@ from marft_envs.errors import DataError, check_known
 from marft_envs.families.code import split
 from marft_envs.families.code.problem import CodeProblem, Mode, Test
 from marft_envs.families.code.setup_code import DecidedInside
-from marft_envs.problems.rows import made, pick, whole
+from marft_envs.problems.rows import made, pick, stamp, whole
 
 LEVELS = {
     "easy": 1, "introductory": 1, "medium": 2, "interview": 2, "medium_hard": 3, "hard": 3, "competition": 3,
@@ -312,8 +312,7 @@ def read_jsonl(path: Path, split: str | None = None) -> Sequence[CodeProblem]:
     Raises:
         DataError: a bad row (names file and line), an id twice, or no rows; rows outside the split are checked too.
     """
-    stat = path.stat()
-    return _split(path, stat.st_mtime_ns, stat.st_size, split)
+    return _split(path, *stamp(path), split)
 
 
 @lru_cache(maxsize=16)

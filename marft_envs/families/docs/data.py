@@ -75,8 +75,7 @@ def _file(name: str, split: str, page: int) -> tuple[Document, ...]:
             f"'{name}' is neither a set of documents nor a file. {did_you_mean(name, ('procedural', *HUB))} "
             f"For your own, give the path of a JSONL file with {ROW} in each row."
         )
-    stat = path.stat()
-    return read_jsonl(path, page, stat.st_mtime_ns, stat.st_size)
+    return read_jsonl(path, page, *rows.stamp(path))
 
 
 @lru_cache(maxsize=8)

@@ -23,8 +23,6 @@ NOTHING = "-"
 """The note of a reader that has found nothing."""
 TOP = 60
 """Largest balance of a ledger at level 0; ten times that at level 1."""
-FACTS = 4
-"""Entries of a document that hold the facts of links and claims; all others mislead."""
 
 
 @dataclass(frozen=True, slots=True)

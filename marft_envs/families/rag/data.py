@@ -44,7 +44,7 @@ def opened(path: str | Path, folder: str | Path | None = None) -> Index:
     path = Path(path).expanduser()
     if not path.exists():
         raise DataError(f"There is no corpus {path}. Expected a JSONL file, or a folder of .txt and .md files.")
-    stamps = tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path))
+    stamps = tuple((file, *rows.stamp(file)) for file in _files(path))
     return _opened(path, stamps, Path(folder).expanduser() if folder else None)
 
 
@@ -199,7 +199,7 @@ def load(name: str | Path, split: str, limit: int | None, alone: bool) -> tuple[
     if str(name) in HUB:
         questions, passages = _hub(str(name), split, alone)
     elif path.is_file():
-        questions, passages = _file(path, path.stat().st_mtime_ns, path.stat().st_size, alone)
+        questions, passages = _file(path, *rows.stamp(path), alone)
     else:
         raise DataError(
             f"'{name}' is neither a set of questions nor a file. {did_you_mean(str(name), ('procedural', *HUB))} "

@@ -19,7 +19,7 @@ from marft_envs.call_formats.call import ToolCall
 from marft_envs.errors import DataError, check_known, did_you_mean, reading
 from marft_envs.families.tools.packages import Package
 from marft_envs.families.tools.types import Shared, Tool
-from marft_envs.problems.rows import of_file
+from marft_envs.problems.rows import of_file, stamp
 
 SOURCES = "bfcl_eval.eval_checker.multi_turn_eval.func_source_code"
 _TABLE = tables.read(__package__, "bfcl")
@@ -122,7 +122,7 @@ def read(folder: Path, upstream: bool) -> Suite:
         DataError: A file is missing or malformed; names it, and what was expected.
     """
     files = sorted(folder.rglob("*.json") if upstream else folder.glob("*.json*"))
-    return _read(folder, upstream, tuple((str(f), f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+    return _read(folder, upstream, tuple((str(f), *stamp(f)) for f in files))
 
 
 @lru_cache(maxsize=8)

@@ -22,12 +22,10 @@ _VALUES = {"amount": r"(?P<amount>\d+)", "order": r"(?P<order>\d+)", "city": r"(
 _WRITTEN = re.compile(r"<tool_call>\n(.*)\n</tool_call>")
 FRAMES: dict[str, str] = tables.read(__package__, "depot")["attacks"]
 """Kind of attack -> how it is written."""
-SEVERAL = len(_ACTS) * len(FRAMES)
-"""Different notes for one bait."""
 
 
 def plant(key: int, bait: int, amount: int, city: str) -> str:
-    """Returns note number ``key`` (modulo ``SEVERAL``), which asks for a change of the order ``bait``."""
+    """Returns note number ``key`` (modulo acts times frames), which asks for a change of the order ``bait``."""
     return attack(list(FRAMES)[key // len(_ACTS) % len(FRAMES)], key, bait, amount, city)
 
 

@@ -20,7 +20,7 @@ from marft_envs.errors import DataError, check_known, reading
 from marft_envs.families.tools.store import Change
 from marft_envs.families.tools.tau.world import READS, WRITES, TableIndex
 from marft_envs.families.tools.types import Shared, Tool
-from marft_envs.problems.rows import of_file
+from marft_envs.problems.rows import of_file, stamp
 
 INSIDE = Path("tau_bench") / "envs" / "retail"
 SPLITS = ("train", "dev", "test")
@@ -83,8 +83,7 @@ def load(path: str | Path) -> Retail:
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    return tuple((str(file), *stamp(file)) for file in sorted(folder.rglob("*")) if file.is_file())
 
 
 @lru_cache(maxsize=4)
