@@ -64,12 +64,12 @@ class Planted(ToyTask):
     def on_layer(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Rewards a turn with a half for a digit that its agent saw and says."""
         super().on_layer(turns)
-        faithful = [t.index for t in turns if self.sees(t.agent) and self.said(t.text) == self.state[1]]
+        faithful = [t.index for t in turns if self.sees(t.agent) and self.said(t.spoken) == self.state[1]]
         return Outcome(turn_rewards=dict.fromkeys(faithful, 0.5))
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Returns whether the answer is the digit: that of the page's reader, or of the last who spoke."""
-        answers = [self.said(turn.text) for turn in turns if self.answers(turn.agent)]
+        answers = [self.said(turn.spoken) for turn in turns if self.answers(turn.agent)]
         return bool(answers) and answers[-1] == self.state[1]
 
     def gold_turns(self) -> list[tuple[str, str]]:
@@ -108,7 +108,7 @@ class Dear(Planted):
 
     def right(self, turns: Sequence[TurnRecord]) -> bool:
         """Returns whether the last agent says 1, or either digit in a problem in which both are right."""
-        answer = self.said(turns[-1].text) if turns else None
+        answer = self.said(turns[-1].spoken) if turns else None
         return answer == 1 or (answer == 0 and self.lenient)
 
     def gold_turns(self) -> list[tuple[str, str]]:

@@ -78,7 +78,7 @@ class Reliability(Task):
         """Rewards each call that worked; the episode ends with the last one."""
         rewards = {}
         for turn in turns:
-            word, fails = turn.text.strip(), self.fails[len(self._worked)] == "1"
+            word, fails = turn.spoken.strip(), self.fails[len(self._worked)] == "1"
             self._worked.append(word == "0" or (word == "1" and not fails))
             rewards[turn.index] = self._worked[-1] / self.calls
         if len(self._worked) < self.calls:
