@@ -25,7 +25,6 @@ from marft_envs.call_formats import ToolReply
 from marft_envs.call_formats.call import ToolCall
 from marft_envs.call_formats.tags import unwrapped_result
 from marft_envs.core import observation as obs_mod
-from marft_envs.core import thoughts
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.plain_data import one_line
 from marft_envs.core.types import AgentSpec, Outcome, TurnRecord
@@ -165,10 +164,9 @@ class Records:
 
     def _action(self, turn: TurnRecord, result: str, entries: list[CallEntry], read: Read) -> _Action:
         """The record of a turn: calls and the lines of their results are one to one."""
-        clean = self._neutral(turn.text)
-        raw = self.count(clean)
+        raw = self.count(self._neutral(turn.text))
         if not result:
-            words_kept = thoughts.spoken(clean).strip()
+            words_kept = self._neutral(turn.spoken).strip()
             return _Action(turn, words_kept, (), raw, self.count(words_kept))
         reply = read(turn.agent, turn.text)
         if reply.error:
