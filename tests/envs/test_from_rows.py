@@ -60,6 +60,18 @@ def test_the_answer_is_rewarded_by_name_or_by_a_function_of_the_row(
     assert episode.score == (score if success is None else float(success)) and episode.answer == said
 
 
+@pytest.mark.parametrize("reward", ["substring", lambda answer, row: float(str(row["answer"]) in answer)])
+def test_with_several_rounds_the_last_answer_counts(reward: Any) -> None:
+    """``max_rounds`` was ignored: an episode ended with its first round, so that nobody could debate."""
+    make_env = from_rows(ROWS[:1], reward=reward, team=2, max_rounds=3)
+    debate = played(make_env, "think", "It is 1.", "think again", "It is 2.", "and again", "No, 1.")
+    assert [turn.round for turn in debate.turns] == [0, 0, 1, 1, 2, 2] and debate.stop_reason == "max_rounds"
+    assert (debate.reward, debate.score) == (1.0, 1.0)
+    assert [layer.team_reward for layer in debate.layers] == [0, 1, 0, -1, 0, 1]
+    worse = played(make_env, "think", "It is 1.", "think again", "It is 2.", "and again", "Not 3.")
+    assert (worse.reward, worse.score) == (0.0, 0.0)
+
+
 class CLOSE:
     """Stands for a module."""
 

@@ -63,7 +63,7 @@ class CasesTask(Drawn[Case], Task):
     problems: ProblemSet[Case]
 
     def __init__(self, problems: ProblemSet[Case], team: Sequence[AgentSpec], reward: str | RowReward = "em") -> None:
-        self.problems, self._reward, self._alone = problems, reward, len(team) == 1
+        self.problems, self._reward, self._alone, self._value = problems, reward, len(team) == 1, 0.0
         if not all(case.answer for case in problems):
             self.gold = None  # type: ignore[method-assign, assignment]
         self._answerers = frozenset(agent.name for agent in team if agent.with_answer)
@@ -71,6 +71,7 @@ class CasesTask(Drawn[Case], Task):
     def reset(self, rng: np.random.Generator, options: Mapping[str, Any]) -> None:
         """Takes the case ``options["task_id"]``, else draws one."""
         self.draw(rng, options)
+        self._value = 0.0
 
     def pose(self, text: str) -> None:
         """Puts a user's words in the place of the problem."""
@@ -83,28 +84,33 @@ class CasesTask(Drawn[Case], Task):
     def on_round(self, turns: Sequence[TurnRecord]) -> Outcome:
         """Compares what was said last with the result (all of ``REWARDS`` are measured), or asks the function.
 
+        The reward is what the round has changed, so that the return is the value of the last round's answer.
+
         Raises:
             ConfigError: The function returned something that is no reward.
         """
         said = next((turn.spoken for turn in reversed(turns) if turn.agent in self._answerers), "")
-        if not callable(self._reward):
-            scores = {name: score(said, [self.problem.answer]) for name, score in REWARDS.items()}
-            reward = scores[self._reward]
-            return Outcome(team_reward=reward, success=reward == 1.0, terminated=True, metrics=scores)
-        given = self._reward(said, dict(self.problem.row))
+        if callable(self._reward):
+            reward, solved, numbers = self._read(self._reward(said, dict(self.problem.row)))
+        else:
+            numbers = {name: score(said, [self.problem.answer]) for name, score in REWARDS.items()}
+            reward = numbers[self._reward]
+            solved = reward == 1.0
+        change, self._value = reward - self._value, reward
+        return Outcome(team_reward=change, success=solved, metrics=numbers)
+
+    def _read(self, given: Any) -> tuple[float, bool | None, dict[str, float]]:
         parts = dict(given) if isinstance(given, Mapping) else {"reward": given}
         success = parts.pop("success", given if isinstance(given, bool | np.bool_) else None)
         try:
             numbers = {name: float(value) for name, value in parts.items()}
             check_finite(numbers.values())
-            reward = numbers.pop("reward")
+            return numbers.pop("reward"), None if success is None else bool(success), numbers
         except (TypeError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"The reward function {getattr(self._reward, '__name__', '')} returned {given!r}. Expected a finite"
                 " number, True or False, or a dictionary of these: {'reward': 0.5, 'success': False}."
             ) from error
-        solved = None if success is None else bool(success)
-        return Outcome(team_reward=reward, success=solved, terminated=True, metrics=numbers)
 
     def expert(self, agent: str) -> str:
         """Returns the result, of an agent alone.
@@ -156,7 +162,7 @@ def make(
         limit: At most so many cases, spread evenly.
         profiles: The team, as a list or a JSON file; it acts in the order listed. None: one agent.
         dependency: Its D: anything :func:`marft_envs.core.dependency.as_dependency` takes.
-        **flex: Settings of :class:`FlexEnv` (``judge``, ``history``, …). A case ends with its first round.
+        **flex: Settings of :class:`FlexEnv` (``judge``, ``max_rounds``, …). The last round's answer counts.
 
     Raises:
         ConfigError: If team, D or reward cannot work.
