@@ -31,7 +31,7 @@ from marft_algos.types import Estimates, Trajectory, Transition
 class DPOConfig(UpdateConfig):
     """Settings of preference optimisation; those it shares with every algorithm are inherited."""
 
-    offline = True
+    offline, rewarded = True, False
 
     demonstrations: str = ""
     """Where episodes come from, good and bad: a JSONL file of recorded ones, or a run, whose training episodes are

@@ -37,6 +37,8 @@ from marft_envs.errors import ConfigError
 class RFTConfig(GroupConfig):
     """Settings of rejection-sampling fine-tuning; those it shares with every algorithm are inherited."""
 
+    rewarded = False
+
     group_size: Annotated[int, COUNT] = 1
     """Episodes of each start; success is judged one by one."""
     least_score: Annotated[float, FINITE] = 1.0

@@ -34,7 +34,7 @@ from marft_algos.types import Estimates, SamplingParams, Trajectory, Transition
 class SDPOConfig(GroupConfig):
     """Settings of SDPO; those it shares with every algorithm are inherited."""
 
-    one_step = True
+    one_step, rewarded = True, False
 
     group_size: Annotated[int, COUNT] = 8
     """Episodes of each start: the successful ones are shown to the others. The paper's."""

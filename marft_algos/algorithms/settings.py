@@ -16,6 +16,8 @@ class UpdateConfig(Settings):
     one_step: ClassVar[bool] = False
     """Whether episodes are good for one optimiser step only: without a ratio, a second would take them for the new
     policy's."""
+    rewarded: ClassVar[bool] = True
+    """Whether what is learnt from a token depends on its reward, which ``kl_reward_coef`` is a part of."""
     offline: ClassVar[bool] = False
     """Whether nothing is sampled from the policies: a preset's rate and steps, chosen for reinforcement, then do not
     hold."""
@@ -103,11 +105,17 @@ class UpdateConfig(Settings):
         """Returns the names of the settings that a preset or a grid may set for several algorithms at once."""
         if cls.offline:
             return frozenset({"micro_tokens"})
-        return frozenset(f.name for f in fields(cls)) - ({"epochs", "minibatches"} if cls.one_step else set())
+        fixed = {"epochs", "minibatches"} if cls.one_step else set()
+        return frozenset(f.name for f in fields(cls)) - fixed - (set() if cls.rewarded else {"kl_reward_coef"})
 
     def __post_init__(self) -> None:
         """Raises ``ConfigError`` for values outside their ranges, and more steps than a batch is good for."""
         super().__post_init__()
+        if self.kl_reward_coef and not self.rewarded:
+            raise ConfigError(
+                f"kl_reward_coef is {self.kl_reward_coef}; expected 0: it changes the rewards of tokens, which this "
+                "algorithm does not learn from. Next: kl_coef, a part of the loss."
+            )
         if self.one_step and (self.epochs, self.minibatches) != (1, 1):
             raise ConfigError(
                 f"epochs is {self.epochs} and minibatches {self.minibatches}; expected 1 and 1: this algorithm has no "

@@ -27,7 +27,7 @@ from marft_algos.types import Estimates, Trajectory
 class SFTConfig(UpdateConfig):
     """Settings of supervised fine-tuning; those it shares with every algorithm are inherited."""
 
-    offline = True
+    offline, rewarded = True, False
 
     demonstrations: str = "expert"
     """Where episodes come from: ``expert`` (the task's own, see ``TaskDefaults.expert``), a JSONL file of recorded

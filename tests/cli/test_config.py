@@ -148,6 +148,14 @@ def test_without_a_ratio_there_is_one_step_whatever_a_preset_says_of_others(name
             config.build({"algo": name, "algorithm": {setting: 2}}, quick)
 
 
+@pytest.mark.parametrize("name", ["rft", "sdpo", "sft", "dpo"])
+def test_a_kl_among_rewards_is_refused_where_no_reward_of_a_token_is_learnt_from(name: str) -> None:
+    """It was scored, shown as a metric, and had no effect."""
+    assert "kl_reward_coef" not in config.build({"algo": name}).algorithm.general()
+    with pytest.raises(ConfigError, match=r"kl_reward_coef is 0.1; expected 0.* Next: kl_coef"):
+        config.build({"algo": name, "algorithm": {"kl_reward_coef": 0.1}})
+
+
 def test_presets_do_not_leak_into_each_other() -> None:
     presets.get("rag")["env_kwargs"]["recall_reward"] = 5
     assert presets.get("rag")["env_kwargs"] == {"recall_reward": 0.4}
