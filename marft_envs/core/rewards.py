@@ -212,6 +212,10 @@ class RewardedTask(WrappedTask):
         """Rewards the team for what the round has changed."""
         return self._rewarded(self.task.on_round(turns), due=True)
 
+    def late(self, outcome: Outcome) -> Outcome:
+        """Rewards the team for an episode that ``max_path`` ends."""
+        return self._rewarded(outcome, due=True)
+
     def _rewarded(self, outcome: Outcome, *, due: bool) -> Outcome:
         change = 0.0
         if due and not outcome.fault:

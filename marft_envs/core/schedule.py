@@ -176,10 +176,11 @@ class Schedule:
             early, self._early = self._early, []
             for outcome in early:
                 self._reward(outcome)
-        late = self.rules.max_path is not None and self.record.critical_path > self.rules.max_path
-        self._book(
-            Outcome(terminated=True, success=False, stop_reason="max_path") if late else self.task.on_layer(turns)
-        )
+        if self.rules.max_path is not None and self.record.critical_path > self.rules.max_path:
+            late = Outcome(terminated=True, success=False, stop_reason="max_path")
+            self._book(optional(self.task, "late")(late))
+        else:
+            self._book(self.task.on_layer(turns))
         self.planner.end_layer()
         if not self.done:
             self._advance()
@@ -205,9 +206,7 @@ class Schedule:
             agent: Any agent of the team.
             max_chars: A limit beside the environment's own; the shorter one counts.
         """
-        limit = self.rules.max_chars
-        if max_chars is not None and (limit is None or max_chars < limit):
-            limit = max_chars
+        limit = min([n for n in (self.rules.max_chars, max_chars) if n is not None], default=None)
         profile = self.profile(agent)
         turn = self.layer.get(agent)
         quoted: tuple[int, ...] = ()

@@ -19,8 +19,7 @@ from marft_envs.errors import hinted
 Fault = Literal["", "text", "engine", "world", "machine"]
 """Whose fault it is that an episode could not go on. ``text``: an agent's words, which get the worst return and are
 learnt from. ``engine`` (no reply), ``world`` (of a task: a server, a tool) and ``machine`` (workers, sandbox, network,
-disk): an infrastructure error, which says nothing about the team and counts in ``infrastructure_errors`` only. See
-``core/faults.py``."""
+disk): an infrastructure error, which counts in ``infrastructure_errors`` only. See ``core/faults.py``."""
 Segment = tuple[int, int, float]
 """Start and end of a span of a turn's text, in characters, and the reward of the span."""
 
@@ -147,8 +146,7 @@ class Outcome:
     at the layer of this outcome."""
     segments: Mapping[int, Sequence[Segment]] = field(default_factory=dict)
     """History index -> spans of that turn's text with a reward each; the reward of ``text[start:end]`` stands at its
-    last token. Spans may overlap, and come on top of ``turn_rewards``; those of a turn of an earlier layer are credited
-    late, too."""
+    last token. Spans may overlap, and come on top of ``turn_rewards``; those of an earlier layer are late, too."""
     agent_rewards: Mapping[str, float] = field(default_factory=dict)
     feedback: Mapping[str, str] = field(default_factory=dict)
     """Agent -> text that it sees in its later observations (verdicts)."""
@@ -197,8 +195,7 @@ class RoundRecord:
     edges: list[tuple[int, int]]
     """Turn-level edges ``(seen, seer)``, as history indices: what the observation showed, an agent's own turns too."""
     asked: list[list[int]] = field(default_factory=list)
-    """n x n like ``D``: what the dependency function asked for in the turns that were played, before ``history``
-    widened it and a length limit cut it."""
+    """n x n like ``D``: what was asked for in the turns played, before ``history`` and a length limit changed it."""
 
 
 @hinted
@@ -378,6 +375,10 @@ class TaskDefaults:
     def prefix(self, agent: str) -> str:
         """Returns the beginning of what an agent says next: it goes on from there, and answers for the rest alone."""
         return ""
+
+    def late(self, outcome: Outcome) -> Outcome:
+        """Returns the outcome of an episode that ``max_path`` ends, with rewards if it shall have some."""
+        return outcome
 
     def restored(self, agent: str, text: str) -> str:
         """Returns an agent's own earlier words, which were neutralised, with the marks of its calls whole again."""

@@ -57,6 +57,14 @@ def test_a_verdict_of_a_layer_is_known_at_the_end_of_the_round() -> None:
     assert played(env).team_return == 1.0 + 10.0
 
 
+@pytest.mark.parametrize("judge", [None, {"question": "Is it right?", "levels": {"no": 0.0, "yes": 1.0}}])
+def test_a_late_answer_is_rewarded_as_a_wrong_one(judge: Any) -> None:
+    """The function was not asked, so that lateness was better than a mistake where mistakes cost."""
+    cost = lambda episode: bool(episode.success) - 0.25 * len(episode.turns)  # noqa: E731
+    late = played(marft_envs.make("relay-v0", reward=cost, judge=judge, max_path=2), "two words")
+    assert (late.stop_reason, late.success, late.team_return) == ("max_path", False, -0.5)
+
+
 def test_a_module_names_it_and_judges_come_on_top() -> None:
     judge = {"question": "Is it right?", "levels": {"no": 0.0, "yes": 1.0}}
     env = marft_envs.make("relay-v0", reward=f"{__name__}:said", judge=judge)
