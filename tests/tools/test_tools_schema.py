@@ -186,6 +186,17 @@ def test_foreign_schemas_are_closed_and_open_ones_refused() -> None:
     assert validate(made, {"a": {"c": 1}}) and validate(made, {"c": 1})
     either = Tool("f", "", closed({"anyOf": [{"properties": {n: {"type": "string"}}, "required": [n]} for n in "xy"]}))
     assert validate(either, {"x": "a"}) == validate(either, {"y": "a"}) == [] and validate(either, {"z": "a"})
+    member = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"$ref": "#/$defs/a"}}, "required": ["x"]}
+    for root in ({"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#/$defs/b"}]}, {"oneOf": [{"$ref": "#/$defs/a"}]}):
+        behind = Tool("f", "", closed({**root, "$defs": {"a": member, "b": {"$ref": "#/$defs/a"}}}))
+        assert set(behind.parameters["properties"]) == {"x", "y"}
+        assert validate(behind, {"x": 1, "y": {"x": 2}}) == [] and validate(behind, {"y": {"x": 2}})
+        assert all(validate(behind, bad) for bad in ({"x": "1"}, {"x": 1, "z": 2}, {"x": 1, "y": {"z": 2}}))
+    free = Tool("f", "", closed({"type": "object", "additionalProperties": {"type": "integer"}}))
+    assert validate(free, {"any": 1}) == [] and validate(free, {"any": "word"})
+    assert validate(Tool("f", "", closed({"type": "object", "additionalProperties": True})), {"any": []}) == []
+    assert validate(Tool("f", "", closed({"type": "object"})), {"any": 1})
+    assert validate(Tool("f", "", closed(foreign | {"additionalProperties": True})), {"any": 1})
     for name in ("", "with blank", "x" * 65, "né"):
         with pytest.raises(ConfigError):
             check_tool(Tool(name, "", closed({})))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import docstring_parser
@@ -164,13 +164,27 @@ def closed(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema of somebody else's in which objects that name their members allow no others.
 
     An object that says itself whether it is open (``additionalProperties``) is left as it is, but for the topmost:
-    arguments of a tool are always closed.
+    arguments of a tool are closed, unless it names none of them and says that it is open.
     """
     out: dict[str, Any] = {"type": "object", "properties": {}, **_plain(dict(schema))}
-    branches = [one for key in ("allOf", "anyOf", "oneOf") for one in out.get(key, ()) if isinstance(one, Mapping)]
-    # What branches name is known, too.
-    named: dict[str, Any] = {name: {} for one in branches for name in one.get("properties", ())}
-    return out | {"properties": named | out["properties"], "additionalProperties": False}
+    named = {name: {} for name in _members(out, out, set())} | out["properties"]
+    others = False if named else out.get("additionalProperties", False)
+    return out | {"properties": named, "additionalProperties": others}
+
+
+def _members(schema: Any, document: Mapping[str, Any], followed: set[str]) -> Iterator[str]:
+    """Gives the members that a schema names, also in its branches and where its reference leads."""
+    if not isinstance(schema, Mapping):
+        return
+    yield from schema.get("properties", ())
+    for branch in (one for key in ("allOf", "anyOf", "oneOf") for one in schema.get(key, ())):
+        yield from _members(branch, document, followed)
+    if (ref := str(schema.get("$ref", ""))).startswith("#/") and ref not in followed:
+        followed.add(ref)
+        target: Any = document
+        for part in ref.split("/")[1:]:
+            target = target.get(part) if isinstance(target, Mapping) else None
+        yield from _members(target, document, followed)
 
 
 @functools.lru_cache(maxsize=512)
@@ -185,12 +199,12 @@ def check_tool(tool: Tool) -> Callable[[Any], list[str]]:
     if not NAME.fullmatch(tool.name):
         raise ConfigError(f"'{tool.name}' cannot name a tool. Use up to 64 letters, digits and '_', '-', '.'.")
     schema = tool.parameters
-    if schema.get("type") != "object" or schema.get("additionalProperties") is not False:
+    known, others = schema.get("properties", {}), schema.get("additionalProperties")
+    if schema.get("type") != "object" or (others is not False and (known or others is None)):
         raise ConfigError(
             f"Tool '{tool.name}': the schema must be of an object with additionalProperties false. "
             "Next: marft_envs.families.tools.schema.closed(schema)."
         )
-    known = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in known:
             raise ConfigError(f"Tool '{tool.name}' requires '{name}', which its properties do not name.")

@@ -55,7 +55,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """Strict JSON Schema of an object (``additionalProperties`` false)."""
+    """Strict JSON Schema of an object (``additionalProperties`` false, unless it names no members)."""
     read_only: bool = False
     """True: a call never changes the state."""
     idempotent: bool = False
