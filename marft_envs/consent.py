@@ -100,9 +100,7 @@ def _does(value: Any, path: tuple[str, ...]) -> str:
         return "" if kind == "native" else _SENDS
     if not isinstance(value, str) or not path:
         return ""
-    if key == "worker_vllm" and value:
-        return _PROGRAM
-    if key in _IDS and value.startswith(PROGRAM):
+    if (key == "worker_vllm" and value) or (key in _IDS and value.startswith(PROGRAM)):
         return _PROGRAM
     if key == "package":
         return _FOLDER

@@ -86,9 +86,7 @@ def build_tokenizer(recipe: Recipe, prompts: Sequence[Messages]) -> Qwen2Tokeniz
     splitter = Qwen2Tokenizer(vocab={PAD: 0}, merges=[]).backend_tokenizer.pre_tokenizer
     backend.pre_tokenizer = splitter
     trainer = trainers.BpeTrainer(
-        vocab_size=recipe.vocabulary,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
+        vocab_size=recipe.vocabulary, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
     backend.train_from_iterator(recipe.corpus(), trainer)
     merges = _merges(backend)

@@ -26,7 +26,7 @@ CEILING = {"relay-v0": 1 / 4, "xor-v0": 1 / 2, "route-v0": 7 / 16, "signal-v0": 
 ENOUGH, OF = 4, 5
 EXCEPTIONS: Mapping[tuple[str, str], str] = {
     ("ippo", "xor-v0"): "needs the team-mates' view: the words of left and right are worth something together only, "
-    "and each one's critic sees its own bit",
+    "and each one's critic sees its own bit"
 }
 """(algorithm, environment) -> why it need not reach .8."""
 

@@ -73,9 +73,8 @@ class TreeRL(GRPO):
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Gives every turn of a tree the advantage of the node that it leads to."""
-        leaves: list[tuple[Path, float]] = []
-        for d, score in zip(trajectories, self.scores(trajectories, estimates), strict=True):
-            leaves += _leaves(d, float(score), estimates)
+        scored = zip(trajectories, self.scores(trajectories, estimates), strict=True)
+        leaves = [leaf for d, score in scored for leaf in _leaves(d, float(score), estimates)]
         if not leaves:
             return {}
         scores = [score for _, score in leaves]

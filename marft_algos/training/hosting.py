@@ -103,10 +103,6 @@ def make_engine(
         return native
     engines: dict[str, RolloutEngine] = dict.fromkeys(policies.here, native)
     for endpoint, names in groups.items():
-        if endpoint.kind == "tinker":
-            theirs = extra("tinker").TinkerEngine(policies, endpoint.price_in, endpoint.price_out)
-            engines |= dict.fromkeys(names, theirs)
-            continue
         engines |= dict.fromkeys(names, _remote(endpoint, names, policies, group or Alone()))
     return MixedEngine(engines)
 
@@ -117,11 +113,11 @@ def publisher(config: TrainConfig, engine: RolloutEngine, policies: PolicySet) -
 
 
 def _remote(endpoint: Endpoint, names: list[str], policies: PolicySet, group: RankGroup) -> RolloutEngine:
+    if endpoint.kind == "tinker":
+        return extra("tinker").TinkerEngine(policies, endpoint.price_in, endpoint.price_out)
     if endpoint.kind == "openai":
         return OpenAIEngine(endpoint, policies.renderer if endpoint.train else None)
-    make = extra("vllm").VLLMEngine
-    if group.size > 1:
-        make = partial(extra("vllm of ranks").RanksVLLMEngine, group)
+    make = partial(extra("vllm of ranks").RanksVLLMEngine, group) if group.size > 1 else extra("vllm").VLLMEngine
     return make(
         policies,
         endpoint.urls,

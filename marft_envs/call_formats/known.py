@@ -85,10 +85,8 @@ def parse(text: str, form: str = DEFAULT, schemas: Schemas | None = None) -> Too
     other = seen(rest, schemas or (), without=expected)
     if other is None:
         return reply
-    if other == form:
-        return reply if reply.error else ToolReply(error="bad_form")
-    if other == "json":
-        return reply if reply.error else ToolReply(error="mixed")
+    if other in (form, "json"):
+        return reply if reply.error else ToolReply(error="bad_form" if other == form else "mixed")
     found = CALL_FORMATS[other]
     what = f"this looks like a call in the form of {found.name} ({found.families}); expected {expected.form}"
     return ToolReply(error="other_format", detail=what)

@@ -87,10 +87,8 @@ class Rubric:
         worths = {_plain(str(name)): worth for name, worth in self.levels.items()}
         said = [_bare(line) for line in spoken(text).split("\n") if line.strip()]
         named = [_bare(level) for head, _, level in (line.partition(":") for line in said) if _bare(head) == "verdict"]
-        for level in [*reversed(named), *(said if len(said) == 1 else ())]:
-            if level in worths:
-                return float(worths[level])
-        return None
+        chosen = [*reversed(named), *(said if len(said) == 1 else ())]
+        return next((float(worths[level]) for level in chosen if level in worths), None)
 
 
 def _plain(text: str) -> str:

@@ -63,8 +63,6 @@ class PromptObservation(FlexWrapper):
     def observe(self, agent: str) -> dict[str, Any]:
         """Returns the prompt of the agent."""
         messages = self.env.messages(agent)
-        if self._render is not None:
-            prompt = self._render(messages)
-        else:
-            prompt = "\n\n".join(message["content"] for message in messages if message["content"])
+        contents = (message["content"] for message in messages if message["content"])
+        prompt = "\n\n".join(contents) if self._render is None else self._render(messages)
         return {"prompt": prompt, "turn": len(self.env.view.history)}

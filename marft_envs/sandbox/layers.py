@@ -30,8 +30,7 @@ def mechanisms(layer: str) -> frozenset[str]:
 
 def guarantees(parts: Iterable[str]) -> frozenset[str]:
     """What a layer made of these mechanisms guarantees once its self-test has passed."""
-    extra = [name for part in parts for name in _EXTRA.get(part, ())]
-    return frozenset([*TESTED, *extra])
+    return frozenset([*TESTED, *(name for part in parts for name in _EXTRA.get(part, ()))])
 
 
 def remedy(failure: Failure, layer: str) -> str:

@@ -106,6 +106,4 @@ def _attack(parts: frozenset[str], calls: list[Call]) -> Iterator[Failure]:
 def _breach(name: str, result: CallResult) -> str:
     if name == "memory" and result.status == "memory_limit":
         return ""
-    if result.status == "ok":
-        return str(result.value)
-    return f"{result.status}: {result.message[-300:]}"
+    return str(result.value) if result.status == "ok" else f"{result.status}: {result.message[-300:]}"

@@ -203,11 +203,7 @@ def test_an_answer_of_nothing_is_a_wrong_answer(name: str, capsys: pytest.Captur
         content["infrastructure_errors"],
         content["usage"]["solver_0"]["failed"],
         content["usage"]["solver_0"]["empty"],
-    ) == (
-        0,
-        0,
-        4,
-    )
+    ) == (0, 0, 4)
     assert results()["usage"] == content["usage"]
     assert "0 failed, 4 without text" in shown.out and shown.err.count("note: ") == 1
     turns = [e.turns[-1] for e in read("out/episodes.jsonl")]

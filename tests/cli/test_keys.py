@@ -109,16 +109,10 @@ def test_a_key_is_bound_to_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     endpoints.parse_all({"a": near, "b": near, "c": {**far, "key_env": "HER_KEY"}, "d": "native"})
     with pytest.raises(ConfigError, match="OPENAI_API_KEY"):  # what goes to OpenAI by itself goes nowhere else
         endpoints.parse_all(
-            {
-                "a": as_table("openai:gpt"),
-                "b": as_table("openai:m@https://other.example/v1?key_env=OPENAI_API_KEY"),
-            }
+            {"a": as_table("openai:gpt"), "b": as_table("openai:m@https://other.example/v1?key_env=OPENAI_API_KEY")}
         )
     endpoints.parse_all(
-        {
-            "a": as_table("vllm:http://h:1?key_env=MY_KEY"),
-            "b": as_table("vllm:http://h:2?key_env=MY_KEY"),
-        }
+        {"a": as_table("vllm:http://h:1?key_env=MY_KEY"), "b": as_table("vllm:http://h:2?key_env=MY_KEY")}
     )
 
 

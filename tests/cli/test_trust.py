@@ -299,10 +299,7 @@ def test_python_passes_or_trusts(model: Path, here: Path, monkeypatch: pytest.Mo
         ({"engines": {"a": {"kind": "vllm", "url": ["http://one:1", "http://two:1"]}}}, "engines.a"),
         ({"engines": {"a": {"model": "gpt"}}}, "engines.a"),
         ({"engines": {"a": {"kind": "native", "server": ["./start"]}}}, "engines.a.server"),
-        (
-            {"env": {"x": {"settings": {"engines": {"a": as_table("openai:gpt")}}}}},
-            "env.x.settings.engines.a",
-        ),
+        ({"env": {"x": {"settings": {"engines": {"a": as_table("openai:gpt")}}}}}, "env.x.settings.engines.a"),
     ],
 )
 def test_every_setting_that_executes_or_sends_is_known(table: dict[str, Any], named: str) -> None:

@@ -375,7 +375,7 @@ SYSTEM_CALLS = {
     "perf_event_open=298 io_uring_setup=425 userfaultfd=323 memfd_create=319 personality=135 setns=308 chroot=161 "
     "mount=165 bind=49 listen=50 accept=43 sendmsg=46 recvmsg=47 chmod=90 rename=82 unlink=87 truncate=76 mkdir=83 "
     "rt_sigqueueinfo=129 tkill=200 pidfd_open=434 pidfd_send_signal=424 setrlimit=160 setpriority=141 mknod=133 "
-    "name_to_handle_at=303 open_by_handle_at=304 process_vm_writev=311 setsid=112 timer_create=222 splice=275",
+    "name_to_handle_at=303 open_by_handle_at=304 process_vm_writev=311 setsid=112 timer_create=222 splice=275"
 }
 
 

@@ -82,10 +82,7 @@ def test_a_server_that_was_started_again_with_another_key_gets_its_adapters_back
 
 
 def test_replies_wait_for_a_server_that_is_started_again(
-    policies: PolicySet,
-    servers: list[FakeVLLM],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    policies: PolicySet, servers: list[FakeVLLM], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("marft_algos.engines.replicas.POLL", 0.05)
     engine = ready(policies, servers, tmp_path)

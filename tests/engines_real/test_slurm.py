@@ -13,10 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # no package: these tests run in environments of their own
 import slurm
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(slurm.absent()), reason=slurm.absent() or "SLURM is here"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(slurm.absent()), reason=slurm.absent() or "SLURM is here")]
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/cluster/slurm.sh"
 FEW, MANY = 12, 40

@@ -186,13 +186,7 @@ marft_envs.register("test/unready-v0", make_unready)
     (ConnectionError("refused"), "InfrastructureError", "ConnectionError: refused .*marft play test/unready-v0 --random"),
 ])  # fmt: skip
 def test_a_world_that_does_not_start_is_told_in_one_line_before_there_is_a_run(
-    when: int,
-    what: Exception,
-    kind: str,
-    said: str,
-    model: Path,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    when: int, what: Exception, kind: str, said: str, model: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     STARTED.clear()
     RAISED[:] = [when, what]

@@ -44,10 +44,7 @@ GRID: dict[str, Any] = {"algorithms": ["marft"], "envs": ["relay-v0"], "token_bu
 
 CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "make: typo": (lambda: marft_envs.make("relai-v0"), ("no environment 'relai-v0'", "Did you mean 'relay-v0'")),
-    "make: argument": (
-        lambda: marft_envs.make("math-dual-v0", levls=0),
-        ("takes no 'levls'", "Did you mean 'levels'"),
-    ),
+    "make: argument": (lambda: marft_envs.make("math-dual-v0", levls=0), ("takes no 'levls'", "Did you mean 'levels'")),
     "make: value": (lambda: marft_envs.make("relay-v0", max_rounds=0), ("max_rounds is 0", "expected", "max_rounds=1")),
     "make: half": (lambda: marft_envs.make("relay-v0", max_turns=1.5), ("max_turns is 1.5", "expected a whole number")),
     "make: history": (lambda: marft_envs.make("relay-v0", history="dep"), ("history 'dep'", "Did you mean 'deps'")),
@@ -60,10 +57,7 @@ CALLS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: marft_envs.register("relay-v0", team),
         ("registered already", "Register a new version"),
     ),
-    "team: nobody": (
-        lambda: FlexEnv((), Relay(), Chain()),
-        ("at least one agent", "FlexEnv([AgentSpec('solver_0'"),
-    ),
+    "team: nobody": (lambda: FlexEnv((), Relay(), Chain()), ("at least one agent", "FlexEnv([AgentSpec('solver_0'")),
     "team: twice": (lambda: team(A, A), ("unique", "Number them")),
     "team: no name": (lambda: team(AgentSpec("", "a")), ("called ''", "expected letters", "AgentSpec('solver_0'")),
     "team: a path": (lambda: team(AgentSpec("../x", "a")), ("called '../x'", "expected letters", "AgentSpec(")),

@@ -404,13 +404,7 @@ def test_the_wheel_holds_both_packages_their_types_and_the_model(tmp_path: Path)
     model = "marft_algos/models/embedded"
     wanted = {f"{package}/py.typed" for package in PACKAGES}
     wanted |= {f"{model}/{name}" for name in ("config.json", "model.safetensors", "tokenizer_config.json")}
-    for folder in (
-        "extras/view/web",
-        "extras/skeleton",
-        "runs/pages",
-        "extras/bench/pages",
-        "extras/export/cards",
-    ):
+    for folder in ("extras/view/web", "extras/skeleton", "runs/pages", "extras/bench/pages", "extras/export/cards"):
         files = [file for file in (ROOT / "marft_algos" / folder).rglob("*") if file.is_file()]
         assert files
         wanted |= {file.relative_to(ROOT).as_posix() for file in files}

@@ -17,8 +17,7 @@ LONG = ("benchmarking", "code-problems", "call-formats", "scale", "staleness", "
 
 
 @pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[pytest.mark.ci] if page.stem in LONG else [], id=page.name) for page in PAGES],
+    "page", [pytest.param(page, marks=[pytest.mark.ci] if page.stem in LONG else [], id=page.name) for page in PAGES]
 )
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a page run in their order, in one process of their own, and print what the page shows."""

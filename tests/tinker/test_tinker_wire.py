@@ -24,10 +24,7 @@ SAMPLES = "0a14120805000000701101001a08000000bf000080be0a0e08011204090000001a040
 
 
 def test_a_request_is_what_the_protocols_own_classes_write() -> None:
-    inputs = {
-        "logprobs": np.array([-0.5, -1.5], np.float32),
-        "advantages": np.array([0.0, 2.0], np.float32),
-    }
+    inputs = {"logprobs": np.array([-0.5, -1.5], np.float32), "advantages": np.array([0.0, 2.0], np.float32)}
     rows = [Row([7, 300, 70000], inputs), Row([1, 2])]
     assert wire.work("model_1", 300, rows, "importance_sampling", True).hex() == REQUEST
 

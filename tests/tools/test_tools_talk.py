@@ -14,8 +14,6 @@ from marft_envs.core.types import AgentSpec
 from marft_envs.families.tools import TEAMS, FunctionDomain, StateGrade, Team, ToolProblem, make, oracle
 from marft_envs.records import experts
 
-TALKERS = ("user_0", "agent_0")
-
 
 def shown(env: Any, agent: str) -> str:
     return "\n".join(message["content"] for message in env.messages(agent))

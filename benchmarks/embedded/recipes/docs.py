@@ -208,13 +208,5 @@ def score_sets() -> Iterator[ScoreSet]:
 
 
 RECIPE = Recipe(
-    TEAMS,
-    PHRASES,
-    corpus,
-    score_sets,
-    vocabulary=352,
-    steps=8000,
-    short=(40, 64),
-    new_tokens=112,
-    more=MORE,
+    TEAMS, PHRASES, corpus, score_sets, vocabulary=352, steps=8000, short=(40, 64), new_tokens=112, more=MORE
 )

@@ -155,12 +155,7 @@ def _task(options: AuditArguments, game: games.AuditGame | None, *, shared: bool
 
 
 def _audit(
-    name: str,
-    label: str,
-    values: Mapping[str, str],
-    task: Enumeration,
-    truth: Vectors,
-    options: AuditArguments,
+    name: str, label: str, values: Mapping[str, str], task: Enumeration, truth: Vectors, options: AuditArguments
 ) -> Audit:
     """Compares one algorithm's expected update with the gradient, if the task offers what it needs."""
     from marft_algos.extras.audit import update

@@ -243,8 +243,7 @@ GAMES: dict[str, AuditGame] = {
         "two problems that look alike to those who act; rewards of one are small and certain",
         _others,
         _final(
-            _others,
-            lambda prompt, said: 0.2 * _bit(said[0]) if prompt == "0" else -0.5 * _bit(said[0]) * _bit(said[1]),
+            _others, lambda prompt, said: 0.2 * _bit(said[0]) if prompt == "0" else -0.5 * _bit(said[0]) * _bit(said[1])
         ),
         ("a_0", "b_0", "c_0"),
         prompts=BINARY,

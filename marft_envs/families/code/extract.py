@@ -72,10 +72,8 @@ def extract(reply: str, code_block: str = "lenient") -> Extraction:
     blocks, fenced, closed = _blocks(reply)
     if code_block == "lenient" and not fenced and _looks_like_code(reply):
         return Extraction(reply.strip("\n") + "\n", "ok")
-    for programs in ([b for b in blocks if b.python], [b for b in blocks if not b.info]):
-        if programs:
-            return Extraction(programs[-1].text(), "ok")
-    return Extraction("", "no_code" if closed else "unclosed")
+    programs = [b for b in blocks if b.python] or [b for b in blocks if not b.info]
+    return Extraction(programs[-1].text(), "ok") if programs else Extraction("", "no_code" if closed else "unclosed")
 
 
 @dataclass(slots=True)
@@ -179,10 +177,8 @@ def _supersedes(opened: _Block, before: str, block: _Block) -> bool:
 
 
 def _looks_like_code(reply: str) -> bool:
-    for line in reply.split("\n"):
-        if line.strip() and not line.lstrip().startswith("#"):
-            return _STATEMENT.match(line[:MAX_TEST_LINE].rstrip()) is not None
-    return False
+    first = next((line for line in reply.split("\n") if line.strip() and not line.lstrip().startswith("#")), "")
+    return _STATEMENT.match(first[:MAX_TEST_LINE].rstrip()) is not None
 
 
 def proposed_tests(reply: str, problem: CodeProblem) -> list[Test]:

@@ -39,10 +39,8 @@ def shown(text: str, limit: int = MAX_SHOWN, *, tail: bool = False) -> str:
     """
     kept = text[-limit:] if tail else text[:limit]
     kept = _UNSEEN.sub(lambda m: m.group().encode("unicode_escape").decode(), kept.replace("\r\n", "\n"))
-    cut = len(text) > limit or len(kept) > limit
-    if tail:
-        return ("…" if cut else "") + kept[-limit:]
-    return kept[:limit] + ("…" if cut else "")
+    dots = "…" if len(text) > limit or len(kept) > limit else ""
+    return dots + kept[-limit:] if tail else kept[:limit] + dots
 
 
 def statement(problem: CodeProblem) -> str:

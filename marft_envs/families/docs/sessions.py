@@ -46,10 +46,8 @@ def read(folder: Path, split: str) -> tuple[Document, ...]:
         DataError: A file is missing or malformed.
     """
     stamp = tuple(file.stat().st_mtime_ns for file in sorted(folder.rglob("*memory*.json")))
-    kept = [
-        d for i, d in enumerate(_read(folder, stamp)) if split == "all" or (i % TEST_EVERY == 0) == (split == "test")
-    ]
-    return tuple(kept)
+    documents = enumerate(_read(folder, stamp))
+    return tuple(d for i, d in documents if split == "all" or (i % TEST_EVERY == 0) == (split == "test"))
 
 
 @lru_cache(maxsize=2)

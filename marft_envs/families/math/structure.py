@@ -193,9 +193,8 @@ def _vector(text: str) -> Tree | None:
 
 def _bag(parts: list[Tree]) -> Tree:
     """A list; nested lists (``1 ± √2, 5``) are flattened, a name said once holds for all, intervals are united."""
-    flat: list[Tree] = []
-    for part in parts:
-        flat.extend(part.parts if isinstance(part, Bag) and part.kind == "," else [part])
+    inner = [part.parts if isinstance(part, Bag) and part.kind == "," else (part,) for part in parts]
+    flat = [part for each in inner for part in each]
     named = [part for part in flat if isinstance(part, Named)]
     if len(named) == len(flat) > 1 and all(part.operator != "=" for part in named):
         if len({part.name for part in named}) == 1:

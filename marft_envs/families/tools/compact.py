@@ -81,9 +81,7 @@ class _Line:
 
     def settled(self, later: _Line) -> bool:
         """Whether a later call that worked makes this line old."""
-        if self.ok:
-            return self.call == later.call and not self.changed
-        return self.name in ("", later.name)
+        return self.call == later.call and not self.changed if self.ok else self.name in ("", later.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,8 @@ class _Writer:
     def options(self, asker: int) -> list[CustomerRequest]:
         """Every sensible request of a customer for an own order, in random order."""
         home = self.rows["customers"][asker]["city"]
-        requests = []
-        for order, row in sorted(self.rows["orders"].items()):
-            if row["customer"] == asker:
-                requests += [self._request(kind, order, home) for kind in self._kinds(row["status"])]
+        own = [(order, row) for order, row in sorted(self.rows["orders"].items()) if row["customer"] == asker]
+        requests = [self._request(kind, order, home) for order, row in own for kind in self._kinds(row["status"])]
         return self.dice.sample(requests, len(requests))
 
     def foreign(self, asker: int) -> list[CustomerRequest]:

@@ -324,8 +324,7 @@ def _spoilt(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return ""
     errors = error.errors(include_url=False, include_context=False)
-    meant = any("jsonrpc" in e["input"] for e in errors if isinstance(e["input"], str | dict))
-    if not meant:
+    if not any("jsonrpc" in e["input"] for e in errors if isinstance(e["input"], str | dict)):
         return ""
     reasons = "; ".join(dict.fromkeys(f"{'.'.join(map(str, e['loc']))}: {e['msg']}".removeprefix(": ") for e in errors))
     return f"its answer is no MCP message ({reasons[:_LAST_WORDS]})"

@@ -212,10 +212,8 @@ def _action(entry: Any, where: str, tools: Mapping[str, Tool]) -> ToolCall:
 
 def find_checkout(folder: Path) -> Path | None:
     """Returns the retail folder of a checkout (or the folder itself, if it is that), else None."""
-    for candidate in (folder / INSIDE, folder):
-        if (candidate / "wiki.md").is_file() and (candidate / "data" / "orders.json").is_file():
-            return candidate
-    return None
+    needed = ("wiki.md", "data/orders.json")
+    return next((place for place in (folder / INSIDE, folder) if all((place / f).is_file() for f in needed)), None)
 
 
 def other_tasks(folder: Path) -> str:

@@ -7,7 +7,7 @@ gold actions; the code is our own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marft_envs import tables
@@ -55,8 +55,7 @@ class TauWorld:
         """Runs a tool; the value is a copy, so that nobody can change the database through it."""
         if name not in READS and name not in WRITES:
             raise ToolError(f"There is no tool '{name}'.")
-        tool: Callable[..., Any] = getattr(self, name)
-        return copied(tool(**arguments))
+        return copied(getattr(self, name)(**arguments))
 
     def snapshot(self) -> Replaced:
         return self.store.snapshot()

@@ -121,8 +121,7 @@ class Tau2Domain(Shared):
 
     def says(self, problem: ToolProblem) -> str:
         """Returns what the oracle tells the user."""
-        criteria = self._task(problem).evaluation_criteria
-        return "; ".join(criteria.communicate_info or ())
+        return "; ".join(self._task(problem).evaluation_criteria.communicate_info or ())
 
     def oracle(self, problem: ToolProblem) -> list[list[ToolCall]]:
         """Returns the gold actions, the user's among them, in upstream's order."""
