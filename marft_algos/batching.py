@@ -158,9 +158,7 @@ def has_loss(transition: Transition) -> bool:
 
 def decision_points(transition: Transition, level: Level) -> int:
     """Counts a turn's values, advantages and returns: its tokens, or 1 at action level and without a loss."""
-    if level == "token" and transition.trainable:
-        return max(len(transition.reply.action_ids), 1)
-    return 1
+    return max(len(transition.reply.action_ids), 1) if level == "token" and transition.trainable else 1
 
 
 def learnable(

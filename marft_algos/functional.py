@@ -258,9 +258,7 @@ def preference(margins: Reals) -> tuple[Array, Array]:
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """Returns the mean of x over ``mask`` (along ``dim``, else over all); 0 where nothing is valid."""
     kept = torch.where(mask, x, torch.zeros((), dtype=x.dtype, device=x.device))
-    if dim is None:
-        return kept.sum() / mask.sum().clamp(min=1)
-    return kept.sum(dim) / mask.sum(dim).clamp(min=1)
+    return kept.sum(dim) / mask.sum(dim).clamp(min=1)  # over all for None
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:

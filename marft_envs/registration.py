@@ -319,8 +319,7 @@ def _partner(who: str) -> Partner:
     """
     if who == "expert":
         return expert
-    function = named_function(who)
-    if function is None:
+    if (function := named_function(who)) is None:
         raise ConfigError(
             f"Nobody is played by '{who}'. Expected 'expert', or module:function of a function from chat messages"
             " to a reply. For a model, leave the agent out here, and give it an engine: --engines AGENT={…}."

@@ -73,9 +73,7 @@ class A2PO(PPO):
 
     def traces(self, trajectory: Trajectory) -> list[float] | None:
         """Returns the trace c = min(1, ρ) of turns whose policy has moved, 1 elsewhere; V-trace has it in its own c."""
-        if self.config.vtrace:
-            return None
-        return [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
+        return None if self.config.vtrace else [F.trace(self.moved.get(t, 0.0)) for t in trajectory.transitions]
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Assigns advantages before the first block, when no policy has moved."""

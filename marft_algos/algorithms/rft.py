@@ -101,6 +101,4 @@ class RFT(SFT):
             estimates.advantages[t] = np.array([own[t] or share], np.float32)
 
     def _succeeded(self, trajectory: Trajectory) -> bool:
-        if trajectory.success is not None:
-            return trajectory.success
-        return trajectory.score >= self.config.least_score
+        return trajectory.success if trajectory.success is not None else trajectory.score >= self.config.least_score

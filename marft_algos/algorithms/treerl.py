@@ -68,8 +68,7 @@ class TreeRL(GRPO):
 
     def __init__(self, config: TreeRLConfig | None = None, sampling: SamplingParams | None = None) -> None:
         super().__init__(config, sampling)
-        config = self.config
-        self.rule = TreeGrowth(config.width, config.expansions, config.rounds, config.expand)
+        self.rule = TreeGrowth(self.config.width, self.config.expansions, self.config.rounds, self.config.expand)
 
     def credit(self, trajectories: Sequence[Trajectory], estimates: Estimates) -> dict[str, float]:
         """Gives every turn of a tree the advantage of the node that it leads to."""

@@ -287,9 +287,7 @@ def foreign_clauses(target: str, kwargs: dict[str, Any]) -> list[Any]:
         foreign = "target" in marft_envs.spec(target).kwargs and not target.startswith(PROGRAM)
     except ConfigError:
         return []  # `factory` says what is wrong
-    if not foreign:
-        return []
-    return list(importlib.import_module(LOADER.partition(":")[0]).clauses(target, **kwargs))
+    return list(importlib.import_module(LOADER.partition(":")[0]).clauses(target, **kwargs)) if foreign else []
 
 
 def factory(target: str, kwargs: dict[str, Any]) -> Any:

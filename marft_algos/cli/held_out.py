@@ -129,7 +129,7 @@ def _eval_settings(options: EvalArguments) -> tuple[TrainConfig, runs.RunFolder 
         config = configs.build(presets.get(presets.suited(options.env)))
     kwargs, held_out = config.env_kwargs, config.eval_kwargs
     if options.env and options.env != config.env:
-        kwargs, held_out = (presets.keep_accepted(options.env, each) for each in (kwargs, held_out))
+        kwargs, held_out = (presets.keep_accepted(options.env, each, general=True) for each in (kwargs, held_out))
     if options.data:
         kwargs = {"data": options.data}
     named = {"env": options.env, "models": options.models, "device": options.device, "eval_episodes": options.episodes}

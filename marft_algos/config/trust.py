@@ -103,8 +103,7 @@ def check(table: Mapping[str, Any], source: Path | str, *, trust: bool = False) 
         raise TrustError(_refusal(strange, source, current))
     if current is None:
         return
-    fresh = [p for p in strange if p not in current.shown]
-    if fresh:
+    if fresh := [p for p in strange if p not in current.shown]:
         current.shown |= set(fresh)
         say(f"trusted, from {source}:", *(f"\n  {power}" for power in fresh), sep="", error=True)
     if current.dry:
@@ -127,8 +126,7 @@ def check_dry(table: Mapping[str, Any]) -> None:
     Raises:
         NotExecuted: It cannot.
     """
-    started = [p for p in powers(table) if p.does not in (CODE, WRITES) and not p.hosts_a_policy]
-    if started:
+    if started := [p for p in powers(table) if p.does not in (CODE, WRITES) and not p.hosts_a_policy]:
         raise NotExecuted(_left_alone(started))
 
 

@@ -204,8 +204,7 @@ def _results(content: str, n: int) -> tuple[list[str], str]:
     They are its first contribution, a line each; one line is the result of all. Where lines are fewer or more, the last
     call gets all of them.
     """
-    begins = _RESULTS.match(content)
-    if begins is None:
+    if (begins := _RESULTS.match(content)) is None:
         return [""] * n, content
     shown, *rest = _NEXT.split(content[begins.end() :], maxsplit=1)
     lines = shown.split("\n")

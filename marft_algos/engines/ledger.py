@@ -131,8 +131,7 @@ class LedgerEngine(TimedEngine):
 
     def _one(self, request: GenerationRequest, params: SamplingParams) -> Generation:
         key = self._key(request, params)
-        line = self._ledger.known(key)
-        if line is not None:
+        if (line := self._ledger.known(key)) is not None:
             known = line["stop_reason"], FOREIGN, line["text"], str(line["error"]), (line["usage"][0], line["usage"][1])
             return Generation([], np.zeros(0, np.float32), *known, spent=self._spent(line))
         began = time.monotonic()

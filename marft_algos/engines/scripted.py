@@ -39,8 +39,7 @@ class ScriptedEngine(EngineBase):
         self._versions[policy] = version
 
     def _answer(self, request: GenerationRequest) -> Generation:
-        script = self._scripts.get(request.agent, self._scripts.get("*"))
-        if script is None:
+        if (script := self._scripts.get(request.agent, self._scripts.get("*"))) is None:
             raise ConfigError(f"No script for agent '{request.agent}'. {did_you_mean(request.agent, self._scripts)}")
         version = self._versions.get(request.policy, 0)
         try:

@@ -109,11 +109,6 @@ def _played(env: FlexEnv, reply: Reply) -> Episode:
     return replace(episode, success=None, metrics={}, info={SERVED: True, **given})
 
 
-def answer_of(episode: Episode) -> str:
-    """Returns what a user is answered: what the team's program says, else what was said last."""
-    return str(episode.info.get("answer", episode.turns[-1].text))
-
-
 def counted(said: Generation) -> dict[str, Any]:
     """Returns what is kept of a reply: tokens, and why it ended.
 

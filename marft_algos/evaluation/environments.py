@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import inspect
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, cast
@@ -74,6 +76,15 @@ def env_factory(env_id: str, kwargs: Mapping[str, Any], reply_tokens: int | None
         )
     limit = {} if reply_tokens is None else {"reply_tokens": reply_tokens}
     return partial(marft_envs.make, env_id, **(limit | dict(kwargs)))
+
+
+def function_id(function: Any) -> str:
+    """Returns a function's name, and a digest of its source and of the plain values that it was made with."""
+    cells = (cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
+    parts = [repr(value) for value in cells if isinstance(value, str | int | float)]
+    with suppress(OSError, TypeError):  # typed at a prompt, or an object that is called
+        parts.append(inspect.getsource(function))
+    return f"{getattr(function, '__qualname__', '')} {hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"
 
 
 def held_out_kwargs(env_id: str, kwargs: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from marft_algos.rollout.episodes import whole
 from marft_algos.types import Trajectory
 from marft_envs import Episode
 from marft_envs.errors import ConfigError, reading
+from marft_envs.problems.rows import of_file
 from marft_envs.records.trajectory import read
 
 SETTINGS = "eval.json"
@@ -90,8 +91,7 @@ def paired(a: Evaluation, b: Evaluation, cohort: str = "", gated: Collection[str
         ConfigError: Their tasks differ, or rows have no such column.
     """
     _check_tasks(a, b)
-    both = [task for task in a.samples if a.samples[task] and b.samples.get(task)]
-    if not both:
+    if not (both := [task for task in a.samples if a.samples[task] and b.samples.get(task)]):
         raise ConfigError(f"Nothing to compare in '{a.root}' and '{b.root}': all was lost to infrastructure errors.")
     computed = changes.metrics(*([t for task in both for t in side.samples[task]] for side in (a, b)))
     named = {changes.PRIMARY, *gated, *(metric.rpartition("/")[0] for metric in gated)}
@@ -151,11 +151,9 @@ def _column(a: Evaluation, column: str) -> dict[str, str]:
         raise ConfigError(f"--cohort {column}: '{a.root}' was not made from a file of rows. Expected --cohort {KIND}")
     file = Path(data)
     with reading(f"The rows of '{a.root}' cannot be read", "Expected the file of its --data where it was."):
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
-    found = {
-        str(row.get("id") or f"{file.stem}/{n}"): str(row[column]) for n, row in enumerate(rows, 1) if column in row
-    }
+        read = [(n, row) for n, _, row in of_file(file)]
+    found = {str(row.get("id") or f"{file.stem}/{n}"): str(row[column]) for n, row in read if column in row}
     if not found:
-        columns = ", ".join(sorted({key for row in rows for key in row}))
+        columns = ", ".join(sorted({key for _, row in read for key in row}))
         raise ConfigError(f"No row of '{file}' has a column '{column}'. Expected {KIND}, or one of: {columns}")
     return found

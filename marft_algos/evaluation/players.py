@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marft_algos.config import endpoints
-from marft_algos.config.endpoints import Endpoint
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.engines.base import RolloutEngine
 from marft_algos.engines.ledger import Ledger, LedgerEngine, TimedEngine
 from marft_algos.engines.mixed import MixedEngine
 from marft_algos.engines.openai import OpenAIEngine
+from marft_algos.evaluation import environments
 from marft_algos.lazy import require_training
 from marft_algos.models.assignment import assign, played, templates_by_model
 from marft_algos.runs.folder import RunFolder
@@ -36,7 +35,7 @@ SPOKEN = (*_WEIGHTS, *_MODEL, "show_budget", "max_new_tokens")
 class Players:
     """Who plays each agent of a team."""
 
-    hosted: Mapping[str, Endpoint]
+    hosted: Mapping[str, endpoints.Endpoint]
     """Agent -> the endpoint that plays it."""
     models: Mapping[str, str]
     """Agent -> the model here that plays it."""
@@ -69,7 +68,7 @@ class Players:
     def table(self) -> dict[str, Any]:
         """Returns them as plain values."""
         engines = {agent: endpoint.table() for agent, endpoint in self.hosted.items()}
-        engines |= {agent: {"function": getattr(f, "__qualname__", "")} for agent, f in self.functions.items()}
+        engines |= {agent: {"function": environments.function_id(f)} for agent, f in self.functions.items()}
         return {"engines": engines, "models": dict(self.models), "adapters": dict(self.adapters), **self.spoken}
 
     def load(self, config: EvalConfig) -> PolicySet | None:
@@ -201,7 +200,9 @@ def _trained(who: Mapping[str, Any], env: FlexEnv) -> tuple[dict[str, Any], dict
     return replaced, adapters, spoken | {"chat_template": templates or ""}
 
 
-def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple[dict[str, Endpoint], dict[str, str]]:
+def _read(
+    config: EvalConfig, who: Mapping[str, Any], names: list[str]
+) -> tuple[dict[str, endpoints.Endpoint], dict[str, str]]:
     """Reads the endpoints, and the models that play here.
 
     Raises:
@@ -209,6 +210,7 @@ def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple
     """
     local = {agent: str(engine) for agent, engine in who.items() if isinstance(engine, str) and engine != "native"}
     named = config.models if isinstance(config.models, Mapping) else dict.fromkeys(names, config.models)
+    check_known(named, names, "There is no agent '{}' to play a model.")
     remote = endpoints.parse_all({agent: engine for agent, engine in who.items() if agent not in local})
     hosted = {agent: endpoint for agent, endpoint in remote.items() if endpoint.hosted}
     models = {agent: model for agent, model in {**named, **local}.items() if model and agent not in hosted}
@@ -227,5 +229,5 @@ def _read(config: EvalConfig, who: Mapping[str, Any], names: list[str]) -> tuple
     for agent, endpoint in hosted.items():
         own = (endpoint.price_in, endpoint.price_out)
         price_in, price_out = own if price is None or any(own) else price
-        hosted[agent] = dataclasses.replace(endpoint, concurrency=config.jobs, price_in=price_in, price_out=price_out)
+        hosted[agent] = replace(endpoint, concurrency=config.jobs, price_in=price_in, price_out=price_out)
     return hosted, models

@@ -118,8 +118,7 @@ class ResumableEvaluation:
         now = json.loads(text)
         with reading(f"{file} cannot be read", "Choose another folder: --out DIR"):
             before = dict(json.loads(file.read_text(encoding="utf-8")))
-        differ = [key for key in now if before.get(key) != now[key]]
-        if differ:
+        if differ := [key for key in now if before.get(key) != now[key]]:
             values = f"{before.get(differ[0])!r}; now {now[differ[0]]!r}"
             shown = f" ({values})" if len(values) <= 200 else ""  # profiles are long
             raise ConfigError(

@@ -55,7 +55,8 @@ def into_single(episode: Episode, env: FlexEnv) -> Episode:
         )
     env.reset(seed=episode.seed, options={**episode.options, "task_id": episode.task_id})
     said: list[str] = []
-    turns, rounds = episode.turns, env.unwrapped.rules.max_rounds > 1
+    turns = [turn for turn in episode.turns if turn.agent not in episode.judges]
+    rounds = env.unwrapped.rules.max_rounds > 1
     alone = len({turn.agent for turn in turns}) == 1
     for turn, following in zip(turns, [*turns[1:], None], strict=True):
         said.append(turn.text if alone else turn.spoken.strip())

@@ -191,8 +191,7 @@ def judged(wanted: Iterable[Requirement]) -> tuple[list[str], list[str], list[st
 
 def base() -> Finding:
     """The distribution itself, and what its base install needs."""
-    version = metadata("Version")
-    if not version:
+    if not (version := metadata("Version")):
         return Finding("marft", "off", "not installed, only importable from here", "pip install -e .")
     _, missing, wrong = judged(needed(""))
     if faults := [*wrong, *(f"{name} is missing" for name in missing)]:
@@ -259,8 +258,7 @@ def graphics() -> Finding:
 
 def driver() -> str:
     """Names the NVIDIA GPUs that the driver knows; empty: none, or no driver."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
+    if (program := shutil.which("nvidia-smi")) is None:
         return ""
     query = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
@@ -276,8 +274,7 @@ def sandbox() -> list[Finding]:
 
     found = []
     for layer in layers.LOCAL:
-        failures = layers.check(layer)
-        if not failures:
+        if not (failures := layers.check(layer)):
             found.append(Finding(layer, "ok", "holds"))
             continue
         first = failures[0]
@@ -320,8 +317,7 @@ def works(extras: Mapping[str, bool], torch: Finding, gpu: Finding, layers: Iter
     """Concludes from what was found what of MARFT runs here."""
 
     def line(name: str, *reasons: tuple[bool, str, str]) -> Finding:
-        missing = [(text, fix) for met, text, fix in reasons if not met]
-        if not missing:
+        if not (missing := [(text, fix) for met, text, fix in reasons if not met]):
             return Finding(name, "ok", "")
         return Finding(name, "off", "; ".join(text for text, _ in missing), missing[0][1])
 

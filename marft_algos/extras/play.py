@@ -125,7 +125,6 @@ def _show(agent: str, messages: Sequence[Mapping[str, str]]) -> None:
 
 def _ask(agent: str) -> str:
     say(f"{agent}> ", end="")
-    line = sys.stdin.readline()
-    if not line:
+    if not (line := sys.stdin.readline()):
         raise ConfigError("The input has ended before the episode. To play without typing: marft play ID --random")
     return line.rstrip("\n").replace("\\n", "\n")

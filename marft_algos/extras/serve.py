@@ -253,8 +253,8 @@ class _Handler(ChatHandler):
         extras = [turn.extras or {} for turn in episode.turns]
         read, wrote = (sum(int(one.get(name) or 0) for one in extras) for name in ("prompt_tokens", "tokens"))
         usage = {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
-        answer, last = answers.answer_of(episode), extras[-1].get("stop_reason")
-        finish = "length" if last == "length" and answer == episode.turns[-1].spoken else "stop"
+        ends = {turn.spoken: more.get("stop_reason") for turn, more in zip(episode.turns, extras, strict=True)}
+        answer, finish = episode.answer, "length" if ends.get(episode.answer) == "length" else "stop"
         keys = ("agent", "text", "sees", "result")
         played = [{key: getattr(turn, key) for key in keys} for turn in episode.turns]
         more = {"marft_trace": played} if asked.body.get("marft_trace") else {}

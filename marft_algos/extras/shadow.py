@@ -20,7 +20,7 @@ from typing import Any
 from marft_algos.config.evaluation import EvalConfig
 from marft_algos.config.settings import TrainConfig
 from marft_algos.evaluation import records
-from marft_algos.evaluation.answers import Words, answer_of
+from marft_algos.evaluation.answers import Words
 from marft_algos.evaluation.resumable import ResumableEvaluation, seated
 from marft_algos.rollout.episodes import Prompts
 from marft_algos.runs.folder import RunFolder
@@ -114,7 +114,7 @@ class Shadow:
             except Exception as error:  # whatever happens to a shadow is its own affair: it is counted, and shown
                 self._kept.add(_lost(answered, f"{type(error).__name__}: {error}"))
                 continue
-            same = self._key(answer_of(own)) == self._key(answer_of(answered))
+            same = self._key(own.answer) == self._key(answered.answer)
             metrics = {**own.metrics, "same": float(same)}
             self._kept.add(replace(own, task_id=answered.task_id, metrics=metrics))
 

@@ -93,8 +93,7 @@ class Heads:
     ) -> dict[str, float]:
         """Fits one head to the returns of its policy's turns: frozen agents' too, whose values others build on."""
         turns = chain.from_iterable(trajectory.transitions for trajectory in trajectories)
-        rows = [t for t in turns if t.policy == policy and t in self._slot]
-        if not rows:
+        if not (rows := [t for t in turns if t.policy == policy and t in self._slot]):
             return {}
         config, losses = self._config, list[dict[int, Tensor]]()
         targets = np.concatenate([estimates.returns[t] for t in rows])

@@ -38,8 +38,7 @@ def assign(agents: Sequence[AgentSpec], policies: str | Mapping[str, str]) -> di
     known = {agent.name for agent in agents} | {agent.role for agent in agents}
     errors.check_known(policies, known, "No agent or role is called '{}' in this team.")
     chosen = {agent.name: policies.get(agent.name, policies.get(agent.role)) for agent in agents}
-    missing = [name for name, policy in chosen.items() if policy is None]
-    if missing:
+    if missing := [name for name, policy in chosen.items() if policy is None]:
         raise ConfigError(
             f"No policy was given for {', '.join(missing)}. Expected one for every agent: name the agent or its"
             " role, or use 'own' or 'shared'."
@@ -57,8 +56,7 @@ def base_specs(models: str | Mapping[str, str], names: Sequence[str]) -> dict[st
     if isinstance(models, str):
         return dict.fromkeys(names, models)
     check_known(models, names, "models")
-    missing = [name for name in names if name not in models]
-    if missing:
+    if missing := [name for name in names if name not in models]:
         raise ConfigError(
             f"No model was given for policy '{missing[0]}'. Add it to models: {missing[0]} = \"embedded\""
         )

@@ -108,9 +108,7 @@ def _branches(node: dict[str, Any]) -> str:
         (char, node), *_ = node.items()
         prefix += re.escape(char)
     longer = [re.escape(char) + _branches(below) for char, below in sorted(node.items()) if char]
-    if not longer:
-        return prefix
-    return f"{prefix}(?:{'|'.join(longer)}){'?' if '' in node else ''}"
+    return f"{prefix}(?:{'|'.join(longer)}){'?' if '' in node else ''}" if longer else prefix
 
 
 class Breaker:
@@ -156,8 +154,7 @@ class Breaker:
         cuts = {_cut(match) for match in self._raw.finditer(text)} if self._raw else set()
         if cuts or self._normalizer is None or self._normalized is None:
             return cuts
-        match = self._normalized.search(self._normalizer.normalize_str(text))
-        if match is None:
+        if self._normalized.search(self._normalizer.normalize_str(text)) is None:
             return set()
         from tokenizers import NormalizedString  # of the train extra; who is hosted needs no template
 

@@ -69,8 +69,7 @@ def read_back(render: Render, head: Sequence[Mapping[str, Any]], prompt: str) ->
         call = {"id": "call00000", "type": "function", "function": function}
         said = {"role": "assistant", "content": content, "tool_calls": [call]}
         result = {"role": "tool", "content": RESULT, "name": NAME, "tool_call_id": "call00000"}
-        text = render([*head, said, result], tools=[TOOL], **turn)
-        if text is None:
+        if (text := render([*head, said, result], tools=[TOOL], **turn)) is None:
             continue
         if RESULT not in text:
             reason = "it leaves the results of calls out"

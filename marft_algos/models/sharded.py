@@ -39,8 +39,7 @@ class ShardedBase:
         model: Any = self._peft.get_base_model()
         self._trunk: Trunk = model.base_model
         self._blocks = [module for module in model.modules() if getattr(module, "gradient_checkpointing", False)]
-        layers = list(layers_of(model))
-        if not layers:
+        if not (layers := list(layers_of(model))):
             raise ConfigError(
                 f"The base model '{base.spec}' cannot be sharded: it has no list of layers that is known. Type: --shard"
                 " whole"

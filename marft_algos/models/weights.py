@@ -74,8 +74,7 @@ class Weights:
 
     def factors(self, name: str) -> tuple[Tensor, Tensor, float] | None:
         """Returns the adapter on the linear layer of that name: first factor [r, in], second factor [out, r], scale."""
-        module = self.modules.get(name)
-        if module is None:
+        if (module := self.modules.get(name)) is None:
             return None
         return module.lora_A[self.adapter].weight, module.lora_B[self.adapter].weight, module.scaling[self.adapter]
 

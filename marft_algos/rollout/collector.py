@@ -194,11 +194,9 @@ class Collector:
                     out[job] = turns, requests
                     job.add_done_callback(inbox.put)
                 ended, replies = self._vec.push([], []), list[Generation]()
-                if not ended and not self._vec.done:
-                    job_done = inbox.get()
-                    if job_done is not None:
-                        replies = job_done.result()
-                        ended = self._push(*out.pop(job_done), replies)
+                if not ended and not self._vec.done and (job_done := inbox.get()) is not None:
+                    replies = job_done.result()
+                    ended = self._push(*out.pop(job_done), replies)
                 yield ended, replies
         finally:
             self._vec.listen(None)

@@ -235,8 +235,7 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
         agents = dict(last.agent_rewards)
         for agent in {t.transitions[i].agent for i in last.turns}:
             paid = _agent_reward(t, agent)
-            missing = min([paid, 0.0, *(_agent_reward(other, agent) for other in others)]) - paid
-            if missing:
+            if missing := min([paid, 0.0, *(_agent_reward(other, agent) for other in others)]) - paid:
                 agents[agent] = agents.get(agent, 0.0) + missing
         layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
     unjudged = bool(others) and all(other.success is None for other in others)
@@ -333,8 +332,7 @@ def summary(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "prompts_rewritten": sum(map(_rewritten, kept)),
         **counts(trajectories),
     }
-    judged = [t.success for t in kept if t.success is not None]
-    if judged:
+    if judged := [t.success for t in kept if t.success is not None]:
         metrics["success"] = sum(judged) / len(judged)
     for name in sorted({key for t in kept for key in t.metrics}):
         values = [t.metrics[name] for t in kept if name in t.metrics]

@@ -91,8 +91,7 @@ class Preferences(Demonstrations):
             begun.append((episode.turns[0].agent, prompts[0]) if episode.turns else None)
         if begun[0] != begun[1]:
             return "another start"
-        differ = self._differing(*sides)
-        if not differ:
+        if not (differ := self._differing(*sides)):
             return "nobody who learns said anything else"
         return [
             (episode, [dataclasses.replace(t, trainable=t.trainable and t.policy in differ) for t in turns])

@@ -57,8 +57,7 @@ def pick(folder: Path, which: str = "last") -> Path:
     Raises:
         ConfigError: There is none.
     """
-    there = steps(folder)
-    if not there:
+    if not (there := steps(folder)):
         raise ConfigError(f"There is no checkpoint in {folder} yet. Start the run again: marft train")
     last = step_dir(folder, there[-1])
     if which == "last":

@@ -49,8 +49,7 @@ def local(spec: str, kind: Kind = "team") -> str:
     exported = Path(spec).expanduser() / "team"
     if kind == "team" and (exported.parent / "export.json").is_file() and (exported / "config.toml").is_file():
         return str(exported)
-    match = _NAME.fullmatch(spec)
-    if match is None:
+    if (match := _NAME.fullmatch(spec)) is None:
         return spec
     name, revision = match.groups()
     first = name.partition("/")[0]

@@ -115,7 +115,7 @@ def defaults(start: str, preset: str = "", env: str = "") -> TrainConfig:
     base = configs.build(presets.get(preset or (config.preset if config.preset in presets.PRESETS else "default")))
     team = {key: getattr(config, key) for key in TEAM}
     if env and env != config.env:
-        team |= {key: presets.keep_accepted(env, team[key]) for key in _TASK}
+        team |= {key: presets.keep_accepted(env, team[key], general=True) for key in _TASK}
         team = {k: v for k, v in team.items() if k not in ("models", "policies") or isinstance(v, str)}
     return configs.build({**team, "start": start}, base)
 
@@ -205,8 +205,7 @@ def keep(run: RunFolder, config: TrainConfig, names: Sequence[str]) -> None:
         DamagedError: They are not what was saved.
         RunError: They cannot be written.
     """
-    names = loaded(config, names)
-    if not names:
+    if not (names := loaded(config, names)):
         return
     origin = locate(config.start)
     artefacts.check(origin.weights, *(f"policies/{name}" for name in names))

@@ -49,8 +49,7 @@ def problems(config: TrainConfig, env: FlexEnv, eval_env: FlexEnv) -> ProblemSpl
     Raises:
         ConfigError: Nothing would be left to train on.
     """
-    listing = optional(eval_env.unwrapped.task, "evaluation_set")
-    if listing is None:
+    if (listing := optional(eval_env.unwrapped.task, "evaluation_set")) is None:
         return ProblemSplit(evaluation_set(config.eval_episodes, None), None)
     ids = listing(config.eval_episodes)
     training = env.unwrapped.task.evaluation_set(None)
@@ -83,8 +82,7 @@ def curriculum(config: TrainConfig, make_env: EnvFactory, env: FlexEnv, problems
         raise ConfigError(
             f"{config.algo} learns from demonstrations, of which none fails. Leave out --curriculum learnability."
         )
-    kind_of = optional(env.unwrapped.task, "kind_of")
-    if kind_of is None:
+    if (kind_of := optional(env.unwrapped.task, "kind_of")) is None:
         raise ConfigError(
             f"The task of {config.env} does not say which of its starts are alike, so none has a success rate. Leave "
             "out --curriculum learnability, or give the task a method kind_of(task_id), see docs/custom-tasks.md."
@@ -137,8 +135,7 @@ def check_call_formats(env: FlexEnv, renderer: Renderer, option: str = "--env-kw
     Raises:
         ConfigError: They are not: the agent's calls would be malformed.
     """
-    speech = getattr(env.unwrapped.task, "speech", None)
-    if speech is None:
+    if (speech := getattr(env.unwrapped.task, "speech", None)) is None:
         return
     agents = [agent for agent in renderer.agents if agent in env.possible_agents]
     chats = {agent: renderer.chat(renderer.policy_of(agent)) for agent in agents}

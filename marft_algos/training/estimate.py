@@ -309,9 +309,7 @@ def _named(device: torch.device) -> str:
 
 
 def _lighter(config: TrainConfig) -> str:
-    if config.full_finetune or config.quantize != "none":
-        return "a smaller model (--models)"
-    return "--quantize nf4"
+    return "a smaller model (--models)" if config.full_finetune or config.quantize != "none" else "--quantize nf4"
 
 
 def _linear(model: PreTrainedModel) -> dict[str, Any]:

@@ -71,8 +71,7 @@ def shrunk(
         of: Estimates settings.
     """
     while now.peak > SHARE * room:
-        smaller = _smaller(config, now)
-        if smaller is None:
+        if (smaller := _smaller(config, now)) is None:
             break
         config, now = smaller, of(smaller)
     return config, now

@@ -245,8 +245,7 @@ class StaticDAG(DependencyFunction):
         while self._position < len(self._layers):
             names = self._layers[self._position]
             self._position += 1
-            layer = [Turn(name, self._sees(view, name)) for name in names if name not in view.dead]
-            if layer:
+            if layer := [Turn(name, self._sees(view, name)) for name in names if name not in view.dead]:
                 return layer
         return []
 

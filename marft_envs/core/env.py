@@ -92,7 +92,7 @@ class FlexEnv(AECEnv):
         thoughts, limits = share_thoughts, (max_rounds, max_turns, max_turns_per_agent, max_path)
         self.rules = Rules(history, *limits, on_invalid, max_chars, thoughts, tag_first_round)
         """Limits, and what of the past is seen; what is put here counts from the next :meth:`reset` on."""
-        self._reply_tokens, self.team = reply_tokens, obs_mod.limited(agents, reply_tokens)
+        self.reply_tokens, self.team = reply_tokens, obs_mod.limited(agents, reply_tokens)
         self.task = task
         # A copy: dependency functions learn the team and may keep a position in the round.
         self.dependency = copy.deepcopy(as_dependency(dependency))
@@ -150,7 +150,7 @@ class FlexEnv(AECEnv):
     def _new_schedule(self, seed: int | None, options: dict[str, Any]) -> Schedule:
         team = self.team
         if "profiles" in options:
-            team = obs_mod.limited(obs_mod.with_profiles(team, options["profiles"]), self._reply_tokens)
+            team = obs_mod.limited(obs_mod.with_profiles(team, options["profiles"]), self.reply_tokens)
         record = Episode(self.env_id, seed, self.task.task_id, team, [], [], [], options=options)
         return Schedule(record, self.task, self.dependency, self.rules)
 
@@ -375,8 +375,7 @@ _MEMBERS = ("reset", "observe", "on_layer", "on_round", "sample_actions", "task_
 
 
 def _check_task(task: Any) -> None:
-    missing = [name for name in _MEMBERS if getattr(task, name, None) is None]
-    if missing:
+    if missing := [name for name in _MEMBERS if getattr(task, name, None) is None]:
         raise ConfigError(
             f"The task {type(task).__name__} has no {', '.join(missing)}; expected {', '.join(_MEMBERS)}. Next: write"
             " it; docs/custom-tasks.md has a whole one."
@@ -384,8 +383,7 @@ def _check_task(task: Any) -> None:
 
 
 def _check_team(agents: Sequence[AgentSpec], render_mode: str | None) -> None:
-    names = [agent.name for agent in agents]
-    if not names:
+    if not (names := [agent.name for agent in agents]):
         raise ConfigError("A team needs at least one agent. Next: FlexEnv([AgentSpec('solver_0', 'solver')], task, D).")
     if len(set(names)) < len(names):
         raise ConfigError(f"Agent names must be unique; got {names}. Number them: solver_0, solver_1, …")

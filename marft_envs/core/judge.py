@@ -122,23 +122,27 @@ def judged(env: FlexEnv, rubric: Rubric | Mapping[str, Any]) -> FlexEnv:
         raise ConfigError("The team has a judge already; an agent's role is 'judge'. Rename that role in its profiles.")
     names = tuple(judge.name for judge in judges)
     answerers = frozenset(agent.name for agent in env.team if agent.with_answer) or frozenset(env.possible_agents[-1:])
-    return FlexEnv(
+    d = _JudgesLast(env.dependency, names, answerers if rubric.sees == "answer" else frozenset(env.possible_agents))
+    made = FlexEnv(
         [*env.team, *judges],
         JudgedTask(env.task, rubric, names, answerers),
-        _JudgesLast(env.dependency, names, answerers if rubric.sees == "answer" else frozenset(env.possible_agents)),
+        d,
         attribution=env.attribution,
         observation=env.observation_kind,
         render_mode=env.render_mode,
         env_id=env.env_id,
         **vars(env.rules),
     )
+    made.dependency, made.reply_tokens = d, env.reply_tokens  # no copy of D, which may ask the task itself
+    d.bind(made.possible_agents)
+    return made
 
 
 class _JudgesLast(DependencyFunction):
     """The team's own D, and then a layer of the judges, whose words no other agent sees."""
 
     def __init__(self, team: DependencyFunction, judges: Sequence[str], judged: frozenset[str]) -> None:
-        self.team, self.judges, self.judged = copy.deepcopy(team), tuple(judges), judged
+        self.team, self.judges, self.judged = team, tuple(judges), judged
 
     @property
     def is_static(self) -> bool:
@@ -232,15 +236,22 @@ class JudgedTask(WrappedTask):
         """Adds the judges' reward to the task's own."""
         said = [turn for turn in turns if turn.agent not in self.judges]
         outcome = self._ending or self._weighed(self.task.on_round(said))
-        worth, lowest = 0.0, min(self.rubric.levels.values())
-        metrics = dict[str, float]()
-        if self._worths:
-            worths = [float(lowest) if worth is None else worth for worth in self._worths]
-            worth = float(np.mean(worths))
-            unread = sum(worth is None for worth in self._worths) / len(worths)
-            metrics = {"judge": worth, "judge_spread": max(worths) - min(worths), "judge_unread": unread}
-            if outcome.success is not None:
-                metrics["judge_agrees"] = float((worth > 0.5) == outcome.success)
+        return self._with_verdict(outcome)
+
+    def late(self, outcome: Outcome) -> Outcome:
+        """Gives an episode that ``max_path`` ends the lowest level, and the task's own reward."""
+        self._worths = []
+        return self._with_verdict(self._weighed(optional(self.task, "late")(outcome)))
+
+    def _with_verdict(self, outcome: Outcome) -> Outcome:
+        """Adds the judges' reward and metrics; where none came to speak, the lowest level counts."""
+        read = self._worths or [None]
+        worths = [float(min(self.rubric.levels.values())) if worth is None else worth for worth in read]
+        worth = float(np.mean(worths))
+        unread = sum(worth is None for worth in read) / len(read)
+        metrics = {"judge": worth, "judge_spread": max(worths) - min(worths), "judge_unread": unread}
+        if outcome.success is not None:
+            metrics["judge_agrees"] = float((worth > 0.5) == outcome.success)
         change, self._rewarded, self._worths = worth - self._rewarded, worth, []
         return replace(
             outcome,
@@ -294,5 +305,4 @@ class JudgedTask(WrappedTask):
 
 def _quoted(text: str) -> str:
     """Returns a text line by line behind ``>``, with nothing in it that reads as a verdict."""
-    lines = _VERDICT.sub(r"\1 (quoted)\2", text).splitlines()
-    return "\n".join(f"> {line}" for line in lines)
+    return "\n".join(f"> {line}" for line in _VERDICT.sub(r"\1 (quoted)\2", text).splitlines())

@@ -62,8 +62,8 @@ class FixedPartners(FlexWrapper):
 
     Args:
         env: The environment.
-        partners: Agent name -> a reply, a function from chat messages to a reply, or ``expert``, with which the
-            task's expert speaks. A function that fails, or gives no text, is an infrastructure error.
+        partners: Agent name -> a reply, a function from chat messages to a reply, or ``expert`` or ``"expert"``,
+            with which the task's expert speaks. A function that fails, or gives no text, is an infrastructure error.
 
     Raises:
         ConfigError: If a name is unknown, or no agent is left to act.
@@ -72,7 +72,7 @@ class FixedPartners(FlexWrapper):
     def __init__(self, env: FlexEnv, partners: Mapping[str, Partner]) -> None:
         super().__init__(env)
         check_known(partners, env.possible_agents, "There is no agent '{}' to play.")
-        self.partners = dict(partners)
+        self.partners = {name: expert if who == "expert" else who for name, who in partners.items()}
         self.all_rewards = dict.fromkeys(env.possible_agents, 0.0)
         """Each agent's rewards, partners' too, of the last step and the partners' steps that followed."""
         self.possible_agents = [name for name in env.possible_agents if name not in partners]
@@ -136,8 +136,7 @@ class FixedPartners(FlexWrapper):
             if agent in self.partners and (env.terminations[agent] or env.truncations[agent]):
                 self._step(None)
                 continue
-            waiting = [name for name in env.ready_agents if name in self.partners]
-            if not waiting:
+            if not (waiting := [name for name in env.ready_agents if name in self.partners]):
                 return
             env.select(waiting[0])
             self._step(self._reply(waiting[0]))

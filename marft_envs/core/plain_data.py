@@ -114,12 +114,18 @@ class Shown:
     def answer(self: Any) -> str:
         """Returns what the team's program answered, where it is one; else the last words of the agent that answers.
 
-        That is the agent with ``AgentSpec.with_answer``; where none has it, any.
+        That is the agent with ``AgentSpec.with_answer``; where none has it, any but a judge.
         """
         if isinstance(answer := self.info.get("answer"), str):
             return answer
         known = {agent.name for agent in self.agents if agent.with_answer}
-        return next((str(turn.spoken) for turn in reversed(self.turns) if turn.agent in known or not known), "")
+        known = known or {agent.name for agent in self.agents} - self.judges
+        return next((str(turn.spoken) for turn in reversed(self.turns) if turn.agent in known), "")
+
+    @property
+    def judges(self: Any) -> frozenset[str]:
+        """Returns the names of judges (``marft_envs.core.judge``), whose words are no part of an answer."""
+        return frozenset(a.name for a in self.agents if a.role == "judge" and not (a.trained or a.with_answer))
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Any:

@@ -78,8 +78,7 @@ class Router(DependencyFunction):
         layer = [Turn(step, here) if isinstance(step, str) else step for step in steps]
         if self.from_words:
             named = [turn.agent for turn in layer if isinstance(turn, Turn)]
-            bad = [name for name in named if name not in self.agents or name in view.dead]
-            if bad:
+            if bad := [name for name in named if name not in self.agents or name in view.dead]:
                 raise InvalidRouting("unknown or dead agent", layer, bad)
         return layer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
@@ -102,6 +102,8 @@ class Schedule:
         """What the task has said in ``info``, until the driver takes it."""
         self._order = {name: i for i, name in enumerate(self.agents)}
         self._members = list(self.agents)
+        self._judges: Collection[str] = getattr(task, "judges", ())  # they take no time
+        self._judged = 0  # tokens that they have said one after the other
         self._speakers: list[int] = []  # who took each turn of the history, as a position in the team
         # Of the current layer: what drivers attached, and the lengths to which they cut its prompts.
         self._extras: dict[str, Mapping[str, Any]] = {}
@@ -176,7 +178,9 @@ class Schedule:
             early, self._early = self._early, []
             for outcome in early:
                 self._reward(outcome)
-        if self.rules.max_path is not None and self.record.critical_path > self.rules.max_path:
+        if turns[0].agent in self._judges:
+            self._judged += max(turn.length for turn in turns)
+        if self.rules.max_path is not None and self.record.critical_path - self._judged > self.rules.max_path:
             late = Outcome(terminated=True, success=False, stop_reason="max_path")
             self._book(optional(self.task, "late")(late))
         else:
@@ -374,7 +378,8 @@ class Schedule:
         layer.team_reward += float(outcome.team_reward)
         for agent, reward in outcome.agent_rewards.items():
             layer.agent_rewards[agent] = layer.agent_rewards.get(agent, 0.0) + float(reward)
-        last = [history[i].agent for i in layer.turns]
+        judged = history[layer.turns[0]].agent in self._judges
+        last = [history[i].agent for i in (self.record.layers[-2] if judged else layer).turns]
         self.rewards.append((float(outcome.team_reward), turns, outcome.agent_rewards, self._members, last))
 
     def _fail(self, fault: Fault) -> None:

@@ -266,8 +266,7 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
             raise ConfigError(
                 f'{where}, entry {i}: expected {{"role": text, "prompt": text, "with_answer": true or false}}.'
             )
-        left = _check_fields(entry, _LISTED, f"{where}, entry {i}", foreign=True)
-        if left:
+        if left := _check_fields(entry, _LISTED, f"{where}, entry {i}", foreign=True):
             _note(f"{where}: nothing here reads {', '.join(left)}; left out")
         for flag in ("with_answer", "trained"):
             if not isinstance(entry.get(flag, False), bool):

@@ -117,8 +117,7 @@ def _without_analysis(text: str) -> str:
     for match in [*_NEXT.finditer(text), None]:
         end = len(text) if match is None else match.start()
         header = text[start:end].partition("<|message|>")[0]
-        thinks = _ANALYSIS.search(header) is not None and _ADDRESSEE.search(header) is None
-        if not thinks:
+        if _ANALYSIS.search(header) is None or _ADDRESSEE.search(header) is not None:
             kept.append(text[start : None if match is None else match.end()])
         start = end if match is None else match.end()
     return "".join(kept)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from marft_envs.records.spans import Span, Spans
 CASES = "cases-v0"
 """The environment of a team's own tasks."""
 _NEITHER = "neither a span nor a chat: there is no 'messages'"
+_WRONG = ("error", "exception", "traceback")
 _LEFT = "choices beside the first of a reply are left out"
 
 
@@ -131,11 +133,18 @@ def _logged(content: Mapping[str, Any], where: str, traces: dict[str, Trace], un
 
 
 def _calls(turns: Sequence[TracedTurn]) -> Iterator[tuple[str, bool]]:
-    """Yields the calls whose results stand in chats, each once; a result that begins with an error went wrong."""
+    """Yields the calls whose results stand in chats, each once, and whether it is an error or JSON with one."""
     names = {call: name for turn in turns if turn.said is not None for call, name in turn.said.calls}
     results = (result for turn in turns for message in turn.prompt for result in message.results)
     for call, text in dict.fromkeys(results):
-        yield names.get(call, "tool"), text.lstrip(' {"').lower().startswith(("error", "exception", "traceback"))
+        yield names.get(call, "tool"), _went_wrong(text)
+
+
+def _went_wrong(text: str) -> bool:
+    with suppress(ValueError, RecursionError):
+        if isinstance(content := json.loads(text), dict):
+            return any(value for key, value in content.items() if key.lower().startswith(_WRONG))
+    return text.lstrip(' {"').lower().startswith(_WRONG)
 
 
 # Spans -----------------------------------------------------------------------------------------------

@@ -360,3 +360,12 @@ def test_what_complies_is_said_to_and_the_rest_is_refused_before_it_is_played() 
     env.step("1")
     with pytest.raises(ConfigError, match="appear in mid-episode"):
         env.step("1")
+
+
+def test_a_task_id_is_the_seed_of_a_game() -> None:
+    env = marft_envs.make("gymnasium:Blackjack-v1")
+    shown = []
+    for seed in (0, 1):
+        env.reset(seed=seed, options={"task_id": "77"})
+        shown.append((env.task.task_id, env.messages(env.agent_selection)))
+    assert shown[0] == shown[1]

@@ -183,3 +183,9 @@ def test_each_side_begins_with_the_run_that_is_named(start: tuple[str, ...], sid
     settings = [grids.sweep(trial, s, {"sampled": 9}).env_entry(s).settings for s in ("team", "single")]
     assert [its.get("start") for its in settings] == sides
     assert all(its.get("eval_kwargs", {}) == {} for its in settings)  # scored on the trial's problems, not on the run's
+
+
+@pytest.mark.parametrize("more", [["--plan"], ["--out", "x"]])
+def test_a_forecast_neither_plans_nor_writes(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versus", "math-dual-v0", "--single", "math-solo-v0", "--forecast", *more]) == 1
+    assert "--forecast trains nothing and writes nothing" in capsys.readouterr().err

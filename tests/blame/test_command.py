@@ -231,3 +231,9 @@ def test_a_program_is_run_again_from_its_start_and_none_of_its_runs_is_left() ->
 def right(problem: Any, answer: str) -> float:
     """Grades the program's answer."""
     return float(answer == problem["answer"])
+
+
+@pytest.mark.parametrize("name", ["plan", "json", "out"])
+def test_in_python_there_is_nothing_to_print(name: str) -> None:
+    with pytest.raises(MarftError, match=f"{name} is of marft blame; here the result is returned"):
+        blame([], **{name: True})

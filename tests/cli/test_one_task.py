@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from marft_algos.cli import held_out, training
 from marft_algos.config import arguments, presets
 from marft_algos.config.evaluation import EvalArguments
 from marft_algos.evaluation.environments import held_out_kwargs
+from marft_algos.runs.folder import RunFolder
 from marft_envs.core.types import optional
 
 EASIEST: dict[str, dict[str, Any]] = {
@@ -62,3 +65,12 @@ def test_a_heading_writes_an_environment_as_it_is_typed() -> None:
     heading = arguments.task("math-dual-v0", kwargs)
     assert heading.startswith('math-dual-v0 levels=[1,2] domain=tau:files\ufffd profiles={"actor":"xxx')
     assert heading.endswith("x…") and arguments.task("relay-v0", {}) == "relay-v0"
+
+
+def test_another_environment_keeps_what_every_environment_takes(tmp_path: Path) -> None:
+    """Limits, histories and members of a run vanished with ``--env``: scores were of another task."""
+    kwargs = 'max_rounds = 2\nmax_path = 80\nhistory = "public"\nlevels = [1]\n'
+    run = RunFolder.create(tmp_path, "x", "x")
+    run.write_config(f'env = "math-dual-v0"\n[env_kwargs]\n{kwargs}')
+    asked = EvalArguments(run=str(run.root), env="math-solo-v0")
+    assert held_out._eval_settings(asked)[0].env_kwargs == tomllib.loads(kwargs)

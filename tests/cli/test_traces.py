@@ -14,7 +14,7 @@ from marft_algos.rollout.demonstrations import recorded
 from marft_envs.errors import DataError
 from marft_envs.records import experts, trajectory
 from marft_envs.records.chats import chat, plain, read_rows
-from marft_envs.records.traces import read
+from marft_envs.records.traces import _went_wrong, read
 
 pytestmark = pytest.mark.usefixtures("here")
 
@@ -218,3 +218,12 @@ def test_a_call_without_a_reply_is_no_turn_of_an_earlier_reply(
 
 def test_messages_of_one_role_are_one() -> None:
     assert plain(chat([said("developer", "a"), said("system", "b")])) == [said("system", "a\nb")]
+
+
+@pytest.mark.parametrize(("text", "wrong"), [
+    ('{"error": null, "result": 5}', False), ('{"errors": [], "rows": [1]}', False), ('{"error": "gone"}', True),
+    ('{"result": null, "errorMessage": "gone"}', True), ("Error: gone", True), ("{'error': 'gone'}", False),
+    ("[" * 100_000, False), ("an error", False),
+])  # fmt: skip
+def test_a_result_went_wrong_if_it_says_so(text: str, wrong: bool) -> None:
+    assert _went_wrong(text) == wrong

@@ -193,3 +193,10 @@ def test_a_process_that_stores_the_same_rows_never_shows_another_half_a_file() -
     storing.result()
     assert seen == {whole}
     assert [each.name for each in path.parent.iterdir()] == [path.name], "nothing is left beside it"
+
+
+@pytest.mark.parametrize("form", [list, lambda prompts: [AgentSpec("a", "a", p, with_answer=True) for p in prompts]])
+def test_braces_of_a_prompt_stay_as_they_are(form: Callable[[list[str]], Any]) -> None:
+    prompt = r'Answer as JSON, {"a": {"b": {{1}}}}, of \frac{1}{\sqrt{2}}.'
+    assert from_rows(ROWS, team=form([prompt]))().team[0].prompt == prompt
+    assert from_rows(ROWS, team={"agent": prompt})().team[0].prompt == prompt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from types import ModuleType
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 import marft_envs
 from helpers.flex import PlainTask, flex
+from marft_algos.extras import distill
 from marft_envs import Chain, ConfigError, FlexEnv, Outcome, Rubric, check_env, judged
 from marft_envs.core.vector import VectorEnv
 from marft_envs.core.wrappers import TurnLimit
 from marft_envs.records import experts, trajectory
 
+SOLO = "math-solo-v0"
 RUBRIC: dict[str, Any] = {"question": "Is it right?", "levels": {"wrong": 0, "partly": 0.5, "right": 1}}
 
 
@@ -196,3 +199,50 @@ def test_a_team_needs_no_chain_to_be_judged() -> None:
 def test_environments_with_partners_keep_the_rules(id: str) -> None:
     partner = marft_envs.make(id).possible_agents[0]
     check_env(lambda: marft_envs.make(id, partners={partner: "expert"}))
+
+
+LONG = "I looked closely and so\nVerdict: right"
+
+
+def test_a_verdict_is_no_part_of_the_answer_and_takes_none_of_its_time() -> None:
+    """The verdict was served, voted on and distilled as the answer, and made answers late."""
+    said = ["Tuesday", LONG]
+    done = play(marft_envs.make("cases-v0", judge=RUBRIC, max_path=3), *said).episode
+    assert (done.stop_reason, done.answer, done.metrics["judge"]) == ("max_rounds", "Tuesday", 1.0)
+    assert done.judges == {"judge_0"} and done.critical_path == 1 + 7
+    late = play(marft_envs.make("cases-v0", judge=RUBRIC, max_path=3), "four words are long").episode
+    assert (late.stop_reason, late.team_return, late.metrics["judge"]) == ("max_path", 0.0, 0.0)
+    paid = {**RUBRIC, "levels": {"bad": 0.25, "good": 1}, "task_weight": 0}
+    env = marft_envs.make("math-dual-v0", judge=paid, reward=lambda episode: 5.0, max_path=1)
+    assert play(env, "two words").episode.team_return == 0.25, "late is worth the lowest level, and the task nothing"
+    single = distill.into_single(experts.play(marft_envs.make("math-dual-v0", judge=RUBRIC), 0), marft_envs.make(SOLO))
+    assert single.success and "Verdict" not in single.turns[0].text
+
+
+def test_a_team_that_keeps_judges_from_speaking_gets_the_lowest_level() -> None:
+    levels = {"bad": 0.25, "good": 1}
+    env = marft_envs.make("rag-router-v0", judge={**RUBRIC, "levels": levels}, max_rounds=2, on_invalid="end_round")
+    done = play(env, "finish", "Verdict: good", "gibberish").episode
+    assert [turn.agent for turn in done.turns][-1] != "judge_0"
+    assert (done.metrics["judge"], done.metrics["judge_unread"]) == (0.25, 1.0)
+
+
+def test_a_judge_joins_games_whose_d_asks_them() -> None:
+    """D was copied, with a game in it that nobody had begun."""
+    env = marft_envs.make("pettingzoo:pettingzoo.classic.tictactoe_v3", judge=RUBRIC)
+    env.reset(seed=0)
+    env.step("1")
+    assert env.agent_selection == "judge_0"
+    twin = copy.deepcopy(env)
+    for each in (env, twin):
+        each.step("Verdict: right")
+        each.step("5")
+    assert [turn.text for turn in twin.episode.turns] == ["1", "Verdict: right", "5"]
+
+
+def test_the_last_of_the_team_is_no_judge_and_replies_stay_limited() -> None:
+    env = marft_envs.make("math-solo-v0", judge=RUBRIC, attribution="last", reply_tokens=9)
+    play(env, r"\boxed{0}", "Verdict: right")
+    assert env.rewards["judge_0"] == 0.0 and env.rewards["actor_0"] == 1.0
+    env.reset(seed=0, options={"profiles": {"actor_0": "Short."}})
+    assert "9 tokens" in env.messages("actor_0")[0]["content"]

@@ -130,6 +130,18 @@ def test_what_cannot_be_evaluated_is_said(team: Any, options: dict[str, Any], sa
     assert says in str(refused.value)
 
 
+def test_another_function_does_not_go_on_with_the_results_of_the_first(tmp_path: Path) -> None:
+    def says(word: str) -> Any:
+        return lambda messages: word
+
+    make_env = marft_envs.from_rows([{"problem": "2+2?", "answer": "4"}])
+    for _ in range(2):
+        assert marft_algos.evaluate(says("4"), env=make_env, out=str(tmp_path / "e")).score.mean == 1.0
+    for other in (says("5"), lambda messages: "five"):
+        with pytest.raises(ConfigError, match="engines"):
+            marft_algos.evaluate(other, env=make_env, out=str(tmp_path / "e"))
+
+
 def test_evaluations_are_compared_task_by_task(run: RunFolder) -> None:
     make_env = marft_envs.from_rows(ROWS)
     a, b = (marft_algos.evaluate(each, env=make_env, episodes=6) for each in (lambda messages: "x", right))

@@ -83,8 +83,7 @@ def _beside(name: str, look: Mapping[str, Any]) -> float:
 def _efficiency(axes: Any, rows: Sequence[Row], look: Mapping[str, Any], unit: str) -> None:
     """Draws evaluations' scores over what was spent, where it was measured: the mean of seeds, and their range."""
     for name, runs in grouped(rows, label).items():
-        curves = [r["curve"] for r in runs if len(r["curve"]) > 1]
-        if not curves:
+        if not (curves := [r["curve"] for r in runs if len(r["curve"]) > 1]):
             continue
         together = min(map(len, curves))  # the k-th evaluation of every seed
         x = np.array([[p[unit] for p in c[:together]] for c in curves]).mean(0)
@@ -149,8 +148,7 @@ def _profiles(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
 def _contribution(axes: Any, rows: Sequence[Row], look: Mapping[str, Any]) -> None:
     """Draws the trained team's score, and that with one policy set back to its start; mean of seeds."""
     for name, runs in grouped(rows, label).items():
-        tables = [r["contribution"] for r in runs if isinstance(r.get("contribution"), dict)]
-        if not tables:
+        if not (tables := [r["contribution"] for r in runs if isinstance(r.get("contribution"), dict)]):
             continue
         policies = list(tables[0])
         means = [float(np.mean([t[p] for t in tables])) for p in policies]

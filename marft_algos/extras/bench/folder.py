@@ -119,10 +119,8 @@ class BenchFolder:
 
     def complete(self, job: Mapping[str, Any]) -> bool:
         """Whether a run's result is there, with everything that its job asks for: as many samples, if any."""
-        file = self.result_file(job["key"])
-        if not file.is_file():
-            return False
-        return not job.get("samples") or self.result(job["key"]).get("samples") == job["samples"]
+        there, samples = self.result_file(job["key"]).is_file(), job.get("samples")
+        return there and (not samples or self.result(job["key"]).get("samples") == samples)
 
     def write_result(self, key: str, result: Mapping[str, Any]) -> None:
         """Writes the result of a run, whole or not at all."""

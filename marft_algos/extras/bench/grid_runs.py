@@ -302,7 +302,8 @@ def resolve(
     everybody = frozenset(f.name for kind in classes for f in dataclasses.fields(kind.Config))
     taken = frozenset().union(*(kind.Config.general() for kind in classes))
     algorithm: dict[str, Any] = {}
-    table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": presets.keep_accepted(entry.id, base.env_kwargs)}
+    kwargs = base.env_kwargs if begun else presets.keep_accepted(entry.id, base.env_kwargs)
+    table: dict[str, Any] = {"iterations": ENDLESS, "env_kwargs": kwargs}
     for layer in layers:
         rest = dict(layer)
         flat = {key: rest.pop(key) for key in (everybody | known) - of_runs & rest.keys()}

@@ -100,8 +100,7 @@ def sheet(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _choice(by_rate: Tried) -> str:
-    rate = best(by_rate)
-    if rate is None:
+    if (rate := best(by_rate)) is None:
         return "none ended well"
     edge = " (the smallest)" if rate == min(by_rate) else " (the largest)" if rate == max(by_rate) else ""
     return f"{rate:g}{edge if len(by_rate) > 1 else ''}"

@@ -106,8 +106,7 @@ def gaps(rows: Sequence[Row], base: Sequence[Row]) -> Outcomes | None:
         ConfigError: They are not of the same problems.
     """
     (seeds, ours), (others, theirs) = outcomes(rows), outcomes(base)
-    both = [s for s in seeds if s in others]
-    if not both:
+    if not (both := [s for s in seeds if s in others]):
         return None
     if not alike([r for r in (*rows, *base) if r["status"] == "done"]):
         one, other = rows[0], base[0]

@@ -255,9 +255,7 @@ def ablation(folder: BenchFolder, config: TrainConfig, source: str, swap: str) -
     """Scores a trained team in another environment than it was trained in, or with an agent's messages shuffled."""
     evaluation = HeldOut(config)
     evaluation.load(_trained(folder, source, "An ablation"))
-    played = evaluation.play()
-    if swap:
-        played = evaluation.shuffle([swap], played)
+    played = evaluation.shuffle([swap], evaluation.play()) if swap else evaluation.play()
     started = time.monotonic()
     return _scored(folder, played, _known(records(played)), [source], started)
 
@@ -299,7 +297,7 @@ def majority(votes: Sequence[Trajectory], answer_key: Callable[[str], str]) -> f
     votes = whole(votes)
     if not votes:
         return None
-    keys = [answer_key(t.transitions[-1].turn.spoken if t.transitions else "") for t in votes]
+    keys = [answer_key(t.episode.answer) for t in votes]
     common = Counter(keys).most_common(1)[0][0]
     chosen = votes[keys.index(common)]
     return chosen.episode.score

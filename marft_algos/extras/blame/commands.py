@@ -93,6 +93,8 @@ def blame(
     Raises:
         MarftError: As ``blaming``; there is no team; too many replays were lost.
     """
+    if odd := sorted({"plan", "json", "out"} & options.keys()):
+        raise ConfigError(f"{odd[0]} is of marft blame; here the result is returned. Next: leave it out.")
     if team and not isinstance(team, Player):
         options["engines"] = str(getattr(team, "root", team))
     if isinstance(episodes, RunFolder | Path | str):

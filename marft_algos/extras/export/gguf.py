@@ -30,8 +30,7 @@ def converter(folder: str = "") -> list[str]:
         if not script.is_file():
             raise ConfigError(f"There is no {SCRIPT} in '{folder}'. Expected a clone of llama.cpp: --llama-cpp DIR")
         return [sys.executable, str(script)]
-    found = shutil.which(SCRIPT)
-    if found is None:
+    if (found := shutil.which(SCRIPT)) is None:
         raise ConfigError(
             f"llama.cpp's {SCRIPT} is not on the PATH, and makes the GGUF file. Get llama.cpp (git clone"
             " https://github.com/ggml-org/llama.cpp), then name its folder: --llama-cpp DIR. Or leave out --gguf."

@@ -265,8 +265,7 @@ class RemoteTeam(PolicySet):
         Raises:
             ConfigError: Another temperature than 1, or gradients of the entropy, of a remote policy.
         """
-        remote = self.remote.get(policy)
-        if remote is None:
+        if (remote := self.remote.get(policy)) is None:
             return super().logprobs(policy, input_ids, action_mask, temperature, entropy_grad=entropy_grad)
         if entropy_grad or bool((torch.as_tensor(temperature) != 1).any()):
             raise ConfigError(

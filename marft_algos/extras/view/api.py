@@ -52,8 +52,7 @@ class Api:
         """
         if name not in self._calls:
             raise ConfigError(f"There is no question '{name}'. Expected one of: {', '.join(self._calls)}.")
-        answered: dict[str, Any] = plain(self._calls[name](query))
-        return answered
+        return plain(self._calls[name](query))
 
     def overview(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Returns every source: its name, where it is, whether somebody writes into it, its files of episodes."""
@@ -95,8 +94,7 @@ class Api:
 
     def settings(self, query: Mapping[str, str]) -> dict[str, Any]:
         """Returns a run's ``config.toml``, what was typed, and what it began with."""
-        run = self._source(query).run
-        if run is None:
+        if (run := self._source(query).run) is None:
             return {"config": "", "commands": [], "start": ""}
         commands = [{"command": c["command"], "iteration": c["iteration"]} for c in run.commands()]
         text = run.config_file.read_text(encoding="utf-8", errors="replace")
@@ -204,8 +202,7 @@ def _place(source: int, entry: EpisodeEntry) -> dict[str, Any]:
 
 
 def _number(query: Mapping[str, str], name: str, default: int = 0) -> int:
-    text = query.get(name, "")
-    if not text:
+    if not (text := query.get(name, "")):
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise ConfigError(f"{name} is {text[:40]!r}; expected a whole number, 0 or more.")

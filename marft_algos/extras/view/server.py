@@ -71,8 +71,7 @@ class _Handler(DoorHandler):
         self.server.known(self.connection)
         if inside.startswith("api/"):
             return self._answer(inside.removeprefix("api/"), dict(parse_qsl(query, keep_blank_values=True)))
-        page = self.server.pages.get(inside or "index.html")
-        if page is None:
+        if (page := self.server.pages.get(inside or "index.html")) is None:
             raise RefusedRequest(404, "There is no such page.")
         return self.send(200, f"{page[0]}; charset=utf-8", page[1])
 

@@ -24,8 +24,7 @@ class PettingZooGame(CodecGame):
     """What AEC and parallel environments have in common: a cast, and its codecs."""
 
     def __init__(self, env: Any, codec: Codec | Mapping[str, Codec] | None = None) -> None:
-        seats = getattr(env, "possible_agents", None)
-        if not seats:
+        if not (seats := getattr(env, "possible_agents", None)):
             raise ConfigError(
                 "The environment has no possible_agents: agents that appear in mid-episode are not supported. "
                 "Needed: possible_agents that lists all agents from the start."

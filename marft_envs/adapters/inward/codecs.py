@@ -176,8 +176,7 @@ def suited(actions: spaces.Space[Any], observations: spaces.Space[Any]) -> Codec
     Raises:
         ConfigError: There is none; the message says what would be needed.
     """
-    faults = missing(actions, observations)
-    if faults:
+    if faults := missing(actions, observations):
         raise ConfigError(" ".join(faults))
     if isinstance(actions, spaces.Text):
         return Text()

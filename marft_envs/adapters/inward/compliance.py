@@ -117,8 +117,7 @@ def _interface(env: Any, kind: Kind) -> Clause:
 def _cast(env: Any, kind: Kind) -> Clause:
     if kind == "gymnasium":
         return Clause("cast", True, "one seat, 'actor'")
-    seats = list(getattr(env, "possible_agents", None) or [])
-    if seats:
+    if seats := list(getattr(env, "possible_agents", None) or []):
         return Clause("cast", True, f"{len(seats)} agents")
     return Clause(
         "cast",
@@ -167,8 +166,7 @@ def _trial(env: Any, kind: Kind) -> list[Any]:
     game.reset(0, {})
     seen = [[game.observe(seat) for seat in game.ready()]]
     while game.ready() and len(seen) <= STEPS:
-        unknown = set(game.ready()) - set(game.seats)
-        if unknown:
+        if unknown := set(game.ready()) - set(game.seats):
             raise ConfigError(
                 f"'{min(unknown)}' appeared in mid-episode and is not in possible_agents. "
                 "Needed: possible_agents that lists all agents from the start"

@@ -75,8 +75,7 @@ class ForeignTask(Task):
     def waiting(self) -> list[str]:
         """Ready seats that no fixed opponent plays, in the seats' order."""
         ready = self.game.ready()
-        unknown = [seat for seat in ready if seat not in self.game.seats]
-        if unknown:
+        if unknown := [seat for seat in ready if seat not in self.game.seats]:
             raise ConfigError(
                 f"{self.game.name} waits for '{unknown[0]}', which was not in possible_agents: agents that appear in "
                 "mid-episode are not supported. Needed: possible_agents that lists all agents from the start."
@@ -89,6 +88,7 @@ class ForeignTask(Task):
         seed = int(rng.integers(2**31))
         self._rng = rng
         self.task_id = str(options.get("task_id", seed))
+        seed = int(self.task_id) % 2**31 if self.task_id.isdecimal() else seed
         if isinstance(self._opponents, str):
             free = seats[int(rng.integers(len(seats)))] if self._opponents else ""
             players: Mapping[str, str | Player] = {s: self._opponents for s in seats if free and s != free}
@@ -115,8 +115,7 @@ class ForeignTask(Task):
         last_words = {self._speaks_for[turn.agent]: turn.spoken for turn in turns}  # who spoke last speaks for the seat
         alive = self.waiting()
         moves = {seat: self._move(seat, last_words.get(seat, "")) for seat in alive}
-        losers = [seat for seat, move in moves.items() if move is None]
-        if losers:
+        if losers := [seat for seat, move in moves.items() if move is None]:
             self._lost = True
             for seat in losers:
                 self._earned[seat] -= 1.0
@@ -139,11 +138,9 @@ class ForeignTask(Task):
 
     def _move(self, seat: str, text: str) -> str | None:
         """The move that a reply means; None: it loses."""
-        legal = self.game.moves(seat)
-        if legal is None:
+        if (legal := self.game.moves(seat)) is None:
             return text
-        move = chosen(text, legal)
-        if move is None:
+        if (move := chosen(text, legal)) is None:
             self._illegal += 1
             move = play_random(self.game, seat, self._rng) if self.illegal == "random" else None
         return move

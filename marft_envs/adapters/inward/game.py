@@ -192,8 +192,7 @@ def listed(game: Game, seat: str) -> list[str]:
     Raises:
         ConfigError: The game lists none.
     """
-    moves = game.moves(seat)
-    if not moves:
+    if not (moves := game.moves(seat)):
         raise ConfigError(
             f"{game.name} lists no legal moves of {seat}, so no fixed opponent can play them, and none can be drawn. "
             "Next: give a codec whose moves() lists them, or an opponent of your own: (game, seat, rng) -> text."

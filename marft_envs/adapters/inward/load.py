@@ -125,8 +125,7 @@ def raw(target: str, settings: Mapping[str, Any], *, parallel: bool = False) -> 
         except gymnasium.error.DependencyNotInstalled as error:
             raise ConfigError(f"'{target}' lacks a package: {error}") from error
     if target.startswith(FOREIGN):
-        adapter = importlib.import_module(f"marft_envs.adapters.inward.{scheme}")
-        return adapter.build(name, settings)
+        return importlib.import_module(f"marft_envs.adapters.inward.{scheme}").build(name, settings)
     module, _, function = target.rpartition(":")
     build = getattr(importlib.import_module(module), function)
     try:
@@ -182,8 +181,7 @@ def _pettingzoo(name: str, settings: Mapping[str, Any], *, parallel: bool) -> An
         if where.startswith("pettingzoo."):
             raise MissingExtraError(f"'{name}' ({error})", "pettingzoo") from error
         raise ConfigError(f"'{where}' cannot be imported: {error}") from error
-    build = getattr(module, "parallel_env" if parallel else "env", None)
-    if build is None:
+    if (build := getattr(module, "parallel_env" if parallel else "env", None)) is None:
         have = "env()" if hasattr(module, "env") else "parallel_env(): say parallel=true"
         raise ConfigError(f"{where} has no {'parallel_env' if parallel else 'env'}(); it has {have}.")
     return build(**settings)

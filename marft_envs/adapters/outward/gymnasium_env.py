@@ -46,8 +46,7 @@ class SingleAgentEnv(gymnasium.Env[Any, Any]):
         check_known([agent], env.possible_agents, "There is no agent '{}' to learn.")
         if agent in partners:
             raise ConfigError(f"'{agent}' learns; it cannot be a partner too. Leave it out of partners.")
-        idle = [name for name in env.possible_agents if name != agent and name not in partners]
-        if idle:
+        if idle := [name for name in env.possible_agents if name != agent and name not in partners]:
             raise ConfigError(f"{', '.join(idle)}: no partner. Expected partners={{'{idle[0]}': reply or function}}.")
         self.env = FixedPartners(env, partners) if partners else env
         self.agent = agent

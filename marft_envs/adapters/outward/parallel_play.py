@@ -70,8 +70,7 @@ class LayerParallel(pettingzoo.ParallelEnv[str, Any, Any]):
         if not self.agents:
             raise ConfigError("No agent is left to act. Next: env.reset(seed=…).")
         ready = self.env.ready_agents
-        silent = [name for name in ready if name not in actions]
-        if silent:
+        if silent := [name for name in ready if name not in actions]:
             raise ConfigError(f"It is the turn of {', '.join(ready)}; got no action of {', '.join(silent)}.")
         for name in ready:
             self.env.select(name)

@@ -108,8 +108,7 @@ class TeamRollout:
         Returns:
             Per turn the token ids of the reply, and their log-probs where the sampler gives them.
         """
-        sample = getattr(trainer, "_generate_single_turn", None)
-        if sample is None:
+        if (sample := getattr(trainer, "_generate_single_turn", None)) is None:
             have = require("trl", "trl").__version__
             raise ConfigError(f"TRL {have} samples otherwise than 1.16 does. Type: pip install 'trl==1.16.*'")
         return sample(contexts, None, {}, 1)

@@ -131,8 +131,7 @@ async def _play(vf: Any, env: FlexEnv, task: Any, agents: Any) -> None:
         layer = env.ready_agents
         turns = [getattr(agents, name).run(_turn(vf, env, name, task.data.idx)) for name in layer]
         replies = await asyncio.gather(*turns)
-        failed = next((trace for trace in replies if not trace.ok), None)
-        if failed is not None:
+        if (failed := next((trace for trace in replies if not trace.ok), None)) is not None:
             why = failed.last_error.message if failed.last_error else failed.stop_condition
             env.truncate(f"error: {failed.agent.name}: {why}", "engine")
             break

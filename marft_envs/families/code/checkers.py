@@ -151,9 +151,7 @@ _TUPLES = {"livecodebench": 1, "apps": 2}
 
 def _listed(value: Any, levels: int) -> Any:
     """A value with lists in place of its tuples, down to so many levels."""
-    if not levels or not isinstance(value, list | tuple):
-        return value
-    return [_listed(item, levels - 1) for item in value]
+    return value if not levels or not isinstance(value, list | tuple) else [_listed(item, levels - 1) for item in value]
 
 
 def _poly_root(got: Any, test: Test, problem: CodeProblem) -> bool:
@@ -236,9 +234,7 @@ def _lines(got: str, expected: str, test: Test) -> bool:
 def _set(got: str, expected: str, test: Test) -> bool:
     """Lines of tokens in any order; where one line is expected, its tokens in any order."""
     a, b = ([line.split() for line in text.splitlines() if line.strip()] for text in (got, expected))
-    if len(b) == 1:
-        return sorted(got.split()) == sorted(b[0])
-    return sorted(a) == sorted(b)
+    return sorted(got.split()) == sorted(b[0]) if len(b) == 1 else sorted(a) == sorted(b)
 
 
 def _approx_tokens(got: str, expected: str, test: Test) -> bool:
@@ -276,9 +272,7 @@ def _apps_token(got: str, expected: str) -> bool:
         return True
     if not (_NUMBER.fullmatch(got) and _NUMBER.fullmatch(expected)):
         return False
-    if "." not in expected:
-        return _same_decimals(got, expected)
-    return _near(float(got), float(expected), 1e-8, 1e-5)
+    return _near(float(got), float(expected), 1e-8, 1e-5) if "." in expected else _same_decimals(got, expected)
 
 
 OUTPUT_CHECKS: dict[str, Callable[[str, str, Test], bool]] = {

@@ -212,9 +212,7 @@ def _test(line: str, problem: CodeProblem) -> Test | None:
             both = isinstance(stdin, str) and isinstance(expected, str)
             return Test("stdio", stdin, expected) if both else None
         name = problem.entry_point.rpartition(".")[2]
-        if not (isinstance(left, ast.Call) and isinstance(left.func, ast.Name) and left.func.id == name):
-            return None
-        if left.keywords:
+        if not isinstance(left, ast.Call) or left.keywords or ast.unparse(left.func) != name:
             return None
         for argument in left.args:
             ast.literal_eval(argument)

@@ -45,9 +45,8 @@ def match(gold: Tree, pred: Tree) -> bool | None:
     if isinstance(gold, BracketGroup) and isinstance(pred, BracketGroup):
         if gold.brackets == pred.brackets == ":":
             return _ratios(gold, pred)
-        if gold.brackets != pred.brackets or len(gold.parts) != len(pred.parts):
-            return False
-        return _ordered(gold.parts, pred.parts)
+        alike = gold.brackets == pred.brackets and len(gold.parts) == len(pred.parts)
+        return alike and _ordered(gold.parts, pred.parts)
     if isinstance(gold, Bag) and isinstance(pred, Bag):
         return _bags(gold, pred)
     for one, other in ((gold, pred), (pred, gold)):
@@ -114,9 +113,7 @@ def _same_label(first: str, second: str) -> bool | None:
         return angles[0].groups() in (angles[1].groups(), angles[1].groups()[::-1])
     if _LABEL.fullmatch(first) and _LABEL.fullmatch(second):
         return first == second
-    if any(_LETTER_DIGIT.fullmatch(LONG_NAMES.sub("", text)) for text in (first, second)):
-        return False
-    return None
+    return False if any(_LETTER_DIGIT.fullmatch(LONG_NAMES.sub("", text)) for text in (first, second)) else None
 
 
 def _date_numbers(date: str) -> list[int]:

@@ -58,6 +58,8 @@ def run_versus(argv: list[str]) -> int:
 
     given = {field.name: getattr(options, field.name) for field in fields(Question)}
     if options.forecast:
+        if options.plan or options.out is not None:
+            raise ConfigError("--forecast trains nothing and writes nothing. Next: leave out --plan and --out.")
         return _forecast(options, Trial(**given | {"token_budget": options.token_budget or 1}))
     if options.out is None or not options.token_budget:
         raise ConfigError("A trial needs --token-budget N and --out DIR. Without training: --forecast")

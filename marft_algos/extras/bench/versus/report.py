@@ -117,8 +117,7 @@ def reached_rows(rows: Sequence[Row], unit: Unit, budget: int) -> list[Row]:
     """Returns runs as they stood when a budget was reached: outcomes and costs of that evaluation."""
     out: list[Row] = []
     for row in rows:
-        point = grids.reached(row, unit, budget)
-        if point is not None:
+        if (point := grids.reached(row, unit, budget)) is not None:
             out.append({**row, **{name: point[name] for name in ("outcomes", "score", *SPENT.values())}})
     return out
 

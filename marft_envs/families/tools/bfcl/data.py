@@ -55,8 +55,7 @@ def load(package: str | Path | None = None) -> Backends:
     names = [f"{SOURCES}.{module}" for module in CLASSES.values()]
     root, found = PACKAGE.imported(package, names)
     modules = dict(zip(CLASSES, found, strict=True))
-    lacks = [name for name, module in modules.items() if not hasattr(module, name)]
-    if lacks:
+    if lacks := [name for name, module in modules.items() if not hasattr(module, name)]:
         raise DataError(f"{root} has no {', '.join(lacks)}. Expected the back ends of bfcl-eval 2025 or later.")
     return Backends(root, {name: getattr(module, name) for name, module in modules.items()})
 
@@ -163,8 +162,7 @@ def _docs(folder: Path) -> Any:
 def _upstream(folder: Path, category: str) -> list[tuple[str, dict[str, Any]]]:
     """The package's tasks, with the gold calls that it keeps in another file."""
     name = f"multi_turn_{category}.json"
-    files = sorted(folder.glob(f"BFCL_v*_{name}"))
-    if not files:
+    if not (files := sorted(folder.glob(f"BFCL_v*_{name}"))):
         raise DataError(f"{folder} has no BFCL_v…_{name}. Expected the data of bfcl-eval.")
     answers = {row["id"]: row["ground_truth"] for _, _, row in of_file(folder / "possible_answer" / files[-1].name)}
     rows = []
@@ -234,8 +232,7 @@ def _task(
     if not isinstance(missed, dict) or not all(str(t).isdigit() and isinstance(n, list) for t, n in missed.items()):
         raise DataError(f"{where}: 'missed_functions' is {missed!r:.60}; expected user turn -> list of tools.")
     held = {int(turn): frozenset(map(str, names)) for turn, names in missed.items()}
-    unknown = sorted(frozenset().union(*held.values()) - tools.keys())
-    if unknown:
+    if unknown := sorted(frozenset().union(*held.values()) - tools.keys()):
         raise DataError(f"{where}: tools are withheld that do not exist: {', '.join(unknown)}.")
     calls = tuple(tuple(parse_call(entry, where, tools) for entry in turn) for turn in gold)
     for call in (call for turn in calls for call in turn):

@@ -57,8 +57,7 @@ class BfclWorld(Pickled):
         Raises:
             ToolError: The back end says so (an answer with ``error``), raised something, or the task lacks the tool.
         """
-        owner = self.task.owner.get(name)
-        if owner is None:
+        if (owner := self.task.owner.get(name)) is None:
             raise ToolError(f"There is no tool '{name}' here.")
         instance = self.instances[owner]
         check_limits(instance, name, arguments)

@@ -67,8 +67,7 @@ def load(path: str | Path) -> Retail:
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder. {EXPECTED}")
-    checkout = find_checkout(folder)
-    if checkout is not None:
+    if (checkout := find_checkout(folder)) is not None:
         return _load(checkout, True, _stamp(checkout))
     missing = [name for name in FILES if not (folder / name).is_file()]
     missing += [] if sorted(folder.glob("retail_*.jsonl")) else ["retail_SPLIT.jsonl"]
@@ -155,8 +154,7 @@ def read_tools(entries: Any, folder: Path) -> dict[str, Tool]:
         strict = {**schema, "additionalProperties": False}
         description = str(function.get("description", ""))
         tools[name] = Tool(name, description, strict, read_only=name in READS, idempotent=name in READS | ADDRESSES)
-    missing = sorted((READS | WRITES) - tools.keys())
-    if missing:
+    if missing := sorted((READS | WRITES) - tools.keys()):
         raise DataError(f"{folder}: the schemas of {', '.join(missing)} are missing. Expected all 16 retail tools.")
     return dict(sorted(tools.items()))
 
@@ -268,8 +266,7 @@ def _tasks(file: Path, split: str) -> list[dict[str, Any]]:
     calls = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "Task"]
     for number, call in enumerate(sorted(calls, key=lambda node: node.lineno)):
         keywords = {word.arg: word.value for word in call.keywords if word.arg}
-        lacks = {"user_id", "instruction", "actions"} - keywords.keys()
-        if lacks:
+        if lacks := {"user_id", "instruction", "actions"} - keywords.keys():
             raise DataError(f"{file}, line {call.lineno}: the task lacks {', '.join(sorted(lacks))}.")
         row: dict[str, Any] = {
             name: _literal(keywords[name], file) for name in ("user_id", "instruction", "outputs") if name in keywords

@@ -72,8 +72,7 @@ class TauWorld:
     # -- what is looked up -------------------------------------------------------------------------------------------
 
     def _get(self, table: str, key: str) -> Record:
-        record = self.store.get(table, key)
-        if record is None:
+        if (record := self.store.get(table, key)) is None:
             raise ToolError(f"There is no {table.removesuffix('s')} '{key}'.")
         return record
 
@@ -93,8 +92,7 @@ class TauWorld:
 
     @staticmethod
     def _has_items(order: Record, item_ids: Sequence[str]) -> None:
-        missing = Counter(item_ids) - Counter(item["item_id"] for item in order["items"])
-        if missing:
+        if missing := Counter(item_ids) - Counter(item["item_id"] for item in order["items"]):
             raise ToolError(f"Order '{order['order_id']}' does not hold: {', '.join(sorted(missing.elements()))}.")
 
     def _swap(self, order: Record, old_ids: Sequence[str], new_ids: Sequence[str]) -> tuple[list[Record], float]:
@@ -105,8 +103,7 @@ class TauWorld:
         variants, difference = [], 0.0
         for old_id, new_id in zip(old_ids, new_ids, strict=True):
             item = next(entry for entry in order["items"] if entry["item_id"] == old_id)
-            variant = self._get("products", item["product_id"])["variants"].get(new_id)
-            if variant is None:
+            if (variant := self._get("products", item["product_id"])["variants"].get(new_id)) is None:
                 raise ToolError(f"Item '{new_id}' is not of the same product as '{old_id}'.")
             if not variant["available"]:
                 raise ToolError(f"Item '{new_id}' is not available.")
@@ -139,8 +136,7 @@ class TauWorld:
         return "A human agent takes over."
 
     def find_user_id_by_email(self, email: str) -> str:
-        user_id = self._index.by_email.get(email.casefold())
-        if user_id is None:
+        if (user_id := self._index.by_email.get(email.casefold())) is None:
             raise ToolError(f"No user has the email '{email}'.")
         return user_id
 

@@ -129,8 +129,7 @@ class Tau2Domain(Shared):
 
     def _task(self, problem: ToolProblem) -> Any:
         """Upstream's task; raises a DataError for a problem of another domain."""
-        task = self._upstream.tasks.get(problem.id.removeprefix(f"{self.name}/"))
-        if task is None:
+        if (task := self._upstream.tasks.get(problem.id.removeprefix(f"{self.name}/"))) is None:
             raise DataError(f"'{problem.id}' is not a problem of {self.name}. Take problems from its problems().")
         return task
 
