@@ -188,8 +188,7 @@ def _reply(status: str, message: str = "", value: str = "") -> None:
 def _functions(source: str, request: dict[str, Any]) -> NoReturn:
     literal, encode, loads, receive, reply = ast.literal_eval, values.encode, json.loads, wire.receive, _reply
     decode = values.decode
-    names = _load(source, request)
-    if names is None:
+    if (names := _load(source, request)) is None:
         os._exit(0)
     reply("ok")
     while True:

@@ -52,8 +52,7 @@ def enter() -> bool:
         OSError: The kernel refused.
     """
     uid, gid = os.getuid(), os.getgid()
-    mapped = uid == 0 and _map_from_outside()
-    if mapped:
+    if uid == 0 and _map_from_outside():
         return True
     if not _entered:
         syscalls.call("unshare", _NEW)

@@ -89,8 +89,7 @@ class Child:
                 continue
             data, pid = host.receive(self.hello, _CHUNK)
             frames.feed(data)
-            frame = frames.next(_CHUNK)
-            if frame is not None:
+            if (frame := frames.next(_CHUNK)) is not None:
                 if b'"ready"' not in frame:
                     raise host.StartFailure(json.loads(frame)["failed"])
                 return pid
@@ -144,8 +143,7 @@ class Child:
         poll.register(self.replies, select.POLLIN)
         events: list[tuple[int, int]] | None = None
         while True:
-            late = self.late(start, began, silent=events == [])
-            if late:
+            if late := self.late(start, began, silent=events == []):
                 return self._stop("timeout", late, start)
             for descriptor, _ in (events := poll.poll(self.nap())):
                 try:

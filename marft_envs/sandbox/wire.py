@@ -34,8 +34,7 @@ def receive(descriptor: int) -> bytes:
     """
     frames = Frames()
     while (frame := frames.next(_ANY)) is None:
-        data = os.read(descriptor, _CHUNK)
-        if not data:
+        if not (data := os.read(descriptor, _CHUNK)):
             raise FrameError("the stream ended")
         frames.feed(data)
     return frame

@@ -115,8 +115,7 @@ def wait(sock: socket.socket, until: float) -> bool:
 @functools.cache
 def _bubblewrap() -> list[str]:
     """The command that starts a worker's interpreter under bubblewrap."""
-    program = shutil.which("bwrap")
-    if program is None:
+    if (program := shutil.which("bwrap")) is None:
         raise StartFailure({"step": "find bubblewrap", "call": "bwrap", "errno": 2, "text": "no program 'bwrap'"})
     shown = [*_shared_libraries(), *_library_of(sys.executable)]
     uid = str(namespaces.UID)

@@ -91,8 +91,7 @@ def _builder(env: str | FlexEnv | Build) -> Build:
     if isinstance(env, str):
         module, _, name = env.rpartition(":")
         if module and not re.search(r"-v\d+$", name):
-            factory = named_function(env)
-            if factory is None:
+            if (factory := named_function(env)) is None:
                 raise ConfigError(f"'{module}' has no callable '{name}'. Expected module:callable or module:id.")
             return factory
         return functools.partial(make, env)

@@ -322,8 +322,7 @@ def _control(shown: str) -> set[str]:
 def gold_hidden(build: Build) -> str | None:
     """No agent is shown the gold answer, as far as the task names it (an optional method ``gold()``)."""
     env = build()
-    gold = optional(env.task, "gold")
-    if gold is None:
+    if (gold := optional(env.task, "gold")) is None:
         return "the task has no gold()"
     # A short gold can stand in a problem by chance ("4" in "2 + 4 = 6 ..."); a leak shows it every time.
     shown = {name: 0 for name in env.possible_agents}

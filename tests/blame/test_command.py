@@ -233,7 +233,13 @@ def right(problem: Any, answer: str) -> float:
     return float(answer == problem["answer"])
 
 
-@pytest.mark.parametrize("name", ["plan", "json", "out"])
-def test_in_python_there_is_nothing_to_print(name: str) -> None:
-    with pytest.raises(MarftError, match=f"{name} is of marft blame; here the result is returned"):
-        blame([], **{name: True})
+def test_options_that_mean_nothing_are_refused() -> None:
+    for name in ("plan", "json", "out"):
+        with pytest.raises(MarftError, match=f"{name} is of marft blame; here the result is returned"):
+            blame([], **{name: True})
+    env = marft_envs.make("relay-v0")
+    env.reset(seed=0)
+    while not env.done:
+        env.step("no")
+    with pytest.raises(MarftError, match="--checkpoint is of a run's own team"):
+        blame([env.episode], engines="embedded", checkpoint="best")

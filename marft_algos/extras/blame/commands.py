@@ -178,12 +178,13 @@ def _trained(source: Source, asked: BlameArguments) -> Iterator[Player]:
 @contextmanager
 def _engines(source: Source, asked: BlameArguments) -> Iterator[Player]:
     """Lends a team of engines; hosted models' replies are kept beside the result, and none is asked for twice."""
+    if asked.checkpoint:
+        raise ConfigError("--checkpoint is of a run's own team, and here engines play. Next: leave it out.")
     before, first = source.settings, source.episodes[0][1]
-    engines = asked.engines or _as_played(before, source.name)
     tokens, temperature = before.get("max_new_tokens"), asked.temperature or before.get("temperature") or 1.0
     trust.check({"env": first.env_id, "env_kwargs": first.env_kwargs}, source.name)
     settings: dict[str, Any] = {"max_new_tokens": tokens, "temperature": temperature, "seed": asked.seed, "jobs": SLOTS}
-    config = EvalConfig(first.env_id, first.env_kwargs, engines, **settings)
+    config = EvalConfig(first.env_id, first.env_kwargs, asked.engines or _as_played(before, source.name), **settings)
     players, make_env = resumable.seated(config)
     kept = Path(asked.out).with_suffix(".replies.jsonl") if asked.out else Path(tempfile.mkdtemp()) / "replies.jsonl"
     with resumable.playing(config, players, make_env, players.load(config), kept) as (player, _):

@@ -167,15 +167,13 @@ class ToolSession:
         Raises:
             WorkerError: The machine kept a pattern of the tool's schema from being matched: an infrastructure error.
         """
-        refusal = self._refusal(agent, call)
-        if refusal is not None:
+        if (refusal := self._refusal(agent, call)) is not None:
             refused = ToolResult(call, agent, False, None, *refusal)
             undecided = refused.message == UNDECIDED
             if undecided:
                 self.toolbox.warn_of_pattern(call.name)
             return self._enter(refused, shown(refused), self._repeated(refused), not undecided)
-        before = self._version()
-        if before is None:
+        if (before := self._version()) is None:
             lost = ToolResult(call, agent, False, None, "crashed", "the world failed")
             return self._enter(lost, shown(lost), False, False)
         arguments = copied(call.arguments)

@@ -39,8 +39,7 @@ def tools(kind: str, mine: Sequence[Tool], others: Mapping[str, Sequence[Tool]],
     if kind == "none":
         return []
     out = []
-    lines = [f"{role}: {', '.join(tool.name for tool in held)}" for role, held in others.items() if held]
-    if lines:
+    if lines := [f"{role}: {', '.join(tool.name for tool in held)}" for role, held in others.items() if held]:
         out.append("\n".join(["Tools of the others:", *lines]))
     if mine and kind == "names":
         out.append(f"Your tools: {', '.join(tool.name for tool in mine)}")

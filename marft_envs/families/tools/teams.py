@@ -217,8 +217,7 @@ class Talk(DependencyFunction):
         if last is not None and last.agent in self.advisers:
             to = self.pair[1]
         elif last is not None:
-            called = _fact(view, "called")
-            if not called:
+            if not (called := _fact(view, "called")):
                 self.words.append(last.index)
             if _fact(view, "over"):
                 return []
@@ -312,8 +311,7 @@ def dual_control(domain: ToolDomain, name: str = "dual_control") -> Team:
 
     In ``service`` the user is not trained, and a planner advises the agent whenever the user has spoken.
     """
-    unknown = sorted(domain.user_tools - set(domain.tools))
-    if unknown:
+    if unknown := sorted(domain.user_tools - set(domain.tools)):
         raise ConfigError(f"'{unknown[0]}' is a user tool of '{domain.name}' and does not exist.")
     return Team(
         agents := _agents(name, domain),

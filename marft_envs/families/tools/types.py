@@ -185,8 +185,7 @@ class ToolProblem:
 
     def asked(self, oracle: Callable[[ToolProblem], list[list[ToolCall]]] | None, missing: str) -> list[list[ToolCall]]:
         """Returns an oracle's calls, else those of the secret; with neither it raises a ConfigError that says this."""
-        calls = self.gold_calls if oracle is None else oracle(self)
-        if calls is None:
+        if (calls := self.gold_calls if oracle is None else oracle(self)) is None:
             raise ConfigError(missing)
         return calls
 

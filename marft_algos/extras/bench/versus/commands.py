@@ -77,8 +77,7 @@ def run_versus(argv: list[str]) -> int:
     say(f"verdict: {findings.sentence}")
     say(f"advice:  {ADVICE[findings.team_needed]}; docs/should-i-train-a-team.md")
     say(f"report:  {options.out / 'report.html'}")
-    failed = run.failures(options.out, trial)
-    if failed:
+    if failed := run.failures(options.out, trial):
         say(f"{len(failed)} failed; the same command tries them again", error=True)
     return 1 if failed else 0
 

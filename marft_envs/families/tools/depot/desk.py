@@ -176,8 +176,7 @@ class Desk:
         return {"order": order, "approved": amount}
 
     def _get(self, table: str, key: Any, missing: str) -> Record:
-        row = self.store.get(table, key)
-        if row is None:
+        if (row := self.store.get(table, key)) is None:
             raise ToolError(missing)
         return row
 

@@ -117,8 +117,7 @@ class _Writer:
         requests = []
         for other in self.start.core:
             theirs = sorted(key for key, row in self.rows["orders"].items() if row["customer"] == other != asker)
-            pending = [key for key in theirs if self.rows["orders"][key]["status"] == "pending"]
-            if pending:
+            if pending := [key for key in theirs if self.rows["orders"][key]["status"] == "pending"]:
                 kind = self.dice.choice(self._kinds("pending"))
                 requests.append(replace(self._request(kind, self.dice.choice(pending), home), by_id=True))
         return self.dice.sample(requests, len(requests))
@@ -154,8 +153,7 @@ class _Writer:
         for asker in self.customers():
             # The kind is drawn before the order: there are more ways to ask for some kinds than for others.
             options = self.judged(asker, self.options(asker))
-            fits = [o for o in options if not o.decision.reason and len(o.decision.writes) == writes]
-            if fits:
+            if fits := [o for o in options if not o.decision.reason and len(o.decision.writes) == writes]:
                 kind = self.dice.choice(sorted({option.request.kind for option in fits}))
                 return asker, [next(o for o in fits if o.request.kind == kind)], frozenset()
         raise AssertionError
