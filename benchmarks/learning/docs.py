@@ -170,12 +170,12 @@ def draw(settings: Mapping[tuple[str, int], Sequence[Row]], file: Path, title: s
 
 
 def claim(settings: Mapping[tuple[str, int], Sequence[Row]], team: str, model: str, limit: float) -> str:
-    """Says of a model what its team has on the longest documents, and what other methods have within its limit."""
-    longest = max(length for who, length in settings if who == team)
-    score, runs = dict[str, float](), settings[team, longest]
-    for (who, length), of in settings.items():
-        if length == longest and statistics.fmean(run["critical_path"] for run in of) <= limit:
-            score[who] = statistics.fmean(statistics.fmean(known(run)) for run in of)
+    """Says of a model what its team has on the longest documents within its limit, and others there."""
+    within = [key for key, of in settings.items() if statistics.fmean(run["critical_path"] for run in of) <= limit]
+    longest = max(length for who, length in within if who == team)
+    each = {who: settings[who, length] for who, length in within if length == longest}
+    score = {who: statistics.fmean(statistics.fmean(known(run)) for run in of) for who, of in each.items()}
+    runs = each[team]
     ours, who = score.pop(team), NAMES.get(team, team)
     words = f"{MODELS.get(model, model)}:\n"
     words += f"within a latency of {limit:g} tokens {who} solve {ours:.3f} of {longest}-window ledgers,\n"
