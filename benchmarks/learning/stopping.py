@@ -153,18 +153,14 @@ def main() -> None:
         )
         gap = complete(saved(runs, args.reliability))
         print(f"{line}; {points(estimate(gap, difference=True))} % of a fixed talk's" if enough(gap) else line)
-    (_, runs), *others = settings.items()
-    if others:
-        head = [
-            "rival",
-            "its score",
-            "tokens",
-            "net",
-            "score, points",
-            "net, points",
-            "tokens of the first less its own",
-        ]
-        print(table(head, [["/".join(setting), *against(runs, theirs, args.price)] for setting, theirs in others]))
+    lines, firsts = [], dict[tuple[str, ...], tuple[str, list[Row]]]()
+    for key, runs in settings.items():  # the first of each set of problems is compared with the others
+        name, first = firsts.setdefault(tuple(runs[0]["problems"]), ("/".join(key), runs))
+        if first is not runs:
+            lines.append([f"{name} less {'/'.join(key)}", *against(first, runs, args.price)])
+    if lines:
+        head = ["first less rival", "rival's score", "tokens", "net", "score, points", "net, points", "tokens"]
+        print(table(head, lines))
 
 
 if __name__ == "__main__":
