@@ -8,7 +8,7 @@ import inspect
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, cast
@@ -54,17 +54,25 @@ def given(env: FlexEnv | EnvFactory | None) -> EnvFactory | None:
 def named(env: Any) -> tuple[str, dict[str, Any]]:
     """Returns id and arguments of what ``marft_envs.make`` makes or has made; others get an id, for this process.
 
+    So does one whose limits or team were changed after it was made: no arguments say so.
+
     Raises:
         ConfigError: It is no environment, and no function that makes one.
     """
     if env is None or isinstance(env, str):
         return env or "", {}
-    known = env() if isinstance(env, partial) and env.func is marft_envs.make else env
-    if isinstance(known, FlexEnv) and known.spec is not None:
+    made = isinstance(env, partial) and env.func is marft_envs.make
+    known = env() if made else env
+    if isinstance(known, FlexEnv) and known.spec is not None and (made or _as_made(known)):
         return known.spec.id, dict(known.env_kwargs)
     id = f"{UNNAMED}{next(_NUMBERS)}"
     marft_envs.register(id, cast(EnvFactory, given(env)))
     return id, {}
+
+
+def _as_made(env: FlexEnv) -> bool:
+    with closing(env.spec.make(**env.env_kwargs)) as fresh:
+        return (fresh.rules, fresh.team) == (env.rules, env.team)
 
 
 def env_factory(env_id: str, kwargs: Mapping[str, Any], reply_tokens: int | None = None) -> EnvFactory:

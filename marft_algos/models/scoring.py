@@ -126,10 +126,8 @@ class _Score(torch.autograd.Function):
                     grads[1][rows] = _through_softcap(grad, softcap_grad).to(weight.dtype) @ weight
                 grad = _logprob_grad(probs, targets[rows], temperature[rows])
                 grads[0][rows] = _through_softcap(grad, softcap_grad).to(weight.dtype) @ weight
-        if ctx.trained:
-            ctx.save_for_backward(hidden, weight, bias, targets, temperature, entropies)
-        else:
-            ctx.save_for_backward(*grads)
+        kept = (hidden, weight, bias, targets, temperature, entropies) if ctx.trained else grads
+        ctx.save_for_backward(*kept)
         return scores, entropies
 
     @staticmethod

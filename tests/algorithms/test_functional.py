@@ -25,8 +25,7 @@ def test_masked_mean_ignores_what_stands_outside_the_mask() -> None:
 
 def test_a_true_zero_advantage_stays_in_the_statistics() -> None:
     x = np.array([0.0, 3.0, 99.0])
-    white = F.whiten(x, np.array([True, True, False]))
-    assert white.tolist() == [-1.0, 1.0, 0.0]
+    assert F.whiten(x, np.array([True, True, False])).tolist() == [-1.0, 1.0, 0.0]
 
 
 def test_a_floor_of_sigma_leaves_rare_errors_small() -> None:

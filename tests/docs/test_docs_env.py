@@ -220,8 +220,7 @@ def test_the_window_cuts_for_everybody_alike_and_the_cut_is_recorded() -> None:
     )
     env.step(r"\boxed{0}")
     assert env.episode.cuts == [{"turn": 0, "seen": -2, "chars": len(env.task.observe("solo_0")) - WINDOW[0]}]
-    whole = started("solo", window=0)
-    assert prompt(whole, "solo_0").endswith(".")
+    assert prompt(started("solo", window=0), "solo_0").endswith(".")
     flooded = started("map", readers=2)
     for _ in range(2):
         flooded.step("x" * 100)

@@ -46,8 +46,7 @@ def test_it_conforms_and_answers_64_long_seeded_prompts_at_once(serve: Serve, ti
     server = serve(tiny)
     policies = PolicySet.build(tiny, AGENTS, device="cpu")
     engine = VLLMEngine(policies, [server.url])
-    report = check_engine(engine, policies, tokens=64)
-    assert len(report.passed) == 11
+    assert len(check_engine(engine, policies, tokens=64).passed) == 11
     publisher = Publisher(engine, policies)
     publisher.publish(policies.policies, 1)
     rng = np.random.default_rng(0)

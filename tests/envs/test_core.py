@@ -513,8 +513,7 @@ def test_a_late_reward_stands_at_the_layer_where_it_came() -> None:
 
 def test_d_records_what_was_executed_not_what_was_planned() -> None:
     env = flex(3, Chain(), history="own", max_turns=2)
-    episode = play(env).episode
-    assert episode.rounds[0].D == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    assert play(env).episode.rounds[0].D == [[0, 1, 0], [0, 0, 0], [0, 0, 0]]
 
 
 def test_own_past_turns_are_assistant_messages() -> None:

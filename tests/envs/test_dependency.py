@@ -585,8 +585,7 @@ def test_d_as_recorded_is_what_observations_showed(
             assert record.asked == record.D
         if limit is None:
             assert (np.array(record.asked) <= matrix).all()
-    again = trajectory.from_dict(trajectory.to_dict(env.episode))
-    assert again == env.episode
+    assert trajectory.from_dict(trajectory.to_dict(env.episode)) == env.episode
 
 
 @settings(max_examples=150, deadline=None)

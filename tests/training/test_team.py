@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -128,6 +129,13 @@ def test_what_cannot_be_evaluated_is_said(team: Any, options: dict[str, Any], sa
     with pytest.raises(marft_envs.MarftError) as refused:
         marft_algos.evaluate(team, **options)
     assert says in str(refused.value)
+
+
+def test_an_environment_is_played_as_it_was_changed() -> None:
+    env = marft_envs.make("math-solo-v0")
+    env.rules = replace(env.rules, max_rounds=3)
+    found = marft_algos.evaluate(lambda messages: "no", env=env, episodes=1)
+    assert len(json.loads((found.folder / "episodes.jsonl").read_text())["turns"]) == 3
 
 
 def test_another_function_does_not_go_on_with_the_results_of_the_first(tmp_path: Path) -> None:

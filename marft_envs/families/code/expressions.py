@@ -200,8 +200,7 @@ class Run:
 
     def _ask_program(self, running: Sequence[_Running]) -> None:
         """Makes the next call of each test, all in one run."""
-        waiting = [one for one in running if one.next is not None]
-        if not waiting:
+        if not (waiting := [one for one in running if one.next is not None]):
             return
         for one in waiting:
             one.rounds += 1

@@ -130,8 +130,7 @@ def fetch(name: str, split: str) -> list[CodeProblem]:
         return cast("Iterable[Any]", datasets.load_dataset(known.hub_id, known.config, split=known.splits[split]))
 
     rows = of_hub(name, known.hub_id, {**known.splits, "all": ""}, split, NEEDS, load)
-    problems = rows_to_problems(name, rows, split, in_sandbox)
-    if not problems:
+    if not (problems := rows_to_problems(name, rows, split, in_sandbox)):
         raise DataError(f"No row of '{name}' ({split}) could be used: {dict(last_tally(name, split))}.")
     return problems
 

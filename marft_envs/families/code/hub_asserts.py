@@ -148,8 +148,7 @@ def substituted(node: ast.AST, by: dict[str, ast.expr]) -> Any:
 
 def _test(call: ast.expr, value: Any, name: str, check: str = "", atol: float = 0.0, rtol: float = 0.0) -> Test:
     """Makes the test that ``call``, which calls ``name``, has the value."""
-    args = direct(call, name)
-    if args is not None:
+    if (args := direct(call, name)) is not None:
         return Test("call", args, to_text(value), check, atol, rtol)
     return Test("expr", ast.unparse(call), to_text(value), check, atol, rtol)
 

@@ -69,11 +69,9 @@ def _asserted(body: list[ast.stmt], name: str, gold: str, context: Context) -> l
     for test in (n.test for n in body if isinstance(n, ast.Assert) and isinstance(n.test, ast.Compare)):
         sides = (test.left, test.comparators[0])
         left, right = (next(filter(None, (asserts.direct(c, name) for c in ast.walk(side))), None) for side in sides)
-        if left is not None and left == right:
-            value = context.reference(gold, name, [left])[0]
-            if value is not None:
-                context.lost["assertions whose value cannot be read off"] -= 1
-                tests.append(Test("call", left, value))
+        if left is not None and left == right and (value := context.reference(gold, name, [left])[0]) is not None:
+            context.lost["assertions whose value cannot be read off"] -= 1
+            tests.append(Test("call", left, value))
     return tests
 
 
@@ -155,8 +153,7 @@ def mbpp_plus(row: Row, context: Context) -> CodeProblem:
     try:
         name = _called(code, lines)
         body = asserts.parse(test).body
-        tests = _listed(body, name, context, code, loose=True)
-        if tests is None:
+        if (tests := _listed(body, name, context, code, loose=True)) is None:
             tests = [replace(t, check=t.check or "loose") for t in asserts.read_asserts(body, name, context.lost)]
     except NotLiteral as error:
         raise Refused("tests or a solution that cannot be parsed") from error

@@ -118,8 +118,7 @@ class Judge:
             return list(Report.same("compile_error", len(tests), message).results)
         known = _SEEN.setdefault(self.sandbox, {})
         key = (self.limits, problem, program, tuple(tests))
-        results = known.get(key)
-        if results is None:
+        if (results := known.get(key)) is None:
             results = tuple(self._run(problem, program, tests))
             if not any(result.verdict == "timeout" for result in results) and len(program) <= _MAX_KEPT:
                 if len(known) >= _MAX_SEEN:

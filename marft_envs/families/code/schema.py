@@ -319,8 +319,7 @@ def read_jsonl(path: Path, split: str | None = None) -> Sequence[CodeProblem]:
 def _split(path: Path, mtime_ns: int, size: int, split: str | None) -> Sequence[CodeProblem]:
     """The rows of a split: the same object for all environments that ask for them."""
     problems, names = _read(path, mtime_ns, size)
-    chosen = [i for i, name in enumerate(names) if split in (None, "all", name) or not name]
-    if not chosen:
+    if not (chosen := [i for i, name in enumerate(names) if split in (None, "all", name) or not name]):
         raise DataError(
             f"{path} has no row of the split '{split}'. It has: {', '.join(sorted(set(names)))}. "
             'Ask for one of these, or for all rows with split="all".'
