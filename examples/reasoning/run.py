@@ -1,6 +1,6 @@
 """One agent by RFT, by GRPO and by TRL's GRPO, and a team by MARFT, on tasks of reasoning-gym.
 
-    python examples/reasoning/run.py runs/reasoning --tasks chain_sum family_relationships --seeds 0 1
+    python examples/reasoning/run.py runs/reasoning --tasks chain_sum family_relationships --seeds 0 1 2
     python examples/reasoning/run.py runs/reasoning --table
 
 Everybody begins with demonstrations of the same questions, in steps of 16 turns of an agent, and then has the same
