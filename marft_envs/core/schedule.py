@@ -102,8 +102,8 @@ class Schedule:
         """What the task has said in ``info``, until the driver takes it."""
         self._order = {name: i for i, name in enumerate(self.agents)}
         self._members = list(self.agents)
-        self._judges: Collection[str] = getattr(task, "judges", ())  # they take no time
-        self._judged = 0  # tokens that they have said one after the other
+        self._judges: Collection[str] = getattr(task, "judges", ()) if hasattr(task, "rubric") else ()
+        self._judged = 0  # tokens that judges have said one after the other: no time of the answer
         self._speakers: list[int] = []  # who took each turn of the history, as a position in the team
         # Of the current layer: what drivers attached, and the lengths to which they cut its prompts.
         self._extras: dict[str, Mapping[str, Any]] = {}
