@@ -18,6 +18,7 @@ from marft_algos.config import arguments
 from marft_algos.config.endpoints import token_prices
 from marft_algos.runs.disk import write_whole
 from marft_algos.terminal import clean, say
+from marft_envs.core.teams import doubled
 from marft_envs.errors import ConfigError, DataError
 from marft_envs.records.chats import masked, plain
 from marft_envs.records.traces import CASES, Trace, TracedTurn, read
@@ -73,9 +74,8 @@ def run_traces(options: TracesArguments) -> None:
 
 def _write(path: Path, what: str, found: Sequence[Row], left: Counter[str]) -> None:
     """Writes rows, masked, and says how many, and how many are left out for which reason."""
-    hidden = [masked(row) for row in found]
     out = f" (left out: {', '.join(f'{n} {why}' for why, n in left.items())})" if left else ""
-    if not hidden:
+    if not (hidden := [masked(row) for row in found]):
         raise DataError(f"There are no {what} to write to {path}{out}.")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, "".join(json.dumps(row) + "\n" for row in hidden))
@@ -130,7 +130,7 @@ def team_of(traces: Sequence[Trace]) -> dict[str, Row]:
     team, seen = dict[str, Row](), Counter[str]()
     for agent in [*(agent for agent in told if agent != answerer), answerer]:
         role = re.sub(r"[^a-z]+", "_", agent.lower()).strip("_") or "agent"
-        prompt = told[agent].most_common(1)[0][0].replace("{", "{{").replace("}", "}}")
+        prompt = doubled(told[agent].most_common(1)[0][0])
         team[agent] = {"role": role, "prompt": prompt, "with_answer": agent == answerer, "name": f"{role}_{seen[role]}"}
         seen[role] += 1
     return team

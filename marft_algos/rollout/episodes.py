@@ -234,8 +234,8 @@ def _settled(t: Trajectory, others: Sequence[Trajectory]) -> Trajectory:
         last = layers[-1]
         agents = dict(last.agent_rewards)
         for agent in {t.transitions[i].agent for i in last.turns}:
-            paid = _agent_reward(t, agent)
-            if missing := min([paid, 0.0, *(_agent_reward(other, agent) for other in others)]) - paid:
+            earned = _agent_reward(t, agent)
+            if missing := min([earned, 0.0, *(_agent_reward(other, agent) for other in others)]) - earned:
                 agents[agent] = agents.get(agent, 0.0) + missing
         layers[-1] = replace(last, team_reward=last.team_reward + owed, agent_rewards=agents)
     unjudged = bool(others) and all(other.success is None for other in others)

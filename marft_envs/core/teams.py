@@ -293,6 +293,11 @@ def _listed(entries: Any, where: str) -> tuple[AgentSpec, ...]:
     return tuple(agents)
 
 
+def doubled(prompt: str) -> str:
+    """Returns a prompt as a list of profiles has it, with doubled braces."""
+    return prompt.replace("{", "{{").replace("}", "}}")
+
+
 def check_answerer(agents: Sequence[AgentSpec], where: str) -> None:
     """Raises a ConfigError unless somebody's action is the team's answer."""
     if not any(agent.with_answer for agent in agents):

@@ -212,8 +212,8 @@ def test_a_verdict_is_no_part_of_the_answer_and_takes_none_of_its_time() -> None
     assert done.judges == {"judge_0"} and done.critical_path == 1 + 7
     late = play(marft_envs.make("cases-v0", judge=RUBRIC, max_path=3), "four words are long").episode
     assert (late.stop_reason, late.team_return, late.metrics["judge"]) == ("max_path", 0.0, 0.0)
-    paid = {**RUBRIC, "levels": {"bad": 0.25, "good": 1}, "task_weight": 0}
-    env = marft_envs.make("math-dual-v0", judge=paid, reward=lambda episode: 5.0, max_path=1)
+    alone = {**RUBRIC, "levels": {"bad": 0.25, "good": 1}, "task_weight": 0}
+    env = marft_envs.make("math-dual-v0", judge=alone, reward=lambda episode: 5.0, max_path=1)
     assert play(env, "two words").episode.team_return == 0.25, "late is worth the lowest level, and the task nothing"
     single = distill.into_single(experts.play(marft_envs.make("math-dual-v0", judge=RUBRIC), 0), marft_envs.make(SOLO))
     assert single.success and "Verdict" not in single.turns[0].text

@@ -18,7 +18,7 @@ from marft_envs import registration
 from marft_envs.core.dependency import Chain
 from marft_envs.core.env import FlexEnv
 from marft_envs.core.rewards import check_finite
-from marft_envs.core.teams import Profiles, Team, member
+from marft_envs.core.teams import Profiles, Team, doubled, member
 from marft_envs.core.types import AgentSpec, Outcome, Task, TurnRecord
 from marft_envs.errors import ConfigError, DataError, UnsolvedError, check_known
 from marft_envs.problems import rows
@@ -212,7 +212,7 @@ def _profiles(team: Any) -> list[dict[str, Any]]:
     if isinstance(team, int) and team > 0:
         team = [*["helper"] * (team - 1), "agent"]
     elif isinstance(team, Mapping):
-        team = [{"role": role, "prompt": _doubled(str(prompt))} for role, prompt in team.items()]
+        team = [{"role": role, "prompt": doubled(str(prompt))} for role, prompt in team.items()]
     if not isinstance(team, Sequence) or not all(isinstance(each, str | Mapping | AgentSpec) for each in team):
         raise ConfigError(
             f"team is {team!r}. Expected how many agents (2), a list of roles (['planner', 'solver']), of prompts, of"
@@ -228,15 +228,10 @@ def _profile(given: str | Mapping[str, Any] | AgentSpec, does: str) -> dict[str,
     if isinstance(given, AgentSpec):
         skills = {skill.name: {"when": skill.when, "text": skill.text} for skill in given.skills}
         kept = {name: getattr(given, name) for name in ("role", "with_answer", "trained")}
-        kept |= {"prompt": _doubled(given.prompt), "examples": [asdict(each) for each in given.examples]}
+        kept |= {"prompt": doubled(given.prompt), "examples": [asdict(each) for each in given.examples]}
         return {**kept, "skills": skills}
     if isinstance(given, str):
         words = " " in given.strip()
         prompt = given if words else f"You are the {given}. {does}"
-        return {"role": "agent" if words else given, "prompt": _doubled(prompt)}
+        return {"role": "agent" if words else given, "prompt": doubled(prompt)}
     return dict(given)
-
-
-def _doubled(prompt: str) -> str:
-    """Returns a prompt as a profile has it: with doubled braces."""
-    return prompt.replace("{", "{{").replace("}", "}}")
